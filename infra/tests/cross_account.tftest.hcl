@@ -32,7 +32,7 @@ run "none_by_default" {
 run "each_reads_its_namespaces" {
   variables {
     cross_account_readers = { orders = ["444455556666"], web = ["arn:aws:iam::444455556666:role/b", "arn:aws:iam::444455556666:role/a"] }
-    objects_bucket_name    = "team-objects"
+    objects_bucket_name   = "team-objects"
   }
 
   assert {

@@ -28,7 +28,7 @@ run "a_bucket" {
   variables {
     objects_bucket_name = "team-objects"
     objects_prefix      = "state"
-    namespaces         = { orders = ["orders", "clicks"] }
+    namespaces          = { orders = ["orders", "clicks"] }
   }
 
   assert {
@@ -84,7 +84,7 @@ run "a_key_and_old_versions" {
   variables {
     objects_bucket_name     = "team-objects"
     objects_noncurrent_days = 35
-    kms_key_arn            = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    kms_key_arn             = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
   }
 
   assert {
@@ -151,8 +151,8 @@ run "settings_of_no_bucket" {
 run "restored_tables_read_the_objects_of_the_old_ones" {
   variables {
     snapshot_group_table_name = "restored-groups"
-    objects_bucket_name        = "team-objects"
-    objects_restored_from      = ["old-groups"]
+    objects_bucket_name       = "team-objects"
+    objects_restored_from     = ["old-groups"]
     namespaces                = { orders = ["orders", "clicks"] }
   }
 
@@ -191,7 +191,7 @@ run "refuses_more_namespaces_than_a_policy_of_objects_holds" {
   variables {
     objects_bucket_name = "team-objects"
     objects_prefix      = "state/of/streaming/queries"
-    namespaces         = { team = [for number in range(60) : "namespace-${number}"] }
+    namespaces          = { team = [for number in range(60) : "namespace-${number}"] }
   }
 
   expect_failures = [output.objects_writer_policies]

@@ -75,7 +75,7 @@ def test_lock_files_name_the_provider_that_is_tested() -> None:
 
 def test_the_restore_takes_tables_out_of_the_state_before_it_imports_others() -> None:
     """Terraform refuses to import into an address that its state has: the addresses are the module's."""
-    steps = (INFRA.parent / "docs" / "operations.md").read_text().split("## Backup and restore")[1].split("\n## ")[0]
+    steps = (INFRA.parent / "docs" / "backup-and-restore.md").read_text()
     (removed,) = re.findall(r"terraform state rm (.*)", steps)
     imported = re.findall(r"terraform import ('.*') restored", steps)
     assert removed.split() == imported

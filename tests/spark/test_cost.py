@@ -28,7 +28,7 @@ from tests.spark.streams import Source, Sources, make_rows, make_source, run
 from tests.support.jvm import ROOT
 from tests.support.processes import wait_until
 
-OPERATIONS = ROOT / "docs" / "operations.md"
+PAGE = ROOT / "docs" / "costs.md"
 SEED = 31
 #: Batches until the state is full and clean-up has run a few times, and batches that are measured.
 WARM, MEASURED = 32, 40
@@ -39,8 +39,8 @@ PAUSE_S = 0.2
 
 
 def listen(session: SparkSession, file: Path) -> None:
-    """Write a session's progress reports to a file, with the listener of docs/operations.md."""
-    (program,) = re.findall(r"```python\n([^`]*class ProgressFile[^`]*)```", OPERATIONS.read_text())
+    """Write a session's progress reports to a file, with the listener of docs/costs.md."""
+    (program,) = re.findall(r"```python\n([^`]*class ProgressFile[^`]*)```", PAGE.read_text())
     defined: dict[str, Any] = {}
     exec(program, defined)  # noqa: S102  # our own documentation
     listener: StreamingQueryListener = defined["ProgressFile"](file)

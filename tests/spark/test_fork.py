@@ -1,4 +1,4 @@
-"""Fork of a running query, by the recipe of docs/operations.md; both run on, each with its own data."""
+"""Fork of a running query, by the recipe of docs/fork.md; both run on, each with its own data."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions
 from tests.spark.operators import CASES, Case
 from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, take_all
 
-OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "fork.md"
 FIRST, MORE = 3, 3
 Files = list[list[Record]]
 
 
 def recipe() -> str:
     """The commands of the page."""
-    section = OPERATIONS.read_text().split("\n## A test run on a fork\n")[1].split("\n## ")[0]
-    (block,) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return str(block)
 
 

@@ -173,7 +173,7 @@ module "dynastate" {
   namespaces                = var.namespaces
   kms_key_arn               = aws_kms_key.state.arn
   deletion_protection       = var.deletion_protection
-  objects_bucket_name        = var.objects_bucket_name
+  objects_bucket_name       = var.objects_bucket_name
 
   # As long as the tables' backups reach back: what they name can be restored then.
   objects_noncurrent_days = var.objects_bucket_name == null ? null : 35

@@ -134,7 +134,7 @@ def cost(
     With a namespace: what its stores have in the tables, and what a month of that costs. With --progress: what the
     reported batches took, and what a day of them costs, at the prices given here or else at those of the query. With
     a namespace and --every, --trigger or --partitions: what a day would take in the long run, as the query runs now, as
-    asked for, with an item for each row, and with other snapshot thresholds, by the formula of docs/operations.md from
+    asked for, with an item for each row, and with other snapshot thresholds, by the formula of docs/costs.md from
     the listed versions; and what one other choice each would save a month, those that save most first.
     """
     from dynastate.engine.catalog import of_namespace

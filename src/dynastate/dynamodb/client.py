@@ -125,7 +125,7 @@ class Client:
         if was_there:
             return (
                 f"table {self.names[role]} ({setting}) was deleted in {place} while it was used; restore it from a "
-                "backup, as docs/operations.md says: an empty table has no state"
+                "backup, as docs/backup-and-restore.md says: an empty table has no state"
             )
         return (
             f"table {self.names[role]} ({setting}) does not exist in {place}; correct the setting or {PREFIX}region, "

@@ -1,4 +1,4 @@
-"""Advice: what other choices would save on a query, by the formula of docs/operations.md and by arithmetic. No I/O."""
+"""Advice: what other choices would save on a query, by the formula of docs/costs.md and by arithmetic. No I/O."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from dynastate.operations.usage import commit_units, part_puts, part_units
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.storage.meter import Meter
 
-#: Write units that follow from one of a part: snapshots, and deletes of both (docs/operations.md, "Rule of thumb").
+#: Write units that follow from one of a part: snapshots, and deletes of both (docs/costs.md, "Rule of thumb").
 CHANGED_UNITS: Final = 3.6
 #: Versions over which the time of a batch is averaged.
 BATCHES: Final = 10
@@ -39,7 +39,7 @@ class StoreActivity:
     `committed_ms` the time of the last commit of the partition that committed least recently, since 1970 by its
     executor's clock. Per second, since the previous look: versions, write units of commits (not of maintenance),
     changed rows; `dollars_a_day`: the price of these, of the snapshots and of the deletes that follow, by the rule of
-    thumb of docs/operations.md. None at the first look. From the operator's last progress report: average milliseconds
+    thumb of docs/costs.md. None at the first look. From the operator's last progress report: average milliseconds
     of a store's commit, throttled requests, and milliseconds of the batch; None without a report, and where another
     store name of the operator has them.
     """

@@ -1,4 +1,4 @@
-"""Units and storage of a workload, by the formula of docs/operations.md. No I/O."""
+"""Units and storage of a workload, by the formula of docs/costs.md. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost scenarios: the formula of docs/operations.md on what a query stores. No I/O."""
+"""Cost scenarios: the formula of docs/costs.md on what a query stores. No I/O."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ def limits_of(
 
 
 def _spending(loads: Sequence[StoreLoad], prices: Prices, budget: float) -> Limit:
-    """The price of a month by the formula of docs/operations.md, now and as it will be in a day."""
+    """The price of a month by the formula of docs/costs.md, now and as it will be in a day."""
     operators: dict[str, list[StoreLoad]] = {}
     for load in loads:
         if load.batch_s is not None:

@@ -67,7 +67,7 @@ class StorageUsage:
         return self.stored.object_bytes > 0
 
     def workload(self) -> dict[str, Any]:
-        """Inputs of the formula of docs/operations.md, by their names there, as far as the tables have them.
+        """Inputs of the formula of docs/costs.md, by their names there, as far as the tables have them.
 
         Without a snapshot, rows in one are taken to be as large as changed rows.
         """

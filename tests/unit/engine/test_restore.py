@@ -1,4 +1,4 @@
-"""Two tables, restored to different moments: docs/operations.md, "Backup and restore"."""
+"""Two tables, restored to different moments: docs/backup-and-restore.md."""
 
 from __future__ import annotations
 

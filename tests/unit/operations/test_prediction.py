@@ -1,4 +1,4 @@
-"""The formula of docs/operations.md compared with runs of the engine, with snapshots, clean-ups and restarts."""
+"""The formula of docs/costs.md compared with runs of the engine, with snapshots, clean-ups and restarts."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_prices() -> None:
 
 def test_example_of_the_documentation() -> None:
     """The examples of costs print the output shown there."""
-    text = "".join((ROOT / "docs" / page).read_text() for page in ("operations.md", "objects-in-s3.md"))
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("costs.md", "objects-in-s3.md"))
     programs = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
     assert programs
     for program, shown in programs:
@@ -368,8 +368,8 @@ def test_example_of_the_documentation() -> None:
 
 
 def test_thresholds_of_the_documentation() -> None:
-    """The table of docs/operations.md has what the formula gives for its example."""
-    text = (ROOT / "docs" / "operations.md").read_text()
+    """The table of docs/costs.md has what the formula gives for its example."""
+    text = (ROOT / "docs" / "costs.md").read_text()
     table = (
         text.partition("### Snapshot threshold")[2].partition("|---:|---:|")[2].partition("\n\n")[0].splitlines()[1:]
     )

@@ -312,7 +312,7 @@ def test_a_relative_path(tables: MemoryTables, tmp_path: Path, monkeypatch: pyte
 def test_clean_goes_by_the_newest_version_until_the_query_has_started(tmp_path: Path) -> None:
     """Between a rollback and the first batch, less than the undone batches and one more deletes what is started from.
 
-    docs/operations.md says so: clean does not see the checkpoint.
+    docs/recovery.md says so: clean does not see the checkpoint.
     """
     tables, checkpoint = MemoryTables(), make_checkpoint(tmp_path)
     with closing(make_engine(tables)) as engine:

@@ -76,7 +76,7 @@ run "refuses_what_is_no_region_names_that_cannot_be_limits_that_no_query_can_wor
     max_write_request_units = 999
     max_read_request_units  = 999
     namespaces              = { all = ["*"] }
-    objects_bucket_name      = "Team_Blocks"
+    objects_bucket_name     = "Team_Blocks"
   }
 
   expect_failures = [
