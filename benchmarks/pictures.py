@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = ROOT / "benchmarks" / "results"
 IMAGES: Final = ROOT / "docs" / "images"
 WIDTH: Final = 88
 LABELS: Final = 200
 SCALE: Final = 450
-#: By the heads of the table's columns.
-COLORS: Final = {"ours": "#2f6fde", "HDFS-backed": "#9aa3b2", "RocksDB with changelog": "#c98a3b"}
+COLORS: Final = {"dynastate": "#2f6fde", "HDFS-backed": "#9aa3b2", "RocksDB with changelog": "#c98a3b"}
 ROWS: Final = ("whole batch, ms", "open, ms", "commit, ms", "cold open, fresh process, ms")
 
 
@@ -40,13 +42,8 @@ def record() -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # fonts of another host
 
 
-def draw(page: str) -> str:
-    """Bars of the provider's figures, as benchmarks/README.md has them."""
-    table = page[page.index("| `python benchmarks/provider.py` |") :].partition("\n\n")[0]
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    figures = {
-        row[0]: dict(zip(head[1:], (float(cell.replace(",", "")) for cell in row[1:]), strict=True)) for row in rows
-    }
+def draw(figures: Mapping[str, Mapping[str, float]]) -> str:
+    """Bars of the provider's figures, as benchmarks/results has them."""
     lines, y = [], 56
     for row in ROWS:
         lines.append(f'<text x="{LABELS - 12}" y="{y + 30}" text-anchor="end">{escape(row)}</text>')
@@ -61,7 +58,7 @@ def draw(page: str) -> str:
     x = LABELS
     for store, color in COLORS.items():
         lines.append(f'<rect x="{x}" y="20" width="12" height="12" rx="2" fill="{color}"/>')
-        lines.append(f'<text x="{x + 18}" y="31">{escape(store.replace("ours", "dynastate"))}</text>')
+        lines.append(f'<text x="{x + 18}" y="31">{escape(store)}</text>')
         x += 150
     size = f'width="760" height="{y + 6}" viewBox="0 0 760 {y + 6}"'
     style = "text { font: 13px system-ui, sans-serif; fill: #24292f }"
@@ -71,13 +68,18 @@ def draw(page: str) -> str:
     )
 
 
+def newest(benchmark: str) -> dict[str, Any]:
+    """The newest results of a benchmark."""
+    found: dict[str, Any] = json.loads(max(RESULTS.glob(f"*-{benchmark}.json")).read_text())
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("which", choices=["demo", "figures"])
     which = parser.parse_args().which
     IMAGES.mkdir(exist_ok=True)
-    page = (ROOT / "benchmarks" / "README.md").read_text()
-    (IMAGES / f"{which}.svg").write_text(record() if which == "demo" else draw(page))
+    (IMAGES / f"{which}.svg").write_text(record() if which == "demo" else draw(newest("provider")["figures"]))
 
 
 if __name__ == "__main__":
