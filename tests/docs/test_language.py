@@ -1,4 +1,4 @@
-"""Language of the repository: phrases to avoid, headings, and one sentence a line in Markdown."""
+"""Language of the repository: phrases to avoid, headings, and in Markdown short sentences, one a line."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ FORBIDDEN = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b", re.IGNORECASE)
 FREE_CLAUSE = re.compile(r"(?:What|Who|Whoever|Whatever|Where|Why|That|If)\b(?! to\b)")
 SENTENCE_END = re.compile(r"(?:[a-z0-9)\"*]|[A-Z]{2})[.!?][)\"*]* +(?=[A-Z(\[*\"])")
 ABBREVIATIONS = re.compile(r"\b(?:e\.g|i\.e|etc|vs)\. ")
+
+#: The most words of a sentence, without code and the targets of links.
+WORDS_MAX = 30
+#: These pages record what was, so their sentences stay.
+HISTORY = ("CHANGELOG.md", "docs/decisions/")
 
 #: These name the phrases in order to forbid them.
 ALLOWED = {"docs/glossary.md", "tests/docs/test_language.py"}
@@ -105,6 +110,23 @@ def test_one_sentence_a_line(name: str) -> None:
     """A line of a page holds one sentence, so that a diff shows the sentence that changed."""
     lines = [(number, ABBREVIATIONS.sub(" ", line)) for number, line in prose(PAGES[name])]
     assert not [each for each in lines if SENTENCE_END.search(each[1])]
+
+
+def words(line: str) -> int:
+    """The number of words in a line of prose; a link has those of its text."""
+    return len([word for word in re.sub(r"\]\([^)]*\)", "]", line).split() if re.search(r"\w", word)])
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if not name.startswith(HISTORY)])
+def test_sentences_are_short(name: str) -> None:
+    """A sentence of a page has at most 30 words, outside of tables."""
+    assert not [(number, line) for number, line in prose(PAGES[name]) if words(line) > WORDS_MAX]
+
+
+def test_a_long_sentence_is_found() -> None:
+    """Code counts as one word, and the target of a link as none."""
+    page = "- A `b c` [d e](https://example.org/f) - g.\n" + "`a b` " + "word " * 30
+    assert [words(line) for _, line in prose(page)] == [5, 31]
 
 
 def test_a_phrase_of_the_list_is_found() -> None:
