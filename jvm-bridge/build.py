@@ -10,7 +10,8 @@ Nothing but Java 17 and an installed pyspark is needed: no Maven, no sbt. `--all
 missing of the other pysparks, 430 MB each, once. A jar that is newer than all its sources is not built again.
 
 All minors of Spark share one tree. Where they differ, folders of `shims` beside it say which minors take them:
-`since-4.2`, `before-4.2`, `since-4.2-before-4.3`. The same holds for the trees of `--sources`.
+`since-4.2`, `before-4.2`, `since-4.2-before-4.3`. The same holds for the trees of `--sources`. Transfers of state have a
+tree of their own, which no minor before 4.3 takes.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-BRIDGE = ROOT / "jvm-bridge" / "src" / "main" / "scala"
+SOURCES = ROOT / "jvm-bridge" / "src"
 ENVIRONMENTS = ROOT / "build"
 #: The supported minors of Spark, and the version with which each jar is compiled.
 SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
+#: The trees of the bridge, and the first minor that takes each.
+BRIDGE = {SOURCES / "main" / "scala": "4.0", SOURCES / "transfer" / "scala": "4.3"}
 #: Zip entries carry one fixed time, so that the same sources give the same jar.
 EPOCH = (2026, 1, 1, 0, 0, 0)
 
@@ -114,11 +117,16 @@ def is_for(folder: Path, minor: str) -> bool:
     if bounds is None:
         fail(f"{folder} must be named since-X, before-Y or since-X-before-Y")
 
-    def number(version: str) -> list[int]:
-        return [int(each) for each in version.split(".")]
-
     since, before = bounds.groups()
     return (not since or number(since) <= number(minor)) and (not before or number(minor) < number(before))
+
+
+def number(version: str) -> list[int]:
+    return [int(each) for each in version.split(".")]
+
+
+def bridge_trees(minor: str) -> list[Path]:
+    return [tree for tree, since in BRIDGE.items() if number(since) <= number(minor)]
 
 
 def sources_of(trees: list[Path], minor: str) -> list[tuple[str, Path]]:
@@ -199,9 +207,10 @@ def main() -> None:
 
 def build(sources: list[Path] | None, jar: Path | None, classpath: list[Path]) -> None:
     """Build the bridge for the installed pyspark, and the trees that use it."""
-    bridge = bridge_jar(pyspark()[0])
+    minor, _ = pyspark()
+    bridge = bridge_jar(minor)
     resources = {"META-INF/LICENSE": (ROOT / "LICENSE").read_text(), "dynastate-version.txt": package_version()}
-    built = compile_to(bridge, [BRIDGE], [], resources)
+    built = compile_to(bridge, bridge_trees(minor), [], resources)
     for old in set(bridge.parent.glob("*.jar")) - set(map(bridge_jar, SPARKS)):
         old.unlink()
     print(("built " if built else "up to date: ") + str(bridge.relative_to(ROOT)))

@@ -107,7 +107,7 @@ def scaladoc(minor: str, spark_jars: Path, into: Path) -> None:
     command += ["-doc-title", f"dynastate for Spark {minor}", "-doc-version", build.package_version()]
     # Without it, each page has the path of the checkout.
     command += ["-sourcepath", str(build.ROOT), "-d", str(into)]
-    command += [str(file) for _, file in build.sources_of([build.BRIDGE], minor)]
+    command += [str(file) for _, file in build.sources_of(build.bridge_trees(minor), minor)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         build.fail(f"there is no Scaladoc for Spark {minor}: {done.stdout[-2_000:]}")
@@ -125,7 +125,7 @@ def lay_out(repository: Path) -> Path:
     shutil.copyfile(build.bridge_jar(minor), folder / f"{stem}.jar")
     (folder / f"{stem}.pom").write_bytes(pom(minor))
     notice = {"META-INF/LICENSE": (build.ROOT / "LICENSE").read_bytes()}
-    sources = {name: file.read_bytes() for name, file in build.sources_of([build.BRIDGE], minor)}
+    sources = {name: file.read_bytes() for name, file in build.sources_of(build.bridge_trees(minor), minor)}
     build.pack(folder / f"{stem}-sources.jar", notice | sources)
     with tempfile.TemporaryDirectory(prefix="dynastate-doc-") as scratch:
         scaladoc(minor, spark_jars, Path(scratch))

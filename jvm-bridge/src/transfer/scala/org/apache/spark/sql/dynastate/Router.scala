@@ -1,7 +1,5 @@
 package org.apache.spark.sql.dynastate
 
-import java.nio.ByteBuffer
-
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.spark.ColumnFamily
 
@@ -9,7 +7,6 @@ import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjecti
 import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitionKeyExtractorFactory
 import org.apache.spark.sql.execution.streaming.state.DropLastNFieldsStatePartitionKeyExtractor
-import org.apache.spark.unsafe.Platform
 
 /**
  * Sorts the entries of a store, or of one of its old partitions, by their new partitions. A packet is `family, length and bytes of the key, number of values, length and
@@ -70,76 +67,4 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
 private object Router {
   private val PacketBytes = 256 * 1024
   private val PendingBytes = 32 * 1024 * 1024
-}
-
-/** Entries that arrive at a new store, in packets. */
-private[dynastate] final class ArrivedEntries(shape: StoreShape, packets: Iterator[Array[Byte]]) extends Iterator[StateEntry] {
-  private val families = shape.families.toArray
-  private val expected = new Content
-  private var bytes: ByteBuffer = ByteBuffer.allocate(0)
-
-  override def hasNext: Boolean = {
-    while (!bytes.hasRemaining && packets.hasNext) {
-      bytes = ByteBuffer.wrap(packets.next())
-      if (bytes.getInt(0) == Packet.End) {
-        bytes.getInt()
-        expected.add(new Content(bytes.getLong(), bytes.getLong(), bytes.getLong()))
-      }
-    }
-    bytes.hasRemaining
-  }
-
-  override def next(): StateEntry = {
-    val number = bytes.getInt()
-    val key = row(families(number).keySchema.length)
-    val count = bytes.getInt()
-    new StateEntry(number, key, Seq.fill(count)(row(families(number).valueSchema.length)))
-  }
-
-  private def row(fields: Int): UnsafeRow = {
-    val (length, row) = (bytes.getInt(), new UnsafeRow(fields))
-    row.pointTo(bytes.array, Platform.BYTE_ARRAY_OFFSET.toLong + bytes.position(), length)
-    bytes.position(bytes.position() + length)
-    row
-  }
-
-  def mustBeWhole(store: StoreAt, written: Content): Unit = expected.mustBe(written, store, "what the shuffle brought")
-}
-
-/** Entries as bytes, until they are taken. */
-private final class Packet {
-  private var bytes = ByteBuffer.allocate(1024)
-
-  def size: Int = bytes.position()
-
-  def take(): Array[Byte] = {
-    val taken = java.util.Arrays.copyOf(bytes.array, bytes.position())
-    bytes.clear()
-    taken
-  }
-
-  def add(entry: StateEntry): Unit = {
-    reserve(12 + entry.key.getSizeInBytes + entry.values.map(4 + _.getSizeInBytes).sum)
-    bytes.putInt(entry.family)
-    put(entry.key)
-    bytes.putInt(entry.values.size)
-    entry.values.foreach(put)
-  }
-
-  private def put(row: UnsafeRow): Unit = {
-    bytes.putInt(row.getSizeInBytes)
-    row.writeToMemory(bytes.array, Platform.BYTE_ARRAY_OFFSET.toLong + bytes.position())
-    bytes.position(bytes.position() + row.getSizeInBytes)
-  }
-
-  private def reserve(length: Int): Unit = if (bytes.remaining < length) {
-    val larger = ByteBuffer.allocate(math.max(bytes.capacity * 2, bytes.position() + length))
-    bytes = larger.put(bytes.flip())
-  }
-}
-
-private object Packet {
-  val End: Int = -1
-
-  def end(sent: Content): Array[Byte] = ByteBuffer.allocate(28).putInt(End).putLong(sent.rows).putLong(sent.bytes).putLong(sent.digest).array
 }
