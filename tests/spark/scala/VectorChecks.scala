@@ -217,8 +217,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
           number("bits").toInt, list(fields \ "buckets").map(long(_).toInt))
       case Protocol.Snapshot =>
         Protocol.snapshot(text(store), text(run), number("version"), id(), number("state_bytes"), number("min_deltas").toInt)
-      case Protocol.Whole =>
-        Protocol.whole(text(store), runOf(fields), number("version"), id(), number("state_bytes"), keys.map(_._2).toArray, text(fields \ "schema"))
+      case Protocol.Import =>
+        Protocol.importVersion(text(store), runOf(fields), number("version"), id(), number("state_bytes"), keys.map(_._2).toArray, text(fields \ "schema"))
       case Protocol.Bucket => Protocol.bucket(number("bucket").toInt)
       case Protocol.Check => Protocol.check()
       case Protocol.SnapshotEnd => Protocol.snapshotEnd()
