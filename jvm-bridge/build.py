@@ -10,8 +10,8 @@ Nothing but Java 17 and an installed pyspark is needed: no Maven, no sbt. `--all
 missing of the other pysparks, 430 MB each, once. A jar that is newer than all its sources is not built again.
 
 All minors of Spark share one tree. Where they differ, folders of `shims` beside it say which minors take them:
-`since-4.2`, `before-4.2`, `since-4.2-before-4.3`. The same holds for the trees of `--sources`. Transfers of state have a
-tree of their own, which no minor before 4.3 takes.
+`since-4.2`, `before-4.2`, `since-4.2-before-4.3`. The same holds for the trees of `--sources`. Transfers of state
+have a tree of their own, which no minor before 4.3 takes.
 """
 
 from __future__ import annotations
