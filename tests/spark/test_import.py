@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 import dynastate
 from dynastate import import_checkpoint
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.namespaces import list_store
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import StoreMeta, meta_item
@@ -458,6 +459,7 @@ def test_a_namespace_with_another_operators_state_is_refused(
     """A join's stores, which have other names than an aggregation's, are found."""
     store = "joined/0/0/left-keyToNumValues"
     item = meta_item(store, StoreMeta(4, {"run": 1}, {1: "query"}, "", {1: "file:/elsewhere/state"}), "0.2.0", "")
+    list_store(tables, store, Meter())
     assert tables.put_new(meta_key(store), item, Meter())
     with pytest.raises(ConfigurationError, match=r"the namespace has state already.*file:/elsewhere/state"):
         bring(stopped, folder / "new", "joined")
