@@ -2,13 +2,13 @@ package io.dynastate.spark
 
 import java.nio.ByteBuffer
 
-import io.dynastate.memory.Row
+import io.dynastate.memory.{Row, StoredValue}
 
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 
 /** This Spark has no checksums of rows: none is made, and those that a newer one made are not verified. */
 private[spark] final class RowVerifier private {
-  def verify(row: Row, bytes: Array[Byte], at: Int, length: Int): Unit = ()
+  def verify(row: Row, value: StoredValue): Unit = ()
 
   def verifyAll(changes: ByteBuffer): Unit = ()
 }

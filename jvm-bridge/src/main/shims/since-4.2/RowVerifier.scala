@@ -2,18 +2,16 @@ package io.dynastate.spark
 
 import java.nio.{ByteBuffer, ByteOrder}
 
-import io.dynastate.memory.{ChangeRecords, EncodedRow, Row, ValueSuffix}
+import io.dynastate.memory.{ChangeRecords, EncodedRow, Row, StoredValue}
 
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.unsafe.Platform
 
 /** Verifies the checksums of rows, if they have one, by Spark's own verifier: its count, its log line, its error. */
 private[spark] final class RowVerifier private (private[spark] val verifier: KeyValueIntegrityVerifier) {
   /** Verify a value of a row. */
-  def verify(row: Row, bytes: Array[Byte], at: Int, length: Int): Unit = if (ValueSuffix.hasChecksum(length)) {
-    val until = at + ValueSuffix.checkedLength(length)
+  def verify(row: Row, value: StoredValue): Unit = if (value.hasChecksum) {
     val key = ArrayIndexRange(row.bytes, row.at + EncodedRow.HeaderBytes, row.at + EncodedRow.HeaderBytes + row.keyLength)
-    verifier.verify(key, Some(ArrayIndexRange(bytes, at, until)), Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + until))
+    verifier.verify(key, Some(ArrayIndexRange(value.bytes, value.at, value.checksumAt)), value.checksum)
   }
 
   /** Verify all encoded changes that remain in a buffer, which stays as it is. */
@@ -21,7 +19,7 @@ private[spark] final class RowVerifier private (private[spark] val verifier: Key
     val records = new ChangeRecords(changes.duplicate().order(ByteOrder.LITTLE_ENDIAN))
     while (records.advance()) {
       val row = records.row
-      if (!row.isDelete) verify(row, row.bytes, row.valueAt, row.valueLength)
+      if (!row.isDelete) verify(row, row.value)
     }
   }
 }

@@ -57,6 +57,9 @@ final class Row {
 
   def valueCount: Int = if (isList) EncodedRow.int(array, listAt + 8) else 1
 
+  /** The value of a row of one value. */
+  def value: StoredValue = new StoredValue(array, valueAt, valueLength)
+
   /** The values, oldest first. The segments of a list must be known. */
   def values: ValueCursor = new ValueCursor(this)
 

@@ -17,6 +17,8 @@ final class ValueCursor private[memory] (row: Row) {
 
   def length: Int = size
 
+  def value: StoredValue = new StoredValue(array, position, size)
+
   def advance(): Boolean = {
     while (next >= until || part < 0) {
       part += 1

@@ -10,21 +10,8 @@ import org.apache.spark.unsafe.Platform
  * says what follows.
  */
 object ValueSuffix {
-  private val SchemaIdBytes = 2
-  private val ChecksumBytes = 4
-
-  /** The length of the UnsafeRow in a value. */
-  def rowLength(valueLength: Int): Int = valueLength & ~7
-
-  /** The id of the schema of a value. */
-  def schemaId(bytes: Array[Byte], at: Int, valueLength: Int): Int =
-    if ((valueLength & SchemaIdBytes) == 0) 0
-    else Platform.getShort(bytes, Platform.BYTE_ARRAY_OFFSET + at + rowLength(valueLength)) & 0xFFFF
-
-  def hasChecksum(valueLength: Int): Boolean = (valueLength & ChecksumBytes) != 0
-
-  /** The length of what a checksum is about, without the key: a value up to its checksum. */
-  def checkedLength(valueLength: Int): Int = valueLength & ~ChecksumBytes
+  private[memory] val SchemaIdBytes = 2
+  private[memory] val ChecksumBytes = 4
 
   /** A key, the row of its value, and what follows it. */
   def append(

@@ -43,7 +43,7 @@ private[spark] final class ChangeReader(
     val changedKey = family.keyOf(row, key)
     if (row.isDelete) (RecordType.DELETE_RECORD, changedKey, null, version - 1)
     else {
-      val changed = family.valueOf(row.bytes, row.valueAt, row.valueLength, value)
+      val changed = family.valueOf(row.value, value)
       (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, changedKey, changed, version - 1)
     }
   }

@@ -2,12 +2,11 @@ package io.dynastate.spark
 
 import scala.collection.mutable
 
-import io.dynastate.memory.ValueSuffix
+import io.dynastate.memory.StoredValue
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.{AvroStateEncoder, StateSchemaMetadataKey, StateSchemaMetadataValue, StateSchemaProvider}
 import org.apache.spark.sql.types.StructType
-import org.apache.spark.unsafe.Platform
 
 /**
  * Reads values of a column family that were written with an earlier schema, as rows of the schema that the query has now: by the rules of
@@ -18,10 +17,11 @@ private[spark] final class EarlierSchemas(family: ColumnFamily, provider: StateS
   private[this] val writers = mutable.HashMap.empty[Int, AvroStateEncoder]
 
   /** A row of its own, which no later call changes. */
-  def read(schemaId: Int, bytes: Array[Byte], at: Int, length: Int): UnsafeRow = {
+  def read(value: StoredValue): UnsafeRow = {
+    val schemaId = value.schemaId
     val schema = family.earlierSchemas(schemaId)
     val row = new UnsafeRow(schema.length)
-    row.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET + at, ValueSuffix.rowLength(length))
+    row.pointTo(value.bytes, value.rowOffset, value.rowLength)
     now.decodeValue(writers.getOrElseUpdate(schemaId, writer(schema, schemaId)).encodeValue(row)).copy()
   }
 

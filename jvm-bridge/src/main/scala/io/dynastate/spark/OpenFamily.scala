@@ -1,11 +1,10 @@
 package io.dynastate.spark
 
 import io.dynastate.{DynastateException, ErrorKind}
-import io.dynastate.memory.{Row, ValueSuffix}
+import io.dynastate.memory.{Row, StoredValue}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder, StateSchemaProvider, UnsafeRowDataEncoder}
-import org.apache.spark.unsafe.Platform
 
 /**
  * A column family of one open store. Keys without prefix or range scans are the raw row; others are encoded by Spark's own
@@ -35,13 +34,13 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
       key
     } else encoder.decodeKey(row.key)
 
-  /** The row of a value: `value` is made to point to it, unless it was written with an earlier schema. */
-  def valueOf(bytes: Array[Byte], at: Int, length: Int, value: UnsafeRow): UnsafeRow = {
-    val writtenWith = ValueSuffix.schemaId(bytes, at, length)
+  /** The row of a value: `into` is made to point to it, unless it was written with an earlier schema. */
+  def valueOf(value: StoredValue, into: UnsafeRow): UnsafeRow = {
+    val writtenWith = value.schemaId
     if (writtenWith == schemaId) {
-      value.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET + at, ValueSuffix.rowLength(length))
-      value
-    } else if (writtenWith < schemaId) earlier.read(writtenWith, bytes, at, length)
+      into.pointTo(value.bytes, value.rowOffset, value.rowLength)
+      into
+    } else if (writtenWith < schemaId) earlier.read(value)
     else throw new DynastateException(ErrorKind.Corrupt,
       s"a row was written with a schema that the query does not have family=${family.name} schema_id=$writtenWith last_schema_id=$schemaId")
   }

@@ -2,7 +2,7 @@ package io.dynastate.spark
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{Row, RowIterator, VersionOverlay}
+import io.dynastate.memory.{Row, RowIterator, StoredValue, VersionOverlay}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
@@ -170,20 +170,20 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     else {
       val value = new UnsafeRow(family.valueColumns)
       val values = row.values
-      Iterator.continually(values).takeWhile(_.advance()).map(each => verified(row, family, each.bytes, each.at, each.length, value))
+      Iterator.continually(values).takeWhile(_.advance()).map(each => verified(row, family, each.value, value))
     }
 
   /** The first value of a row. */
-  private def valueOf(row: Row, family: OpenFamily, value: UnsafeRow): UnsafeRow =
+  private def valueOf(row: Row, family: OpenFamily, into: UnsafeRow): UnsafeRow =
     if (row.isList) {
       val values = row.values
       values.advance()
-      verified(row, family, values.bytes, values.at, values.length, value)
-    } else verified(row, family, row.bytes, row.valueAt, row.valueLength, value)
+      verified(row, family, values.value, into)
+    } else verified(row, family, row.value, into)
 
-  private def verified(row: Row, family: OpenFamily, bytes: Array[Byte], at: Int, length: Int, value: UnsafeRow): UnsafeRow = {
-    if (rowVerifier != null) rowVerifier.verify(row, bytes, at, length)
-    family.valueOf(bytes, at, length, value)
+  private def verified(row: Row, family: OpenFamily, value: StoredValue, into: UnsafeRow): UnsafeRow = {
+    if (rowVerifier != null) rowVerifier.verify(row, value)
+    family.valueOf(value, into)
   }
 }
 
