@@ -3,8 +3,9 @@ package io.dynastate.benchmarks
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 
 /**
- * Batches on a store of which a part fits in memory: the initial load and maintenance; warm-up and measured batches of uniform keys;
- * the same of popular keys; and maintenance. `BeyondMemoryRestart` opens the last version in another process.
+ * Batches on a store of which a part fits in memory: the initial load and maintenance; warm-up and measured batches of
+ * uniform keys; the same of popular keys; and maintenance. `BeyondMemoryRestart` opens the last version in another
+ * process.
  */
 object BeyondMemoryBenchmark {
   private val Mb = 1024.0 * 1024
@@ -57,8 +58,8 @@ object BeyondMemoryBenchmark {
 }
 
 /**
- * The first batches, in a fresh process, of a store that another one left. A smaller store, which does not fit in memory either, is opened
- * and changed before.
+ * The first batches, in a fresh process, of a store that another one left. A smaller store, which does not fit in
+ * memory either, is opened and changed before.
  */
 object BeyondMemoryRestart {
   private val Warmup = 3
@@ -78,11 +79,14 @@ object BeyondMemoryRestart {
     val version = arguments.long("version", 0)
     val provider = driver.newProvider()
     var (cpuBefore, sidecarBefore) = (0.0, 0L)
-    val first = driver.runBatch(provider, version, isMade = () => {
-      Memory.rest()
-      cpuBefore = Memory.cpuMs
-      sidecarBefore = Memory.sidecarCpuMs
-    })
+    val first = driver.runBatch(
+      provider,
+      version,
+      isMade = () => {
+        Memory.rest()
+        cpuBefore = Memory.cpuMs
+        sidecarBefore = Memory.sidecarCpuMs
+      })
     figures("first_cpu_ms") = Memory.cpuMs - cpuBefore
     figures("first_sidecar_cpu_ms") = Memory.sidecarCpuMs - sidecarBefore
     val times = first +: (1 to Next).map(batch => driver.runBatch(provider, version + batch))

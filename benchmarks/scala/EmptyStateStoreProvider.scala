@@ -10,13 +10,23 @@ class EmptyStateStoreProvider extends StateStoreProvider {
   private[this] var id: StateStoreId = _
 
   override def init(
-      stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
-      useColumnFamilies: Boolean, storeConfs: StateStoreConf, hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
+      stateStoreId: StateStoreId,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean,
+      storeConfs: StateStoreConf,
+      hadoopConf: Configuration,
+      useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = id = stateStoreId
 
   override def stateStoreId: StateStoreId = id
 
-  override def getStore(version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore =
+  override def getStore(
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore =
     new EmptyStateStore(id, version)
 
   override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = new EmptyStateStore(id, version)
@@ -30,7 +40,9 @@ private final class EmptyStateStore(override val id: StateStoreId, override val 
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = null
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = Iterator.empty
   override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
-  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
+  override def prefixScanWithMultiValues(
+      prefixKey: UnsafeRow,
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
   override def allColumnFamilyNames: Set[String] = Set(StateStore.DEFAULT_COL_FAMILY_NAME)
@@ -40,14 +52,19 @@ private final class EmptyStateStore(override val id: StateStoreId, override val 
   override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = ()
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = ()
   override def createColFamilyIfAbsent(
-      colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
-      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = ()
+      colFamilyName: String,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean,
+      isInternal: Boolean): Unit = ()
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = false
   override def abort(): Unit = ()
   override def release(): Unit = ()
   override def hasCommitted: Boolean = isCommitted
   override def metrics: StateStoreMetrics = StateStoreMetrics(0, 0, Map.empty)
-  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = StateStoreCheckpointInfo(id.partitionId, version + 1, None, None)
+  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo =
+    StateStoreCheckpointInfo(id.partitionId, version + 1, None, None)
 
   override def commit(): Long = {
     isCommitted = true

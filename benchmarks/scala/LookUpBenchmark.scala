@@ -1,6 +1,9 @@
 package io.dynastate.benchmarks
 
-/** A query that ends with a snapshot of its initial load, and all its batches after that. `ColdLookUpBenchmark` opens it. */
+/**
+ * A query that ends with a snapshot of its initial load, and all its batches after that. `ColdLookUpBenchmark` opens
+ * it.
+ */
 object DeltasBenchmark {
 
   def main(args: Array[String]): Unit = {
@@ -23,8 +26,8 @@ object DeltasBenchmark {
 }
 
 /**
- * Gets random rows, in a fresh process, of a store that another one left, and commits a batch after them. A smaller store of the same
- * kind is opened several times before: classes and the sidecar are warm by then.
+ * Gets random rows, in a fresh process, of a store that another one left, and commits a batch after them. A smaller
+ * store of the same kind is opened several times before: classes and the sidecar are warm by then.
  */
 object ColdLookUpBenchmark {
   val OtherPartition = 9
@@ -47,7 +50,12 @@ object ColdLookUpBenchmark {
     driver.replayBatches()
     System.gc()
     val provider = driver.newProvider()
-    val found = driver.lookUp(provider, arguments.long("version", 0), arguments.int("gets", 500), arguments.int("puts", 2000), plan.seed)
+    val found = driver.lookUp(
+      provider,
+      arguments.long("version", 0),
+      arguments.int("gets", 500),
+      arguments.int("puts", 2000),
+      plan.seed)
     val later = found.gets.tail
     figures("first_get_ms") = found.gets.head
     figures("later_p50_ms") = Figures.median(later)

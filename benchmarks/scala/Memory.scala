@@ -12,11 +12,12 @@ private[benchmarks] object Memory {
 
   /** User and system time of this process so far, all its threads, ms. */
   def cpuMs: Double =
-    ManagementFactory.getOperatingSystemMXBean.asInstanceOf[com.sun.management.OperatingSystemMXBean].getProcessCpuTime / 1e6
+    ManagementFactory.getOperatingSystemMXBean.asInstanceOf[
+      com.sun.management.OperatingSystemMXBean].getProcessCpuTime / 1e6
 
   /**
-   * Wait until this process rests: the collector has run, and the JVM's compiler has done what was queued. What the benchmark did before,
-   * to make rows and to warm up, then takes no processor time from what is measured.
+   * Wait until this process rests: the collector has run, and the JVM's compiler has done what was queued. What the
+   * benchmark did before, to make rows and to warm up, then takes no processor time from what is measured.
    */
   def rest(): Unit = {
     System.gc()
@@ -47,7 +48,10 @@ private[benchmarks] object Memory {
     }.getOrElse(Seq.empty)
   }
 
-  /** Reachable heap: the least that is in use right after one of five garbage collections. Other threads make garbage meanwhile. */
+  /**
+   * Reachable heap: the least that is in use right after one of five garbage collections. Other threads make garbage
+   * meanwhile.
+   */
   def reachableHeap(): Long = {
     val used = (1 to 5).map { _ =>
       System.gc()

@@ -12,7 +12,8 @@ object Processors {
   private type Total = (Long, Long, String)
 
   private implicit val textEncoder: Encoder[String] = Encoders.STRING
-  private implicit val eventEncoder: Encoder[Event] = Encoders.tuple(Encoders.STRING, Encoders.scalaLong, Encoders.STRING)
+  private implicit val eventEncoder: Encoder[Event] =
+    Encoders.tuple(Encoders.STRING, Encoders.scalaLong, Encoders.STRING)
   private implicit val toldEncoder: Encoder[Told] =
     Encoders.tuple(Encoders.STRING, Encoders.STRING, Encoders.scalaLong, Encoders.scalaLong)
   private val totalEncoder: Encoder[Total] = Encoders.tuple(Encoders.scalaLong, Encoders.scalaLong, Encoders.STRING)

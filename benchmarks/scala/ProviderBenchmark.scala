@@ -5,9 +5,9 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 /**
  * Measures each step of a store with one provider. Prints one JSON object, on the last line of standard output.
  *
- * A run is: a store of 1,000 rows, used and closed; init; the initial load; warm-up batches; measured batches, each one getStore, gets, puts and
- * commit; the whole state iterated; the heap weighed; snapshot maintenance once; a cold open with a new
- * provider. With `reopen=true` a second, fresh process opens the store of the first: a restart.
+ * A run is: a store of 1,000 rows, used and closed; init; the initial load; warm-up batches; measured batches, each one
+ * getStore, gets, puts and commit; the whole state iterated; the heap weighed; snapshot maintenance once; a cold open
+ * with a new provider. With `reopen=true` a second, fresh process opens the store of the first: a restart.
  */
 object ProviderBenchmark {
 
@@ -77,7 +77,8 @@ private[benchmarks] final class ProviderRun(plan: Plan, figures: Figures) {
 
   /** Read the whole last version several times; the median. */
   private def iterate(provider: StateStoreProvider): Unit = {
-    val turns = (1 to IterateTurns).map(_ => driver.iterate(provider, plan.lastVersion, plan.countsAtEnd).toDouble / plan.rows)
+    val turns =
+      (1 to IterateTurns).map(_ => driver.iterate(provider, plan.lastVersion, plan.countsAtEnd).toDouble / plan.rows)
     figures("iterate_ns") = Figures.median(turns)
   }
 

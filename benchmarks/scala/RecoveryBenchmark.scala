@@ -1,8 +1,8 @@
 package io.dynastate.benchmarks
 
 /**
- * A query that ends, with one provider: the initial load, warm-up batches, measured batches, and maintenance that leaves
- * a snapshot of the last version. `ColdOpenBenchmark` opens it in another process.
+ * A query that ends, with one provider: the initial load, warm-up batches, measured batches, and maintenance that
+ * leaves a snapshot of the last version. `ColdOpenBenchmark` opens it in another process.
  */
 object RecoveryBenchmark {
 
@@ -102,5 +102,6 @@ private[benchmarks] object OtherStore {
 
   private def changedPlan(plan: Plan): Plan = planOf(plan, Rows).copy(updates = Updates, batches = ChangedVersions)
 
-  private def planOf(plan: Plan, rows: Int): Plan = plan.copy(rows = rows, loadRows = rows / 2, updates = 1, batches = 0, warmup = 0)
+  private def planOf(plan: Plan, rows: Int): Plan =
+    plan.copy(rows = rows, loadRows = rows / 2, updates = 1, batches = 0, warmup = 0)
 }

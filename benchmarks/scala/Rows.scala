@@ -28,7 +28,9 @@ private[benchmarks] object Rows {
 private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
   private val NoteBytes = 40
   private val notes = (valueBytes - Rows.ValueBytes) / NoteBytes + 1
-  require(valueBytes == Rows.ValueBytes + (notes - 1) * NoteBytes, s"a value has ${Rows.ValueBytes} bytes, or more in steps of $NoteBytes")
+  require(
+    valueBytes == Rows.ValueBytes + (notes - 1) * NoteBytes,
+    s"a value has ${Rows.ValueBytes} bytes, or more in steps of $NoteBytes")
   private val keyWriter = new UnsafeRowWriter(2, 64)
   private val valueWriter = new UnsafeRowWriter(3, valueBytes)
 
@@ -48,7 +50,9 @@ private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
     valueWriter.zeroOutNullBytes()
     valueWriter.write(0, count)
     valueWriter.write(1, (mix >>> 11).toDouble / (1L << 53))
-    valueWriter.write(2, UTF8String.fromString((0 until notes).map(note => sentence(if (note == 0) mix else mixed(mix + note))).mkString))
+    valueWriter.write(
+      2,
+      UTF8String.fromString((0 until notes).map(note => sentence(if (note == 0) mix else mixed(mix + note))).mkString))
     valueWriter.getRow()
   }
 
@@ -75,7 +79,11 @@ private[benchmarks] final class RowPage(capacity: Int, fields: Int, rowBytes: In
   def set(index: Int, source: UnsafeRow): Unit = {
     require(source.getSizeInBytes == rowBytes, s"a row of ${source.getSizeInBytes} bytes, expected $rowBytes")
     Platform.copyMemory(
-      source.getBaseObject, source.getBaseOffset, bytes, Platform.BYTE_ARRAY_OFFSET + index.toLong * rowBytes, rowBytes)
+      source.getBaseObject,
+      source.getBaseOffset,
+      bytes,
+      Platform.BYTE_ARRAY_OFFSET + index.toLong * rowBytes,
+      rowBytes)
   }
 
   /** The row is valid until the next call. */

@@ -5,7 +5,9 @@ import java.util.concurrent.{Callable, Executors}
 import scala.jdk.CollectionConverters._
 import scala.jdk.OptionConverters._
 
-/** Batches of many stores of one executor, as many at once as there are threads, and the processor time that they take. */
+/**
+ * Batches of many stores of one executor, as many at once as there are threads, and the processor time that they take.
+ */
 object ScaleBenchmark {
 
   def main(args: Array[String]): Unit = {
@@ -51,5 +53,6 @@ object ScaleBenchmark {
 
   /** Processor time of each sidecar so far, ms, by process id. */
   private def sidecars(): Map[Long, Double] =
-    Memory.pythons().flatMap(python => python.info.totalCpuDuration.toScala.map(used => python.pid -> used.toNanos / 1e6)).toMap
+    Memory.pythons().flatMap(python =>
+      python.info.totalCpuDuration.toScala.map(used => python.pid -> used.toNanos / 1e6)).toMap
 }

@@ -11,8 +11,9 @@ import org.apache.spark.sql.types.{LongType, StringType, StructField, StructType
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * Scans and lists of one state store provider with column families, driven through Spark's own traits, as `ProviderBenchmark`
- * drives gets and puts. Prints one JSON object on the last line of standard output. Every scan is checked by its sum.
+ * Scans and lists of one state store provider with column families, driven through Spark's own traits, as
+ * `ProviderBenchmark` drives gets and puts. Prints one JSON object on the last line of standard output. Every scan is
+ * checked by its sum.
  */
 object ScanBenchmark {
   private val Groups = 10000
@@ -37,7 +38,8 @@ object ScanBenchmark {
     val store = provider.getStore(1)
     createFamilies(store)
     figures("iterate_ns") = median(Rows)(sum(store.iterator("plain")))
-    figures("prefix_ns") = median(Rows)((0 until Groups).map(group => sum(store.prefixScan(prefix(group), "grouped"))).sum)
+    figures("prefix_ns") =
+      median(Rows)((0 until Groups).map(group => sum(store.prefixScan(prefix(group), "grouped"))).sum)
     figures("range_ns") = median(Rows) {
       (0 until Rows by 1000).map(from => sum(store.rangeScan(Some(time(from)), Some(time(from + 1000)), "timed"))).sum
     }
@@ -59,8 +61,14 @@ object ScanBenchmark {
     }
     hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
     val provider = StateStoreProvider.create(words("provider"))
-    provider.init(StateStoreId(words("checkpoint"), 0, 0), groupKey, value, NoPrefixKeyStateEncoderSpec(groupKey),
-      useColumnFamilies = true, new StateStoreConf(session, Map.empty[String, String]), hadoop)
+    provider.init(
+      StateStoreId(words("checkpoint"), 0, 0),
+      groupKey,
+      value,
+      NoPrefixKeyStateEncoderSpec(groupKey),
+      useColumnFamilies = true,
+      new StateStoreConf(session, Map.empty[String, String]),
+      hadoop)
     provider
   }
 
@@ -68,7 +76,12 @@ object ScanBenchmark {
     store.createColFamilyIfAbsent("plain", groupKey, value, NoPrefixKeyStateEncoderSpec(groupKey))
     store.createColFamilyIfAbsent("grouped", groupKey, value, PrefixKeyScanStateEncoderSpec(groupKey, 1))
     store.createColFamilyIfAbsent("timed", timeKey, value, RangeKeyScanStateEncoderSpec(timeKey, Seq(0)))
-    store.createColFamilyIfAbsent("lists", listKey, value, NoPrefixKeyStateEncoderSpec(listKey), useMultipleValuesPerKey = true)
+    store.createColFamilyIfAbsent(
+      "lists",
+      listKey,
+      value,
+      NoPrefixKeyStateEncoderSpec(listKey),
+      useMultipleValuesPerKey = true)
   }
 
   private def load(provider: StateStoreProvider): Unit = {
@@ -84,7 +97,9 @@ object ScanBenchmark {
     store.commit()
   }
 
-  /** Appends to the short list, then to the long one, each in its own versions: time of each, and bytes written by one. */
+  /**
+   * Appends to the short list, then to the long one, each in its own versions: time of each, and bytes written by one.
+   */
   private def appends(provider: StateStoreProvider, figures: Figures): Unit = {
     var version = 1L
     for (list <- Seq("warmup", "short", "long")) {
@@ -102,7 +117,9 @@ object ScanBenchmark {
       one.commit()
       version += 1
       figures(s"append_${list}_bytes") =
-        one.metrics.customMetrics.collectFirst { case (metric, bytes) if metric.name == "dynastateBytesWritten" => bytes }.getOrElse(0L)
+        one.metrics.customMetrics.collectFirst {
+          case (metric, bytes) if metric.name == "dynastateBytesWritten" => bytes
+        }.getOrElse(0L)
     }
     val last = provider.getStore(version)
     createFamilies(last)
@@ -144,9 +161,13 @@ object ScanBenchmark {
 
   private def prefix(group: Int): UnsafeRow = row(1)(_.write(0, text(group)))
 
-  private def time(id: Int): UnsafeRow = row(2) { out => out.write(0, id.toLong - Rows / 2); out.write(1, UTF8String.fromString("n")) }
+  private def time(id: Int): UnsafeRow = row(2) { out =>
+    out.write(0, id.toLong - Rows / 2); out.write(1, UTF8String.fromString("n"))
+  }
 
   private def name(of: String): UnsafeRow = row(1)(_.write(0, UTF8String.fromString(of)))
 
-  private def count(id: Int): UnsafeRow = row(2) { out => out.write(0, id.toLong); out.write(1, UTF8String.fromString("twenty letters or so")) }
+  private def count(id: Int): UnsafeRow = row(2) { out =>
+    out.write(0, id.toLong); out.write(1, UTF8String.fromString("twenty letters or so"))
+  }
 }

@@ -3,8 +3,8 @@ package io.dynastate.benchmarks
 import scala.collection.mutable
 
 /**
- * Commits with and without a snapshot in the background: batches one after the other on a large store, first alone, then while
- * snapshot maintenance runs in its own thread.
+ * Commits with and without a snapshot in the background: batches one after the other on a large store, first alone,
+ * then while snapshot maintenance runs in its own thread.
  */
 object SnapshotBenchmark {
 
@@ -25,11 +25,13 @@ object SnapshotBenchmark {
     report("alone", (1 to plan.batches).map(_ => batch()), figures)
 
     var snapshotMs = 0.0
-    val snapshot = new Thread(() => {
-      val start = System.nanoTime()
-      provider.doSnapshotMaintenance()
-      snapshotMs = (System.nanoTime() - start) / 1e6
-    }, "snapshot")
+    val snapshot = new Thread(
+      () => {
+        val start = System.nanoTime()
+        provider.doSnapshotMaintenance()
+        snapshotMs = (System.nanoTime() - start) / 1e6
+      },
+      "snapshot")
     val beside = mutable.ArrayBuffer.empty[BatchTimes]
     snapshot.start()
     while (snapshot.isAlive) beside += batch()
@@ -40,7 +42,8 @@ object SnapshotBenchmark {
     report("beside", beside.toSeq, figures)
     figures("snapshot_ms") = snapshotMs
     // The next commit reports the cost of maintenance.
-    figures("snapshot_write_units") = Seq(last, batch()).map(_.metrics.getOrElse("dynastateMaintenanceWriteUnits", 0L)).sum
+    figures("snapshot_write_units") =
+      Seq(last, batch()).map(_.metrics.getOrElse("dynastateMaintenanceWriteUnits", 0L)).sum
     provider.close()
     figures.printAndExit()
   }

@@ -5,18 +5,29 @@ import java.util.{Random, UUID}
 import scala.util.Using
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreProvider}
+import org.apache.spark.sql.execution.streaming.state.{
+  NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreProvider
+}
 import org.apache.spark.sql.internal.SQLConf
 
 /** Times of one batch, ns. `keys` is the number of gets and of puts; `metrics` are the provider's, of its commit. */
-private[benchmarks] final case class BatchTimes(open: Long, get: Long, put: Long, commit: Long, keys: Int, metrics: Map[String, Long]) {
+private[benchmarks] final case class BatchTimes(
+    open: Long,
+    get: Long,
+    put: Long,
+    commit: Long,
+    keys: Int,
+    metrics: Map[String, Long]) {
   def whole: Long = open + get + put + commit
 }
 
 /** Times to read state that is not in memory, ms: to the first `get`, and until every row was read. */
 private[benchmarks] final case class ColdOpen(firstGet: Double, everyRow: Double)
 
-/** Times of single `get`s, the first of them with `getStore`, and of a commit after them, ms; `metrics` are the provider's, of that commit. */
+/**
+ * Times of single `get`s, the first of them with `getStore`, and of a commit after them, ms; `metrics` are the
+ * provider's, of that commit.
+ */
 private[benchmarks] final case class LookUps(gets: Seq[Double], commit: Double, metrics: Map[String, Long])
 
 /**
@@ -70,7 +81,10 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     provider
   }
 
-  /** Put every row once, with its count, `loadRows` a version. Returns the seconds in put and commit, without the making of rows. */
+  /**
+   * Put every row once, with its count, `loadRows` a version. Returns the seconds in put and commit, without the making
+   * of rows.
+   */
   def load(provider: StateStoreProvider): Double = {
     var ns = 0L
     for (batch <- 0 until plan.loadBatches) {
@@ -90,10 +104,14 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
   }
 
   /**
-   * Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. `isMade` is called after the
-   * rows were made, and before the clock starts.
+   * Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. `isMade`
+   * is called after the rows were made, and before the clock starts.
    */
-  def runBatch(provider: StateStoreProvider, version: Long, isZipf: Boolean = false, isMade: () => Unit = () => ()): BatchTimes = {
+  def runBatch(
+      provider: StateStoreProvider,
+      version: Long,
+      isZipf: Boolean = false,
+      isMade: () => Unit = () => ()): BatchTimes = {
     val expected = prepareBatch(isZipf)
     isMade()
     runPrepared(provider, version, expected)
@@ -145,7 +163,9 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
       if (store == null) store = provider.getStore(version)
       val value = store.get(keys.at(0), StateStore.DEFAULT_COL_FAMILY_NAME)
       val took = (System.nanoTime() - start) / 1e6
-      check(value.getLong(Rows.Count) == counts(row), s"row $row has the count ${value.getLong(Rows.Count)}, expected ${counts(row)}")
+      check(
+        value.getLong(Rows.Count) == counts(row),
+        s"row $row has the count ${value.getLong(Rows.Count)}, expected ${counts(row)}")
       took
     }
     if (puts == 0) {
@@ -236,7 +256,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
   private def commit(store: StateStore, version: Long): Unit = {
     val committed = store.commit()
     check(committed == version + 1, s"commit of version $version answered $committed")
-    if (plan.conf.get(StateDriver.Format).contains("2")) checkpointId = store.getStateStoreCheckpointInfo().stateStoreCkptId
+    if (plan.conf.get(StateDriver.Format).contains("2"))
+      checkpointId = store.getStateStoreCheckpointInfo().stateStoreCkptId
   }
 
   private def sumAll(store: StateStore): (Int, Long) = {

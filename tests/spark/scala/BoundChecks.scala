@@ -15,8 +15,10 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
 
   private val boundMb = 10
   private val bound = boundMb.toLong << 20
-  private val conf = Map(s"$Prefix.dynastate.memoryMb" -> boundMb.toString,
-    s"$Prefix.dynastate.cacheMb" -> "64", s"$Prefix.minDeltasForSnapshot" -> "2") ++ (if (hasDisk) None else Some(s"$Prefix.dynastate.diskMb" -> "0"))
+  private val conf = Map(
+    s"$Prefix.dynastate.memoryMb" -> boundMb.toString,
+    s"$Prefix.dynastate.cacheMb" -> "64",
+    s"$Prefix.minDeltasForSnapshot" -> "2") ++ (if (hasDisk) None else Some(s"$Prefix.dynastate.diskMb" -> "0"))
   private val rows = 26000
   private val perBatch = 2000
   private val valueBytes = 4000
@@ -27,8 +29,11 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
   private var most = 0L
 
   def run(): Unit =
-    if (hasDisk) check("on disk, state ten times the bound: every row is right, and the heap stays within the bound and a fifth")(batches())
-    else check("state ten times the bound: every row is right, and the heap stays within the bound and a fifth")(batches())
+    if (hasDisk)
+      check("on disk, state ten times the bound: every row is right, and the heap stays within the bound and a fifth")(
+        batches())
+    else
+      check("state ten times the bound: every row is right, and the heap stays within the bound and a fifth")(batches())
 
   private def batches(): Unit = {
     val random = new Random(seed)
@@ -45,7 +50,8 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
     // Batches of the same few rows, and of rows all over the state.
     val few = Seq.fill(12)(random.nextInt(rows))
     (0 until 6).foreach { turn =>
-      version = write(provider, version, if (turn % 3 == 2) Seq.fill(60)(random.nextInt(rows)) else Seq.fill(10)(few).flatten)
+      version =
+        write(provider, version, if (turn % 3 == 2) Seq.fill(60)(random.nextInt(rows)) else Seq.fill(10)(few).flatten)
     }
     version = removeSome(provider, version, random)
     provider.doMaintenance()
@@ -54,7 +60,9 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
     provider.close()
     provider = world.provider(id, conf)
     val store = provider.getStore(version, ids)
-    if (!hasDisk) require(metric(store, "dynastateItemCacheMisses") + metric(store, "dynastateItemCacheHits") == 0, "opening read parts")
+    if (!hasDisk) require(
+      metric(store, "dynastateItemCacheMisses") + metric(store, "dynastateItemCacheHits") == 0,
+      "opening read parts")
     store.abort()
     compareAll(provider, version)
     version = write(provider, version, Seq.fill(40)(random.nextInt(rows)))
@@ -109,7 +117,8 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
       val number = pair.key.getLong(1).toInt
       require(seen.add(number), s"row $number came twice")
       same(pair.value.getLong(0).toInt, model(number), s"row $number")
-      if (number % 100 == 0) same(pair.value.getUTF8String(1).toString, text(number, model(number).toLong), s"text of row $number")
+      if (number % 100 == 0)
+        same(pair.value.getUTF8String(1).toString, text(number, model(number).toLong), s"text of row $number")
       if (seen.size % 10000 == 0) measure()
     }
     same(seen.size, model.count(_ >= 0), "rows in all")
@@ -117,7 +126,8 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
     measure()
   }
 
-  private def text(number: Int, version: Long): String = s"$number-$version-" * (valueBytes / s"$number-$version-".length)
+  private def text(number: Int, version: Long): String =
+    s"$number-$version-" * (valueBytes / s"$number-$version-".length)
 
   /** Heap before there is any state: classes, buffers, connections. */
   private def warmUp(): Unit = {

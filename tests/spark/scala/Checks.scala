@@ -65,10 +65,14 @@ object Checks {
 }
 
 /**
- * {{{ Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER [only=sidecar | only=memory | only=bound | only=disk] [named=TEXT] }}}
+ * {{{
+ * Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER
+ *      [only=sidecar | only=memory | only=bound | only=disk] [named=TEXT]
+ * }}}
  *
- * `only=sidecar`: only the start of a sidecar, for a JVM whose folder for temporary files has a long name. `only=memory`: without a
- * sidecar. `only=bound` and `only=disk`: with nothing else on the heap. `named=TEXT|TEXT`: only checks whose names have one of the texts.
+ * `only=sidecar`: only the start of a sidecar, for a JVM whose folder for temporary files has a long name.
+ * `only=memory`: without a sidecar. `only=bound` and `only=disk`: with nothing else on the heap. `named=TEXT|TEXT`:
+ * only checks whose names have one of the texts.
  */
 object Main {
   def main(arguments: Array[String]): Unit = {
@@ -79,7 +83,8 @@ object Main {
     val world = new World(words("endpoint"), words("python"), Path.of(words("scratch")))
     if (words.get("only").contains("sidecar")) new SidecarChecks(checks, world).longFolder()
     else if (words.get("only").contains("memory")) runInMemory(checks, words, seed)
-    else if (words.get("only").exists(Set("bound", "disk"))) new BoundChecks(checks, world, seed, words("only") == "disk").run()
+    else if (words.get("only").exists(Set("bound", "disk")))
+      new BoundChecks(checks, world, seed, words("only") == "disk").run()
     else {
       runInMemory(checks, words, seed)
       new ProviderChecks(checks, world, seed).run()

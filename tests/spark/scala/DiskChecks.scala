@@ -11,7 +11,9 @@ import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import io.dynastate.DynastateException
-import io.dynastate.memory.{Attempt, ChangeCollector, Row, RowFile, RowIterator, RowStorage, Version, VersionOverlay, VersionTree}
+import io.dynastate.memory.{
+  Attempt, ChangeCollector, Row, RowFile, RowIterator, RowStorage, Version, VersionOverlay, VersionTree
+}
 
 import org.apache.spark.unsafe.Platform
 
@@ -42,8 +44,13 @@ final class DiskChecks(checks: Checks, seed: Long) {
         (0 until 1000).foreach(each => put(open, 0, Key(each), secret.getBytes(UTF_8)))
         open.flush()
         val version = open.fold(Attempt.random(), "")
-        same(new String(Files.readAllBytes(fileIn(folder)), ISO_8859_1).contains(secret), !isEncrypted, "the file has the row")
-        same(get(new VersionOverlay(version, Ignored), 0, Key(1)).map(each => new String(each.toArray, UTF_8)), Some(secret))
+        same(
+          new String(Files.readAllBytes(fileIn(folder)), ISO_8859_1).contains(secret),
+          !isEncrypted,
+          "the file has the row")
+        same(
+          get(new VersionOverlay(version, Ignored), 0, Key(1)).map(each => new String(each.toArray, UTF_8)),
+          Some(secret))
         Files.delete(folder)
       }
     }
@@ -71,7 +78,10 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val storage = DiskChecks.storage(0, pageBytes = 4096)
       // Who meets other rows reads on where the version is durable, and so hides that a page was released.
       val memory = new Memory {
-        override def empty: Version = VersionTree.empty("", storage = storage, fallback = _ => throw new AssertionError("a page was released that is read"))
+        override def empty: Version = VersionTree.empty(
+          "",
+          storage = storage,
+          fallback = _ => throw new AssertionError("a page was released that is read"))
       }
       val random = new Random(seed + 13)
       var (version, model) = filled(memory, random, 2000)
@@ -105,7 +115,8 @@ final class DiskChecks(checks: Checks, seed: Long) {
     }
     check("disk: a full disk is used again when it has room, and looked at once in a while only") {
       val memory = new OnDisk(0, limitBytes = 5L * 256 * 1024)
-      def fill(memory: OnDisk): Unit = require(filled(memory, new Random(seed + 8), 3000)._1.number > 0, "there is no version")
+      def fill(memory: OnDisk): Unit =
+        require(filled(memory, new Random(seed + 8), 3000)._1.number > 0, "there is no version")
       def empty(memory: OnDisk): Unit = {
         val deadline = System.nanoTime() + 50000000000L
         while (memory.storage.diskBytes > 0 && System.nanoTime() < deadline) System.gc()
@@ -130,7 +141,10 @@ final class DiskChecks(checks: Checks, seed: Long) {
     }
     check("disk: without a folder for the file, the error says what to set") {
       val file = Files.createTempFile("dynastate-disk", "")
-      mustFail("set diskPath to a folder", "diskMb to 0")(new RowFile(file.resolve("below"), Long.MaxValue, isEncrypted = false))
+      mustFail("set diskPath to a folder", "diskMb to 0")(new RowFile(
+        file.resolve("below"),
+        Long.MaxValue,
+        isEncrypted = false))
       Files.delete(file)
     }
     check("disk: a file that has changed is an error, and its rows are not used again") {
@@ -145,9 +159,10 @@ final class DiskChecks(checks: Checks, seed: Long) {
         try {
           same(get(open, family, key), Some(value), "a row that is read beside others that cannot be")
           right += 1
-        } catch { case e: DynastateException =>
-          require(e.getMessage.contains("rows on local disk cannot be read"), e.getMessage)
-          failed += 1
+        } catch {
+          case e: DynastateException =>
+            require(e.getMessage.contains("rows on local disk cannot be read"), e.getMessage)
+            failed += 1
         }
       }
       require(right > 0 && failed > 0, s"$right rows on the heap, $failed on disk")
@@ -159,7 +174,8 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val random = new Random(seed + 8)
       val folder = Files.createTempDirectory("dynastate-disk")
       val written = (0 until 2000).map(number => Put -> Key(number) -> randomBytes(random, 60))
-      val changed = (2000 until 4000).map(_ => random.nextInt(3) -> Key(10000 + random.nextInt(300)) -> randomBytes(random, 9))
+      val changed =
+        (2000 until 4000).map(_ => random.nextInt(3) -> Key(10000 + random.nextInt(300)) -> randomBytes(random, 9))
       Seq(Array.empty[Long], Array(2100L)).foreach { expected =>
         val memory = new OnDisk(0, folder = folder)
         val loaded = new ChangeCollector(storage = memory.storage, expected = expected)
@@ -183,7 +199,8 @@ final class DiskChecks(checks: Checks, seed: Long) {
       }
       Files.delete(folder)
     }
-    check("disk: an iterator that the disk fails gives every row once, also those whose hashes are equal")(failingIterators())
+    check("disk: an iterator that the disk fails gives every row once, also those whose hashes are equal")(
+      failingIterators())
     check("disk: stores have equal shares of the heap, and a closed one leaves its own to others") {
       val limit = 400000L
       val memory = new OnDisk(limit, pageBytes = 8192)
@@ -203,11 +220,15 @@ final class DiskChecks(checks: Checks, seed: Long) {
       }
       val (one, other) = (last.versions.heapBytes(last), second.versions.heapBytes(second))
       require(one < other * 2 && other < one * 2, s"$one and $other bytes of heap")
-      require(one + other <= limit / 5 * 6 && memory.storage.heapBytes <= limit / 5 * 6, s"${one + other} bytes of heap where $limit may be")
+      require(
+        one + other <= limit / 5 * 6 &&
+          memory.storage.heapBytes <= limit / 5 * 6,
+        s"${one + other} bytes of heap where $limit may be")
       last.versions.close()
       require(memory.storage.heapBytes <= other / 4 * 5, "a closed store still counts")
     }
-    check("disk: the order of keys, and what leads back to earlier versions, count as heap; a limit below the index is said to be too small") {
+    check("disk: the order of keys, and what leads back to earlier versions, count as heap; a limit below the index " +
+      "is said to be too small") {
       val limit = 400000L
       val memory = new OnDisk(limit, pageBytes = 8192)
       val (first, rows) = filled(memory, new Random(seed + 11), 8000)
@@ -222,7 +243,9 @@ final class DiskChecks(checks: Checks, seed: Long) {
       rows.take(1000).foreach { case ((family, key), value) => put(open, family, key, value.toArray) }
       open.flush()
       val next = open.fold(Attempt.random(), "")
-      require(memory.storage.heapBytes <= limit / 16 * 18, s"${memory.storage.heapBytes} bytes of heap where $limit may be")
+      require(
+        memory.storage.heapBytes <= limit / 16 * 18,
+        s"${memory.storage.heapBytes} bytes of heap where $limit may be")
       next.versions.countUndo(0)
       next.versions.close()
       same(memory.storage.heapBytes, 0L, "bytes of heap after the end")
@@ -244,7 +267,8 @@ final class DiskChecks(checks: Checks, seed: Long) {
       open.keepInOrder(0)
       val groups = 1000
       def key(group: Int, at: Int): Array[Byte] = ByteBuffer.allocate(12).putInt(7).putInt(group).putInt(at).array
-      new scala.util.Random(seed + 8).shuffle((0 until groups * 20).toList).foreach(each => putBytes(open, key(each / 20, each % 20), new Array[Byte](60)))
+      new scala.util.Random(seed + 8).shuffle((0 until groups * 20).toList).foreach(each =>
+        putBytes(open, key(each / 20, each % 20), new Array[Byte](60)))
       open.flush()
       val version = open.fold(Attempt.random(), "")
       def scanned(from: Array[Byte], to: Array[Byte]): Seq[Seq[Byte]] = {
@@ -260,16 +284,23 @@ final class DiskChecks(checks: Checks, seed: Long) {
       same(scanned(null, null), all, "rows in order")
       val whole = reads(same(scanned(null, null), all, "rows in order, again"))
       require(whole > 20 && whole < 100, s"$whole reads of ${all.size} rows")
-      val each = reads((0 until groups).foreach(group => same(scanned(key(group, 0), key(group + 1, 0)), all.slice(group * 20, group * 20 + 20), s"group $group")))
+      val each = reads((0 until groups).foreach(group =>
+        same(scanned(key(group, 0), key(group + 1, 0)), all.slice(group * 20, group * 20 + 20), s"group $group")))
       require(each < groups / 4 * 5, s"$each reads for $groups groups of neighbours")
-      same(reads((0 until groups).foreach(group => same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))), 0L, "reads for no row")
+      same(
+        reads((0 until groups).foreach(group =>
+          same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))),
+        0L,
+        "reads for no row")
     }
     check("disk: scans between any two keys, where many begin alike, read few rows beside those in the range") {
       Seq(0L, Long.MaxValue).foreach { heapLimit =>
         val random = new Random(seed + 10)
-        def some(letters: Int, atMost: Int): Seq[Byte] = Seq.fill(random.nextInt(atMost + 1))(('a' + random.nextInt(letters)).toByte)
+        def some(letters: Int, atMost: Int): Seq[Byte] =
+          Seq.fill(random.nextInt(atMost + 1))(('a' + random.nextInt(letters)).toByte)
         // Runs of keys that differ first after more bytes than a mark has, from one key to whole blocks of them.
-        val beginnings = (0 until 60).map(each => "key-".getBytes(UTF_8).toSeq ++ some(26, 3) ++ Seq.fill(each % 13)('x'.toByte))
+        val beginnings =
+          (0 until 60).map(each => "key-".getBytes(UTF_8).toSeq ++ some(26, 3) ++ Seq.fill(each % 13)('x'.toByte))
         def any(): Seq[Byte] = beginnings(math.min(random.nextInt(60), random.nextInt(60))) ++ some(3, 6)
         val memory = new OnDisk(heapLimit, pageBytes = 4096)
         val open = new VersionOverlay(memory.empty, Ignored)
@@ -278,7 +309,8 @@ final class DiskChecks(checks: Checks, seed: Long) {
         keys.foreach(key => putBytes(open, key.toArray, new Array[Byte](40)))
         open.flush()
         val version = open.fold(Attempt.random(), "")
-        def compare(one: Seq[Byte], other: Seq[Byte]): Int = java.util.Arrays.compareUnsigned(one.toArray, other.toArray)
+        def compare(one: Seq[Byte], other: Seq[Byte]): Int =
+          java.util.Arrays.compareUnsigned(one.toArray, other.toArray)
         val ordered = keys.sortWith(compare(_, _) < 0)
         same(new VersionOverlay(version, Ignored).scan(0, null, null).advance(), true, "the scan that makes the order")
         val before = version.versions.disk.reads
@@ -286,16 +318,28 @@ final class DiskChecks(checks: Checks, seed: Long) {
         val scans = 500
         (0 until scans).foreach { _ =>
           val from = if (random.nextInt(8) == 0) null else any()
-          val to = if (random.nextInt(8) == 0) null else if (random.nextBoolean() && from != null) from ++ some(3, 2) else any()
-          val all = new VersionOverlay(version, Ignored).scan(0, if (from == null) null else from.toArray, if (to == null) null else to.toArray)
+          val to =
+            if (random.nextInt(8) == 0) null
+            else if (random.nextBoolean() && from != null) from ++ some(3, 2)
+            else any()
+          val all = new VersionOverlay(version, Ignored).scan(
+            0,
+            if (from == null) null else from.toArray,
+            if (to == null) null else to.toArray)
           val found = Iterator.continually(all).takeWhile(_.advance()).map(_.row.key.toSeq).toList
-          val expected = ordered.filter(key => (from == null || compare(key, from) >= 0) && (to == null || compare(key, to) < 0))
+          val expected = ordered.filter(key =>
+            (from == null || compare(key, from) >= 0) &&
+              (to == null || compare(key, to) < 0))
           same(found, expected, s"seed $seed: from $from to $to")
           rows += found.size
         }
         require(rows > 100L * scans, s"$rows rows in $scans scans")
         val reads = version.versions.disk.reads - before
-        require(if (heapLimit == 0) reads > 0 && reads < rows + 20L * scans else reads == 0, s"$reads reads for $rows rows")
+        require(
+          if (heapLimit == 0) reads > 0 &&
+          reads < rows + 20L * scans
+          else reads == 0,
+          s"$reads reads for $rows rows")
       }
     }
     check("disk: a pass reads each page once, and rows that it removes or puts are not read again") {
@@ -323,7 +367,10 @@ final class DiskChecks(checks: Checks, seed: Long) {
         open.flush()
         val next = open.fold(Attempt.random(), "")
         same(reads - before, 2 * once, s"reads of two passes, isScan $isScan")
-        compare(new VersionOverlay(next, Ignored), model.filterNot { case ((_, key), _) => evicted(key) }, "after the eviction")
+        compare(
+          new VersionOverlay(next, Ignored),
+          model.filterNot { case ((_, key), _) => evicted(key) },
+          "after the eviction")
         compare(new VersionOverlay(version, Ignored), model, "before it")
         same((next.keys(0), evicted.size), (model.size.toLong - evicted.size, 1334), "keys")
       }
@@ -335,12 +382,17 @@ final class DiskChecks(checks: Checks, seed: Long) {
       model.foreach { case ((family, key), value) => same(get(open, family, key), Some(value)) }
       val once = version.versions.disk.reads
       require(once > 3500, s"$once rows were read from disk")
-      model.foreach { case ((family, key), value) => if (key.number % 2 == 0) remove(open, family, key) else put(open, family, key, value.reverse.toArray) }
+      model.foreach { case ((family, key), value) =>
+        if (key.number % 2 == 0) remove(open, family, key) else put(open, family, key, value.reverse.toArray)
+      }
       open.flush()
       val next = open.fold(Attempt.random(), "")
       // The last pages were on the heap when their rows were read.
       require(version.versions.disk.reads < once + 400, s"${version.versions.disk.reads} reads")
-      compare(new VersionOverlay(next, Ignored), model.collect { case (of, value) if of._2.number % 2 == 1 => of -> value.reverse }, "after it")
+      compare(
+        new VersionOverlay(next, Ignored),
+        model.collect { case (of, value) if of._2.number % 2 == 1 => of -> value.reverse },
+        "after it")
       compare(new VersionOverlay(version, Ignored), model, "before it")
     }
     check("disk: an interrupted thread reads and writes on") {
@@ -388,18 +440,29 @@ object DiskChecks {
 
   private lazy val temporary = Path.of(System.getProperty("java.io.tmpdir"))
 
-  def storage(heapLimit: Long, pageBytes: Int, limitBytes: Long = Long.MaxValue, isEncrypted: Boolean = false, folder: Path = temporary): RowStorage =
+  def storage(
+      heapLimit: Long,
+      pageBytes: Int,
+      limitBytes: Long = Long.MaxValue,
+      isEncrypted: Boolean = false,
+      folder: Path = temporary): RowStorage =
     new RowStorage(heapLimit, new RowFile(folder, limitBytes, isEncrypted), pageBytes)
 
   /** Trees whose full pages go to disk, beyond a limit of heap. */
   final class OnDisk(
-      heapLimit: Long, pageBytes: Int = 512, limitBytes: Long = Long.MaxValue, isEncrypted: Boolean = false, folder: Path = temporary) extends Memory {
+      heapLimit: Long,
+      pageBytes: Int = 512,
+      limitBytes: Long = Long.MaxValue,
+      isEncrypted: Boolean = false,
+      folder: Path = temporary) extends Memory {
     val storage: RowStorage = DiskChecks.storage(heapLimit, pageBytes, limitBytes, isEncrypted, folder)
 
     override def empty: Version = VersionTree.empty("", storage = storage)
   }
 
-  /** The same on a disk that fails after a number of operations; from then on rows are read from where they are durable. */
+  /**
+   * The same on a disk that fails after a number of operations; from then on rows are read from where they are durable.
+   */
   final class FailingDisk(heapLimit: Long, failsAt: Int, round: Int, pageBytes: Int = 512) extends Memory {
     private val folder = Files.createTempDirectory("dynastate-disk")
     private val source = new InBuckets(Seq(0L, 800L, 20000L)(round % 3))
@@ -428,7 +491,9 @@ object DiskChecks {
   private def encoded(changes: Seq[((Int, Key), Array[Byte])]): ByteBuffer = {
     val out = ByteBuffer.allocate(changes.size * 200).order(ByteOrder.LITTLE_ENDIAN)
     changes.foreach { case ((operation, key), value) =>
-      out.putShort((if (operation == Merge) 1 << 12 else 0).toShort).put(if (operation > Merge) Row.probe(key.bytes).bytes else key.put(value))
+      out.putShort((if (operation == Merge) 1 << 12 else 0).toShort).put(if (operation > Merge)
+        Row.probe(key.bytes).bytes
+      else key.put(value))
     }
     out.flip()
   }
@@ -437,7 +502,8 @@ object DiskChecks {
   def lookingOften(body: => Unit): Unit = {
     val before = RowFile.lookAgainNanos
     RowFile.lookAgainNanos = 0
-    try body finally RowFile.lookAgainNanos = before
+    try body
+    finally RowFile.lookAgainNanos = before
   }
 
   private def putBytes(open: VersionOverlay, key: Array[Byte], value: Array[Byte]): Unit =
@@ -445,7 +511,8 @@ object DiskChecks {
 
   /** The open file of a folder, which has no name. */
   private def fileIn(folder: Path): Path = Files.list(Path.of("/proc/self/fd")).iterator.asScala.find { each =>
-    try Files.readSymbolicLink(each).startsWith(folder) catch { case _: java.io.IOException => false }
+    try Files.readSymbolicLink(each).startsWith(folder)
+    catch { case _: java.io.IOException => false }
   }.getOrElse(throw new AssertionError(s"no file of $folder is open"))
 
   /** Overwrite the file that this process has in a folder, although it has no name. */

@@ -7,13 +7,21 @@ import java.util.concurrent.CompletableFuture
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, BucketSink, BucketSource, ChangeCollector, ChangedBuckets, ChangeRecords, ChangeSink}
-import io.dynastate.memory.{Chunks, EncodedRow, HeldChanges, LoadingVersions, Row, RowIterator, RowTable, RowTables, RowsUnreadable, SlotIterator, Slots, SnapshotRows}
+import io.dynastate.memory.{
+  Attempt, BucketCache, BucketedVersions, BucketSink, BucketSource, ChangeCollector, ChangedBuckets, ChangeRecords,
+  ChangeSink
+}
+import io.dynastate.memory.{
+  Chunks, EncodedRow, HeldChanges, LoadingVersions, Row, RowIterator, RowTable, RowTables, RowsUnreadable, SlotIterator,
+  Slots, SnapshotRows
+}
 import io.dynastate.memory.{Version, VersionOverlay, VersionTree}
 
 import org.apache.spark.unsafe.Platform
 
-/** The provider's memory (RowTable, VersionTree, VersionOverlay) against plain maps, with random operations from a seed. */
+/**
+ * The provider's memory (RowTable, VersionTree, VersionOverlay) against plain maps, with random operations from a seed.
+ */
 final class MemoryChecks(checks: Checks, seed: Long) {
   import Checks._
   import MemoryChecks._
@@ -21,19 +29,30 @@ final class MemoryChecks(checks: Checks, seed: Long) {
 
   def run(): Unit = {
     check("row table: random operations, as a plain map") {
-      randomTable(new Random(seed), new RowTable(_), bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length), steps = 20000, largeBytes = 60000)
+      randomTable(
+        new Random(seed),
+        new RowTable(_),
+        bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length),
+        steps = 20000,
+        largeBytes = 60000)
     }
     check("row table: random operations with all full pages on disk, as a plain map") {
       Seq(512, 20000).foreach { pageBytes =>
         val storage = DiskChecks.storage(0, pageBytes)
-        randomTable(new Random(seed), _ => new RowTables(storage)(0), bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length), steps = 10000, largeBytes = 60000)
+        randomTable(
+          new Random(seed),
+          _ => new RowTables(storage)(0),
+          bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length),
+          steps = 10000,
+          largeBytes = 60000)
         require(storage.diskBytes > 0, "nothing was on disk")
       }
     }
     check("row table: keys with few different hashes are distinguished") {
       // So few steps that no garbage is collected, for which the table computes hashes.
       val random = new Random(seed + 1)
-      (0 until 50).foreach(_ => randomTable(random, new RowTable(_), bytes => (bytes.length % 3) << 30, steps = 400, largeBytes = 0))
+      (0 until 50).foreach(_ =>
+        randomTable(random, new RowTable(_), bytes => (bytes.length % 3) << 30, steps = 400, largeBytes = 0))
     }
     check("row table: a load leaves garbage where there is room, which later changes do not evacuate at once") {
       garbageOfLoad(new Random(seed + 3))
@@ -64,7 +83,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       require(failed > 20, s"of 30 disks $failed failed")
     }
     check("buckets: the same, with room for some, one or none of them") {
-      (0 until 30).foreach(round => new Play(new Random(seed + 700 + round), new InBuckets(Seq(0L, 800L, 20000L)(round % 3))).run(1500))
+      (0 until 30).foreach(round =>
+        new Play(new Random(seed + 700 + round), new InBuckets(Seq(0L, 800L, 20000L)(round % 3))).run(1500))
     }
     check("buckets: scans by range, in one pass and in many, as a plain map") {
       (0 until 6).foreach(round => scansOfBuckets(new Random(seed + 800 + round), round % 2 == 0))
@@ -76,7 +96,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val memory = new InBuckets(0L)
       val tree = new BucketedVersions(memory.cache, memory, 0L)
       val bytes = tree.stateBytes(tree.absent(7, Attempt.random(), "", Array(500L), 5))
-      require(bytes > 31 * BucketedVersions.BucketBytes && bytes <= 32 * BucketedVersions.BucketBytes, s"$bytes bytes in 32 buckets")
+      require(
+        bytes > 31 * BucketedVersions.BucketBytes &&
+          bytes <= 32 * BucketedVersions.BucketBytes,
+        s"$bytes bytes in 32 buckets")
     }
     check("buckets: a bucket that cannot be read is an error, and is read again the next time") {
       brokenSource(new Random(seed + 830))
@@ -90,7 +113,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     check("a version being loaded: needed rows are read with their buckets, other operations wait for the load") {
       onItsWay(new Random(seed + 840))
     }
-    check("a version being loaded: reads of too many buckets wait for the load")(askedForTooMuch(new Random(seed + 850)))
+    check("a version being loaded: reads of too many buckets wait for the load")(
+      askedForTooMuch(new Random(seed + 850)))
     check("overlay: the sent changes, applied to the base, make the new version") {
       (0 until 10).foreach(round => sentChanges(new Random(seed + 200 + round)))
     }
@@ -108,7 +132,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       (0 until 8).foreach(round => new Lists(new Random(seed + 600 + round), InTree, hasRetries = true).run())
     }
     check("lists: short and long ones, on disk, as plain lists") {
-      (0 until 8).foreach(round => new Lists(new Random(seed + 600 + round), new DiskChecks.OnDisk(0, isEncrypted = round % 2 == 0), hasRetries = true).run())
+      (0 until 8).foreach(round =>
+        new Lists(
+          new Random(seed + 600 + round),
+          new DiskChecks.OnDisk(0, isEncrypted = round % 2 == 0),
+          hasRetries = true).run())
     }
     check("lists: short and long ones, on a disk that fails in between, as plain lists") {
       val failed = (0 until 16).count { round =>
@@ -119,7 +147,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       require(failed > 10, s"of 16 disks $failed failed")
     }
     check("lists: short and long ones, in buckets, as plain lists") {
-      (0 until 9).foreach(round => new Lists(new Random(seed + 620 + round), new InBuckets(Seq(0L, 30000L, 10000000L)(round % 3)), hasRetries = false).run())
+      (0 until 9).foreach(round =>
+        new Lists(
+          new Random(seed + 620 + round),
+          new InBuckets(Seq(0L, 30000L, 10000000L)(round % 3)),
+          hasRetries = false).run())
     }
     check("version tree: what folds leave as garbage is freed, and every row stays") {
       compacted(new Random(seed + 500), InTree)
@@ -132,7 +164,12 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
   }
 
-  private def randomTable(random: Random, make: Int => RowTable, hash: Array[Byte] => Int, steps: Int, largeBytes: Int): Unit = {
+  private def randomTable(
+      random: Random,
+      make: Int => RowTable,
+      hash: Array[Byte] => Int,
+      steps: Int,
+      largeBytes: Int): Unit = {
     var table = make(random.nextInt(40))
     val model = mutable.HashMap.empty[Key, Seq[Byte]]
     val (row, seen) = (new Row, new Row)
@@ -147,7 +184,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       random.nextInt(5) match {
         case 0 | 1 =>
           // Large ones too, so that pages become garbage.
-          val value = randomBytes(random, if (largeBytes > 0 && random.nextInt(20) == 0) random.nextInt(largeBytes) else random.nextInt(30))
+          val value = randomBytes(
+            random,
+            if (largeBytes > 0 &&
+              random.nextInt(20) == 0) random.nextInt(largeBytes)
+            else random.nextInt(30))
           expect(table.put(hash(key.bytes), Row.of(key.put(value)), seen, null), "put")
           model(key) = value.toSeq
         case 2 =>
@@ -170,7 +211,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       same(table.size, model.size)
     }
     val slots = table.share()
-    val entries = (0 until slots.capacity).filterNot(slots.isFree).map { slot => slots.read(slot, row); Key.of(row) -> valueOf(row) }
+    val entries = (0 until slots.capacity).filterNot(slots.isFree).map { slot =>
+      slots.read(slot, row); Key.of(row) -> valueOf(row)
+    }
     slots.release()
     same(entries.size, model.size, "entries in slots")
     same(entries.toMap, model.toMap, "rows in slots")
@@ -185,7 +228,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val row = new Row
     val found = mutable.ArrayBuffer.empty[(Key, Seq[Byte])]
     while (cursor.advance(row)) found += Key.of(row) -> valueOf(row)
-    val expected = model.toSeq.sortWith((one, other) => java.util.Arrays.compareUnsigned(one._1.bytes, other._1.bytes) < 0)
+    val expected =
+      model.toSeq.sortWith((one, other) => java.util.Arrays.compareUnsigned(one._1.bytes, other._1.bytes) < 0)
     same(found.toSeq, expected, s"rows in order at step $step")
   }
 
@@ -231,7 +275,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       held += ((slots, rowsOf(slots)))
       (0 until 30).foreach { _ =>
         if (random.nextBoolean()) set(random.nextInt(600))
-        else { val key = Key(random.nextInt(600)); table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row) }
+        else {
+          val key = Key(random.nextInt(600));
+          table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row)
+        }
       }
       held.foreach { case (shared, expected) => same(rowsOf(shared), expected, s"shared slots after turn $turn") }
     }
@@ -240,7 +287,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val ordered = table.slotsByHash()
     same(ordered.length, table.size)
     same(ordered.toSet, (0 until now.capacity).filterNot(now.isFree).toSet)
-    require(ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair => pair.length < 2 || pair(0) <= pair(1)), "slots are not in order of hashes")
+    require(
+      ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair =>
+        pair.length < 2 ||
+          pair(0) <= pair(1)),
+      "slots are not in order of hashes")
     now.release()
   }
 
@@ -250,7 +301,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     rows.foreach(key => table.put(key.hash, Row.of(key.put(new Array[Byte](100)))))
     val full = table.heapBytes
     val (kept, removed) = rows.partition(_.number % 10000 == 0)
-    removed.foreach(key => require(table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row), s"$key is not there"))
+    removed.foreach(key =>
+      require(
+        table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row),
+        s"$key is not there"))
     val slots = table.share()
     require(slots.capacity <= 8 * 16, s"${slots.capacity} slots for ${table.size} rows")
     same(rowsOf(slots), kept.map(_ -> Seq.fill[Byte](100)(0)).toMap)
@@ -260,7 +314,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
 
   private def rowsOf(slots: Slots): Map[Key, Seq[Byte]] = {
     val row = new Row
-    (0 until slots.capacity).filterNot(slots.isFree).map { slot => slots.read(slot, row); Key.of(row) -> valueOf(row) }.toMap
+    (0 until slots.capacity).filterNot(slots.isFree).map { slot =>
+      slots.read(slot, row); Key.of(row) -> valueOf(row)
+    }.toMap
   }
 
   private def fillInOrder(): Unit = {
@@ -270,8 +326,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       order.grouped(5000).foreach { some =>
         some.foreach(row => table.put(EncodedRow.hash(row.bytes, row.at), row))
         val slots = table.share()
-        val distance = (0 until slots.capacity).filterNot(slots.isFree).map(slots.distanceFromHome(_).toLong).sum / table.size
-        // 1.5 in a table that is three quarters full, 120 in a small one that grows, 16,000 where all keys are in one corner.
+        val distance =
+          (0 until slots.capacity).filterNot(slots.isFree).map(slots.distanceFromHome(_).toLong).sum / table.size
+        // 1.5 in a table that is three quarters full, 120 in a small one that grows, 16,000 where all keys are in one
+        // corner.
         require(distance < 1000, s"filled in the order of $what, rows of ${table.size} are $distance slots from home")
         slots.release()
       }
@@ -342,7 +400,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       (0 until random.nextInt(80)).foreach { _ =>
         val (family, key) = (Families(random.nextInt(Families.length)), Key(random.nextInt(200)))
         if (random.nextInt(3) == 0) { remove(open, family, key); model -= ((family, key)) }
-        else { val value = randomBytes(random, 6); put(open, family, key, value); model += (family, key) -> value.toSeq }
+        else {
+          val value = randomBytes(random, 6); put(open, family, key, value); model += (family, key) -> value.toSeq
+        }
       }
       open.flush()
       val next = open.fold(Attempt.random(), "")
@@ -371,7 +431,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       if (random.nextBoolean()) { remove(open, 2, key); expected -= ((2, key)) }
       else { put(open, 2, key, Array[Byte](7)); expected += (2, key) -> Seq[Byte](7) }
     }
-    val inOrder = expected.keys.map(_._2).toArray.sortWith((one, other) => java.util.Arrays.compareUnsigned(one.bytes, other.bytes) < 0)
+    val inOrder = expected.keys.map(_._2).toArray.sortWith((one, other) =>
+      java.util.Arrays.compareUnsigned(one.bytes, other.bytes) < 0)
     val bounds = Seq((null, null)) ++ Seq.fill(5) {
       val Array(from, to) = Array(Key(random.nextInt(3000)), Key(random.nextInt(3000)))
       if (java.util.Arrays.compareUnsigned(from.bytes, to.bytes) <= 0) (from, to) else (to, from)
@@ -381,7 +442,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val found = mutable.ArrayBuffer.empty[Key]
       while (rows.advance()) found += Key.of(rows.row)
       val within = inOrder.filter { key =>
-        (from == null || java.util.Arrays.compareUnsigned(key.bytes, from.bytes) >= 0) && (to == null || java.util.Arrays.compareUnsigned(key.bytes, to.bytes) < 0)
+        (from == null || java.util.Arrays.compareUnsigned(key.bytes, from.bytes) >= 0) &&
+        (to == null || java.util.Arrays.compareUnsigned(key.bytes, to.bytes) < 0)
       }
       require(found.toSeq == within.toSeq, s"a scan from $from to $to gives ${found.size} rows, not ${within.length}")
     }
@@ -391,7 +453,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val limit = 60000L
     val memory = new InBuckets(limit)
     var (version, model) = filled(memory, random, 5000, 0)
-    require(version.versions.stateBytes(version) > 4 * limit, s"state of ${version.versions.stateBytes(version)} bytes is not much more than the limit")
+    require(
+      version.versions.stateBytes(version) > 4 * limit,
+      s"state of ${version.versions.stateBytes(version)} bytes is not much more than the limit")
     (0 until 40).foreach { turn =>
       val open = new VersionOverlay(version, new Replay(model))
       (0 until 50).foreach { _ =>
@@ -406,7 +470,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       memory.committed(next, model)
       version = next
       val there = version.versions.heapBytes(version)
-      require(memory.cache.bytes <= limit && there > 0 && there <= limit, s"$there bytes of a version are in memory at turn $turn")
+      require(
+        memory.cache.bytes <= limit && there > 0 &&
+          there <= limit,
+        s"$there bytes of a version are in memory at turn $turn")
     }
     val reads = memory.reads
     val open = new VersionOverlay(version, new Replay(model))
@@ -421,7 +488,12 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val memory = new InBuckets(0L)
     val (durable, model) = filled(memory, random, 3000, 0)
     def begin(whole: CompletableFuture[CompletableFuture[Version]]): Version =
-      new LoadingVersions(memory, each => require(whole.complete(each), "the load began twice")).begin(durable.number, durable.attempt, "", durable.keys, 4)
+      new LoadingVersions(memory, each => require(whole.complete(each), "the load began twice")).begin(
+        durable.number,
+        durable.attempt,
+        "",
+        durable.keys,
+        4)
     val whole = new CompletableFuture[CompletableFuture[Version]]
     val version = begin(whole)
     require(!whole.isDone, "the load began before the first row was asked for")
@@ -463,7 +535,12 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val memory = new InBuckets(0L)
     val (durable, model) = filled(memory, random, 3000, 0)
     val whole = new CompletableFuture[CompletableFuture[Version]]
-    val version = new LoadingVersions(memory, each => { whole.complete(each); () }).begin(durable.number, durable.attempt, "", durable.keys, 8)
+    val version = new LoadingVersions(memory, each => { whole.complete(each); () }).begin(
+      durable.number,
+      durable.attempt,
+      "",
+      durable.keys,
+      8)
     val before = memory.reads
     var wrong = Option.empty[Throwable]
     val reader = new Thread(() => {
@@ -490,7 +567,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
         val operation = random.nextInt(3)
         val encoded = if (operation == 2) Row.probe(key.bytes).bytes else key.put(randomBytes(random, 9))
         val tag = (if (operation == 1) 1 << 12 else 0) | random.nextInt(2)
-        out.write(tag & 0xFF)
+        out.write(tag & 0xff)
         out.write(tag >>> 8)
         out.write(encoded)
       }
@@ -500,7 +577,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val records = new ChangeRecords(chunk.duplicate().order(ByteOrder.LITTLE_ENDIAN))
       Iterator.continually(records.advance()).takeWhile(identity).size
     }
-    def add(collector: ChangeCollector, chunk: ByteBuffer): Unit = collector.add(count(chunk), chunk.duplicate().order(ByteOrder.LITTLE_ENDIAN))
+    def add(collector: ChangeCollector, chunk: ByteBuffer): Unit =
+      collector.add(count(chunk), chunk.duplicate().order(ByteOrder.LITTLE_ENDIAN))
     def textOf(rows: RowTables): Set[(Int, Seq[Seq[Byte]])] = {
       val found = mutable.HashSet.empty[(Int, Seq[Seq[Byte]])]
       rows.foreach { (family, table) =>
@@ -597,7 +675,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
     val live = rows * 128L
     val deadline = System.nanoTime() + 50000000000L
-    while (version.versions.heapBytes(version) > live * 5 / 4 + (1 << 20) && System.nanoTime() < deadline) Thread.sleep(10)
+    while (version.versions.heapBytes(version) > live * 5 / 4 + (1 << 20) &&
+      System.nanoTime() < deadline) Thread.sleep(10)
     val found = version.versions.heapBytes(version)
     require(found <= live * 5 / 4 + (1 << 20), s"$found bytes of heap for $live bytes of rows")
     val open = new VersionOverlay(version, Ignored)
@@ -619,7 +698,9 @@ object MemoryChecks {
   val Families: Array[Int] = Array(0, 1, 2, 5, 4095)
 
   final case class Key(number: Int) {
-    lazy val bytes: Array[Byte] = if (number == 0) Array.emptyByteArray else Array.fill[Byte](number % 13)(3) ++ BigInt(number).toByteArray
+    lazy val bytes: Array[Byte] =
+      if (number == 0) Array.emptyByteArray
+      else Array.fill[Byte](number % 13)(3) ++ BigInt(number).toByteArray
 
     lazy val hash: Int = EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
 
@@ -650,9 +731,17 @@ object MemoryChecks {
   }
 
   def put(open: VersionOverlay, family: Int, key: Key, value: Array[Byte]): Unit =
-    open.put(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+    open.put(
+      family,
+      key.bytes,
+      Platform.BYTE_ARRAY_OFFSET,
+      key.bytes.length,
+      value,
+      Platform.BYTE_ARRAY_OFFSET,
+      value.length)
 
-  def remove(open: VersionOverlay, family: Int, key: Key): Unit = open.remove(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
+  def remove(open: VersionOverlay, family: Int, key: Key): Unit =
+    open.remove(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
 
   def get(open: VersionOverlay, family: Int, key: Key): Option[Seq[Byte]] =
     Option(open.get(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)).map(valuesOf(_).head)
@@ -664,7 +753,8 @@ object MemoryChecks {
     if (row.isDelete) Nil
     else {
       val values = row.values
-      Iterator.continually(values).takeWhile(_.advance()).map(each => each.bytes.slice(each.at, each.at + each.length).toSeq).toList
+      Iterator.continually(values).takeWhile(_.advance()).map(each =>
+        each.bytes.slice(each.at, each.at + each.length).toSeq).toList
     }
 
   def entries(open: VersionOverlay, family: Int): Map[Key, Seq[Byte]] = drain(open.rows(family))
@@ -679,12 +769,15 @@ object MemoryChecks {
   }
 
   /** All rows of an overlay must be the model's. */
-  def compare(open: VersionOverlay, model: Map[(Int, Key), Seq[Byte]], when: String): Unit = Families.foreach { family =>
-    val expected = model.collect { case ((of, key), value) if of == family => key -> value }
-    require(entries(open, family) == expected, s"family $family $when: the iterator gives other rows")
-    expected.foreach { case (key, value) => require(get(open, family, key).contains(value), s"family $family $when: get of $key") }
-    require(get(open, family, Key(1 << 20)).isEmpty, s"family $family $when: a key that was never put")
-  }
+  def compare(open: VersionOverlay, model: Map[(Int, Key), Seq[Byte]], when: String): Unit =
+    Families.foreach { family =>
+      val expected = model.collect { case ((of, key), value) if of == family => key -> value }
+      require(entries(open, family) == expected, s"family $family $when: the iterator gives other rows")
+      expected.foreach { case (key, value) =>
+        require(get(open, family, key).contains(value), s"family $family $when: get of $key")
+      }
+      require(get(open, family, Key(1 << 20)).isEmpty, s"family $family $when: a key that was never put")
+    }
 
   /** Applies sent changes to a base, and checks the rules of docs/storage-format.md. */
   final class Replay(base: Map[(Int, Key), Seq[Byte]]) extends ChangeSink {
@@ -697,7 +790,7 @@ object MemoryChecks {
       var order = (0, 0)
       var at = 0
       while (at < length) {
-        val tag = (run(at) & 0xFF) | (run(at + 1) & 0xFF) << 8
+        val tag = (run(at) & 0xff) | (run(at + 1) & 0xff) << 8
         val keyLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 2L)
         val valueLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 6L)
         val end = at + 10 + keyLength + math.max(valueLength, 0)
@@ -705,15 +798,17 @@ object MemoryChecks {
         val key = Key.of(encoded)
         same(tag >>> 12, 0, "operation")
         require(seen.add((tag, key)), s"$key comes twice in one chunk")
-        hashes += key.hash & 0xFFFFFFFFL
-        require(Ordering[(Int, Int)].lteq(order, (tag, key.hash >>> 24)), "keys are not in the order of families and hashes")
+        hashes += key.hash & 0xffffffffL
+        require(
+          Ordering[(Int, Int)].lteq(order, (tag, key.hash >>> 24)),
+          "keys are not in the order of families and hashes")
         order = (tag, key.hash >>> 24)
         if (valueLength == EncodedRow.DeleteMarker) state -= ((tag, key)) else state += (tag, key) -> valueOf(encoded)
         at = end
       }
       same(at, length, "end of the last record")
       same(seen.size, records, "records")
-      same((hashMin & 0xFFFFFFFFL, hashMax & 0xFFFFFFFFL), (hashes.min, hashes.max), "bounds of hashes")
+      same((hashMin & 0xffffffffL, hashMax & 0xffffffffL), (hashes.min, hashes.max), "bounds of hashes")
     }
   }
 
@@ -757,20 +852,30 @@ object MemoryChecks {
     /** A durable version of which nothing is in memory. */
     def absent(version: Version): Version = {
       val versions = new BucketedVersions(cache, this, version.number, 400L)
-      if (version.keys.sum == 0) versions.empty("", version.number) else versions.absent(version.number, version.attempt, "", version.keys, 3)
+      if (version.keys.sum == 0) versions.empty("", version.number)
+      else versions.absent(version.number, version.attempt, "", version.keys, 3)
     }
 
     override def read(version: Version, bits: Int, buckets: Seq[Int]): RowTables = {
       if (isBroken) sys.error("the source is broken")
       reads += 1
-      val rows = Option(stored.get((version.number, version.attempt))).getOrElse(throw new AssertionError(s"version $version is not durable"))
+      val rows = Option(stored.get((version.number, version.attempt))).getOrElse(throw new AssertionError(
+        s"version $version is not durable"))
       val found = new RowTables
       rows.foreach { case ((family, key), values) =>
         if (buckets.contains(ChangedBuckets.bucketOf(key.hash, bits))) {
           found(family).put(key.hash, Row.of(key.put(values.head.toArray)))
           values.tail.foreach { value =>
             val (bytes, length) = (key.bytes, key.bytes.length)
-            found(family).append(key.hash, bytes, Platform.BYTE_ARRAY_OFFSET, length, value.toArray, Platform.BYTE_ARRAY_OFFSET, value.length, null)
+            found(family).append(
+              key.hash,
+              bytes,
+              Platform.BYTE_ARRAY_OFFSET,
+              length,
+              value.toArray,
+              Platform.BYTE_ARRAY_OFFSET,
+              value.length,
+              null)
           }
         }
       }
@@ -826,7 +931,14 @@ object MemoryChecks {
           case 4 => same(get(open, Family, key), model.get(at).map(_.head), s"the first value of $key")
           case _ =>
             val value = someBytes()
-            open.merge(Family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+            open.merge(
+              Family,
+              key.bytes,
+              Platform.BYTE_ARRAY_OFFSET,
+              key.bytes.length,
+              value,
+              Platform.BYTE_ARRAY_OFFSET,
+              value.length)
             model += at -> (model.getOrElse(at, Nil) :+ value.toSeq)
         }
       }
@@ -836,13 +948,19 @@ object MemoryChecks {
       val next = open.fold(Attempt.random(), "")
       memory.durable(next, model)
       same(next.keys.lift(Family).getOrElse(0L), model.size.toLong, s"keys at turn $turn")
-      same(next.added, model.values.map(_.size).sum.toLong - before.values.map(_.size).sum, s"values added at turn $turn")
+      same(
+        next.added,
+        model.values.map(_.size).sum.toLong - before.values.map(_.size).sum,
+        s"values added at turn $turn")
       if (random.nextInt(3) > 0) held = (held :+ ((next, model))).takeRight(5)
-      held.foreach { case (version, expected) => compare(new VersionOverlay(version, Ignored), expected, s"version $version at turn $turn") }
+      held.foreach { case (version, expected) =>
+        compare(new VersionOverlay(version, Ignored), expected, s"version $version at turn $turn")
+      }
       snapshot(held.last._1, held.last._2)
     }
 
-    private def someBytes(): Array[Byte] = randomBytes(random, if (random.nextInt(4) == 0) random.nextInt(3000) else random.nextInt(50))
+    private def someBytes(): Array[Byte] =
+      randomBytes(random, if (random.nextInt(4) == 0) random.nextInt(3000) else random.nextInt(50))
 
     private def compare(open: VersionOverlay, model: Model, when: String): Unit = {
       val expected = model.map { case ((_, key), values) => key -> values }
@@ -851,7 +969,8 @@ object MemoryChecks {
         same(Option(row).map(valuesOf(_).toList), expected.get(key), s"the list of $key, $when")
       }
       Seq(open.rows(Family), open.scan(Family, null, null)).foreach { rows =>
-        val found = Iterator.continually(rows).takeWhile(_.advance()).map(each => Key.of(each.row) -> valuesOf(each.row).toList).toList
+        val found = Iterator.continually(rows).takeWhile(_.advance()).map(each =>
+          Key.of(each.row) -> valuesOf(each.row).toList).toList
         same(found.size, expected.size, s"rows, $when")
         same(found.toMap, expected, s"rows, $when")
       }
@@ -866,7 +985,9 @@ object MemoryChecks {
         sink.state
       }
       // The next maintenance makes a snapshot that the disk fails.
-      val state = try sent(version) catch { case _: RowsUnreadable => sent(version.versions.durable(version)) }
+      val state =
+        try sent(version)
+        catch { case _: RowsUnreadable => sent(version.versions.durable(version)) }
       require(state == model, s"the snapshot of $version has other rows")
     }
 
@@ -887,7 +1008,10 @@ object MemoryChecks {
   /** Random operations on several overlays at once; each has its own model. */
   final class Play(random: Random, memory: Memory) {
     private final class Player(val open: VersionOverlay, val sink: Replay, var model: Map[(Int, Key), Seq[Byte]])
-    private final class Reader(val iterator: RowIterator, val expected: Map[Key, Seq[Byte]], var left: Map[Key, Seq[Byte]])
+    private final class Reader(
+        val iterator: RowIterator,
+        val expected: Map[Key, Seq[Byte]],
+        var left: Map[Key, Seq[Byte]])
 
     private var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))
     private val players = mutable.ArrayBuffer.empty[Player]
@@ -897,7 +1021,9 @@ object MemoryChecks {
       (0 until steps).foreach(_ => step())
       players.foreach(player => compare(player.open, player.model, "at the end"))
       readers.toList.foreach(finish)
-      versions.foreach { case (version, model) => compare(new VersionOverlay(version, new Replay(model)), model, s"version $version at the end") }
+      versions.foreach { case (version, model) =>
+        compare(new VersionOverlay(version, new Replay(model)), model, s"version $version at the end")
+      }
     }
 
     private def step(): Unit = {
@@ -948,7 +1074,9 @@ object MemoryChecks {
       var at = 0
       while (at < steps && reader.iterator.advance()) {
         val key = Key.of(reader.iterator.row)
-        require(reader.left.get(key).contains(valueOf(reader.iterator.row)), s"an iterator gives $key, which it should not, or not any more")
+        require(
+          reader.left.get(key).contains(valueOf(reader.iterator.row)),
+          s"an iterator gives $key, which it should not, or not any more")
         reader.left -= key
         at += 1
       }
@@ -959,7 +1087,9 @@ object MemoryChecks {
     private def finish(reader: Reader): Unit = {
       while (reader.iterator.advance()) {
         val key = Key.of(reader.iterator.row)
-        require(reader.left.get(key).contains(valueOf(reader.iterator.row)), s"an iterator gives $key, which it should not, or not any more")
+        require(
+          reader.left.get(key).contains(valueOf(reader.iterator.row)),
+          s"an iterator gives $key, which it should not, or not any more")
         reader.left -= key
       }
       require(reader.left.isEmpty, s"an iterator did not give ${reader.left.keys}")

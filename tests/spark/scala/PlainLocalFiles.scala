@@ -7,9 +7,9 @@ import org.apache.hadoop.fs.{DelegateToFileSystem, FileStatus, Path, RawLocalFil
 import org.apache.hadoop.fs.permission.FsPermission
 
 /**
- * The local file system without permissions and links, for `fs.AbstractFileSystem.file.impl`, through which Spark writes checkpoints.
- * Without its native library, which pyspark does not have, Hadoop starts a `chmod` for every file it makes and a `readlink`
- * for every file it renames: half of the time of these tests.
+ * The local file system without permissions and links, for `fs.AbstractFileSystem.file.impl`, through which Spark
+ * writes checkpoints. Without its native library, which pyspark does not have, Hadoop starts a `chmod` for every file
+ * it makes and a `readlink` for every file it renames: half of the time of these tests.
  */
 class PlainLocalFs(uri: URI, conf: Configuration)
   extends DelegateToFileSystem(uri, new PlainRawLocalFileSystem, conf, "file", false)

@@ -13,7 +13,8 @@ object Processors {
   type Note = (String, Long, String)
 
   private implicit val textEncoder: Encoder[String] = Encoders.STRING
-  private implicit val eventEncoder: Encoder[Event] = Encoders.tuple(Encoders.STRING, Encoders.scalaLong, Encoders.TIMESTAMP)
+  private implicit val eventEncoder: Encoder[Event] =
+    Encoders.tuple(Encoders.STRING, Encoders.scalaLong, Encoders.TIMESTAMP)
   private implicit val toldEncoder: Encoder[Told] =
     Encoders.tuple(Encoders.STRING, Encoders.STRING, Encoders.scalaLong, Encoders.STRING)
 
@@ -24,18 +25,24 @@ object Processors {
 
   /** Value, list and map; a timer in event time closes a key that was idle. */
   def byEventTime(rows: DataFrame): DataFrame =
-    events(rows.withWatermark("at", "5 seconds")).transformWithState(new Idle, TimeMode.EventTime(), OutputMode.Append()).toDF(Columns: _*)
+    events(rows.withWatermark("at", "5 seconds")).transformWithState(
+      new Idle,
+      TimeMode.EventTime(),
+      OutputMode.Append()).toDF(Columns: _*)
 
   /**
-   * Value, list and map with a time to live of a millisecond, which ends before the next batch, and the same with an hour; a timer that
-   * is due then, for each batch that a key is in.
+   * Value, list and map with a time to live of a millisecond, which ends before the next batch, and the same with an
+   * hour; a timer that is due then, for each batch that a key is in.
    */
   def byProcessingTime(rows: DataFrame): DataFrame =
     events(rows).transformWithState(new Expiring, TimeMode.ProcessingTime(), OutputMode.Append()).toDF(Columns: _*)
 
   /** A list by key that only grows, of what comes as a note; says how long it is. */
   def appended(rows: DataFrame): DataFrame =
-    rows.select("key", "amount", "note").as[Note].groupByKey(_._1).transformWithState(new Appended, TimeMode.None(), OutputMode.Append()).toDF("key", "values")
+    rows.select("key", "amount", "note").as[Note].groupByKey(_._1).transformWithState(
+      new Appended,
+      TimeMode.None(),
+      OutputMode.Append()).toDF("key", "values")
 
   private def events(rows: DataFrame) =
     rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").as[Event].groupByKey(_._1)
@@ -94,7 +101,9 @@ object Processors {
       val kinds = Seq("brief" -> briefly, "long" -> long)
       values = kinds.map { case (name, ttl) => handle.getValueState(s"${name}Value", Encoders.scalaLong, ttl) }
       lists = kinds.map { case (name, ttl) => handle.getListState(s"${name}List", Encoders.scalaLong, ttl) }
-      maps = kinds.map { case (name, ttl) => handle.getMapState(s"${name}Map", Encoders.scalaLong, Encoders.scalaLong, ttl) }
+      maps = kinds.map { case (name, ttl) =>
+        handle.getMapState(s"${name}Map", Encoders.scalaLong, Encoders.scalaLong, ttl)
+      }
     }
 
     override def handleInputRows(key: String, rows: Iterator[Event], timers: TimerValues): Iterator[Told] = {

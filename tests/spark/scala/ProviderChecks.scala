@@ -18,7 +18,10 @@ import org.apache.spark.sql.dynastate.SparkInternals
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
 
-/** The provider through Spark's own traits: what the conformance suite (tests/contract/provider) cannot check on every provider. */
+/**
+ * The provider through Spark's own traits: what the conformance suite (tests/contract/provider) cannot check on every
+ * provider.
+ */
 final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   import Checks._
   import World._
@@ -38,7 +41,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val provider = world.provider(world.freshStore())
       val ids = commit(provider, 0)(1L -> 1L)
       val unknown = "00010203-0405-4607-8809-0a0b0c0d0e0f"
-      mustFail("CANNOT_LOAD_STATE_STORE", "not by that attempt", ids.get.replace("-", ""))(provider.getStore(1, Some(unknown)))
+      mustFail("CANNOT_LOAD_STATE_STORE", "not by that attempt", ids.get.replace("-", ""))(provider.getStore(
+        1,
+        Some(unknown)))
       mustFail("CANNOT_LOAD_STATE_STORE", "none of dynastate's")(provider.getStore(1, Some("1_abcdef")))
       same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
     }
@@ -47,7 +52,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val provider = world.provider(id)
       val ids = commit(provider, 0)(numbered(100): _*)
       val warm = provider.getStore(1, ids)
-      same((metric(warm, "dynastateCacheHits"), metric(warm, "dynastateCacheMisses"), metric(warm, "dynastateRequests")), (1L, 0L, 0L))
+      same(
+        (metric(warm, "dynastateCacheHits"), metric(warm, "dynastateCacheMisses"), metric(warm, "dynastateRequests")),
+        (1L, 0L, 0L))
       warm.abort()
       val cold = world.provider(id).getStore(1, ids)
       same((metric(cold, "dynastateCacheHits"), metric(cold, "dynastateCacheMisses")), (0L, 1L))
@@ -63,7 +70,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       Seq(2L -> two, 1L -> one, 2L -> two).foreach { case (version, ids) =>
         val moved = world.provider(id, conf).getStore(version, ids)
         same((metric(moved, "dynastateCacheMisses"), metric(moved, "dynastateRequests")), (1L, 0L), s"version $version")
-        same((metric(moved, "dynastateItemCacheHits"), metric(moved, "dynastateItemCacheMisses")), (version, 0L), s"version $version")
+        same(
+          (metric(moved, "dynastateItemCacheHits"), metric(moved, "dynastateItemCacheMisses")),
+          (version, 0L),
+          s"version $version")
         same(get(moved, 1), Some(if (version == 2) 7L else 1L))
         moved.abort()
       }
@@ -75,15 +85,20 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       def provider() = world.provider(id, lists = true)
       val here = provider()
       val random = new Random(seed)
-      val ids = World.write(here, 0)(store => (0L until 2000L).foreach(each => writes.write(store, each, each, random.nextLong().toString * 3)))
+      val ids = World.write(here, 0)(store =>
+        (0L until 2000L).foreach(each => writes.write(store, each, each, random.nextLong().toString * 3)))
       val next = World.write(provider(), 1, ids)(writes.write(_, 1, -1))
       val store = here.getStore(2, next)
-      require(metric(store, "dynastateBytesRead") < 5000, s"${metric(store, "dynastateBytesRead")} bytes were read for one row")
+      require(
+        metric(store, "dynastateBytesRead") < 5000,
+        s"${metric(store, "dynastateBytesRead")} bytes were read for one row")
       same(values(store, 1), writes.after(List(1), -1))
       same(store.metrics.numKeys, 2000L)
       same(values(here.getStore(1, ids), 1), List(1L), "the version it was built on")
     }
-    check("the largest row, from parts and from a snapshot, and no buffer of its size remains; a larger one is refused")(largest())
+    check(
+      "the largest row, from parts and from a snapshot, and no buffer of its size remains; a larger one is refused")(
+      largest())
     checkBothWays("after an error within a fold its versions are loaded again") { writes =>
       halfChanged(writes, s"$Prefix.dynastate.memoryMb" -> "0") { reader =>
         mustFail("left half changed by an error", "out of bounds")(values(reader, 1))
@@ -112,13 +127,22 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     check("event-time eviction reads each page on disk once, and no row that it removes")(evicted())
     check("a wrong namespace, memoryMb, diskMb, diskPath or number of sidecars is refused") {
-      val wrong = Seq("namespace" -> "a/b", "namespace" -> "n" * 129) ++ Seq("", "-1", "1g", "1048577").map("memoryMb" -> _) ++
-        Seq("", "-1", "1.5", "16777217").map("diskMb" -> _) ++ Seq("", "0", "2.0", "65").map("sidecars" -> _) ++ Seq("disk", "/a,b", "/a, /b", "/a,", "/a\u0000").map("diskPath" -> _)
+      val wrong =
+        Seq("namespace" -> "a/b", "namespace" -> "n" * 129) ++ Seq("", "-1", "1g", "1048577").map("memoryMb" -> _) ++
+          Seq("", "-1", "1.5", "16777217").map("diskMb" -> _) ++ Seq("", "0", "2.0", "65").map("sidecars" -> _) ++ Seq(
+            "disk",
+            "/a,b",
+            "/a, /b",
+            "/a,",
+            "/a\u0000").map("diskPath" -> _)
       wrong.foreach { case (name, setting) =>
-        mustFail(s"$Prefix.dynastate.$name must be ", s"got='$setting'")(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.$name" -> setting)))
+        mustFail(s"$Prefix.dynastate.$name must be ", s"got='$setting'")(world.provider(
+          world.freshStore(),
+          Map(s"$Prefix.dynastate.$name" -> setting)))
       }
     }
-    check("memory and disk: defaults, edges, folders and encryption, of which the sidecar gets nothing")(memoryAndDisk())
+    check("memory and disk: defaults, edges, folders and encryption, of which the sidecar gets nothing")(
+      memoryAndDisk())
     check("sidecars: their number by cores, and each store's own, which leaves no pattern")(numberOfSidecars())
     check("recovery falls back when a snapshot is found corrupt half-way")(corruptSnapshot())
     check("clean-up that failed or was limited continues at the next maintenance")(backlog())
@@ -126,11 +150,18 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     check("checksums of rows: a corrupt row is found when it is read, loaded or sent as a snapshot")(checksums())
     check("a version without rows is its own attempt also where its rows are read from DynamoDB")(emptied())
     checkBothWays("a history with restarts, other attempts and snapshots, in memory")(history(_)(_ => ()))
-    checkBothWays("a history with restarts, other attempts and snapshots, by buckets")(history(_, "memoryMb" -> "3", "diskMb" -> "0")(_ => ()))
-    checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fills")(history(_, "memoryMb" -> "1", "diskMb" -> "3")(_ => ()))
+    checkBothWays("a history with restarts, other attempts and snapshots, by buckets")(history(
+      _,
+      "memoryMb" -> "3",
+      "diskMb" -> "0")(_ => ()))
+    checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fills")(history(
+      _,
+      "memoryMb" -> "1",
+      "diskMb" -> "3")(_ => ()))
     checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fails") { writes =>
       val folder = Files.createTempDirectory("rows")
-      history(writes, "memoryMb" -> "1", "diskPath" -> folder.toString)(turn => if (turn == 2) DiskChecks.overwrite(folder))
+      history(writes, "memoryMb" -> "1", "diskPath" -> folder.toString)(turn =>
+        if (turn == 2) DiskChecks.overwrite(folder))
     }
     check("many stores at once, each in its own thread")(together())
   }
@@ -145,40 +176,75 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     same(memory(), MemorySettings(half, isHeapGiven = false, unlimited))
     same(memory("diskPath" -> ""), memory())
     same(memory("memoryMb" -> "3"), MemorySettings(3L << 20, isHeapGiven = true, unlimited))
-    same(memory("memoryMb" -> "1048576", "diskMb" -> "16777216", "diskPath" -> "/disk 1,/disk 2"), MemorySettings(
-      1L << 40, isHeapGiven = true, Some(DiskSettings(Seq(Path.of("/disk 1"), Path.of("/disk 2")), 1L << 44, isEncrypted = false))))
+    same(
+      memory("memoryMb" -> "1048576", "diskMb" -> "16777216", "diskPath" -> "/disk 1,/disk 2"),
+      MemorySettings(
+        1L << 40,
+        isHeapGiven = true,
+        Some(DiskSettings(Seq(Path.of("/disk 1"), Path.of("/disk 2")), 1L << 44, isEncrypted = false))))
     same(memory("memoryMb" -> "0", "diskMb" -> "1"), MemorySettings(0, isHeapGiven = true, None))
     same(memory("diskMb" -> "0", "diskPath" -> "/disk"), MemorySettings(half, isHeapGiven = false, None))
 
-    val ours = Seq("memoryMb" -> "1", "diskMb" -> "2", "diskPath" -> "/disk", "namespace" -> "n", "python" -> "p", "shards" -> "5")
-    same(world.settings(ours.map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*).engine, """{"shards":"5"}""")
+    val ours = Seq(
+      "memoryMb" -> "1",
+      "diskMb" -> "2",
+      "diskPath" -> "/disk",
+      "namespace" -> "n",
+      "python" -> "p",
+      "shards" -> "5")
+    same(
+      world.settings(ours.map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*).engine,
+      """{"shards":"5"}""")
 
     val folders = Seq("one", "two").map(name => Files.createDirectory(temporary.head.resolve(name)))
-    val spark = new SparkContext(new SparkConf().setMaster("local[1]").setAppName("memory and disk").set("spark.ui.enabled", "false")
+    val spark = new SparkContext(new SparkConf().setMaster("local[1]").setAppName("memory and disk").set(
+      "spark.ui.enabled",
+      "false")
       .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
       .set("spark.local.dir", folders.mkString(",")).set("spark.io.encryption.enabled", "true"))
     try {
       same(SparkInternals.localFolders.map(_.getParent), folders)
       same(SparkInternals.executorCores, 1)
-      same(memory("diskPath" -> "/disk").disk, Some(DiskSettings(Seq(Path.of("/disk")), Long.MaxValue, isEncrypted = true)))
+      same(
+        memory("diskPath" -> "/disk").disk,
+        Some(DiskSettings(Seq(Path.of("/disk")), Long.MaxValue, isEncrypted = true)))
     } finally spark.stop()
   }
 
   private def numberOfSidecars(): Unit = {
     def settings(partition: Int, conf: (String, String)*) =
-      world.settings(world.freshStore().copy(partitionId = partition), (("namespace" -> "n") +: conf).map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*)
+      world.settings(
+        world.freshStore().copy(partitionId = partition),
+        (("namespace" -> "n") +: conf).map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*)
     same(settings(0, "sidecars" -> "1").engine, "{}")
     same(settings(0, "sidecars" -> "2", "shards" -> "5").engine, """{"shards":"5","sidecars":"2"}""")
-    same((0 until 100).map(settings(_).sidecar).toSet.size, (Runtime.getRuntime.availableProcessors + 7) / 8, "sidecars by default")
+    same(
+      (0 until 100).map(settings(_).sidecar).toSet.size,
+      (Runtime.getRuntime.availableProcessors + 7) / 8,
+      "sidecars by default")
     val of = (0 until 1200).map(settings(_, "sidecars" -> "4").sidecar)
     // An executor may have every fourth partition, or some that follow each other.
     (0 to 3).map(first => of.drop(first).grouped(4).map(_.head).toSeq).appended(of.take(300)).foreach { some =>
-      (0 to 3).foreach(number => require(math.abs(some.count(_ == number) - 75) < 30, s"sidecar $number has ${some.count(_ == number)} of 300 stores"))
+      (0 to 3).foreach(number =>
+        require(
+          math.abs(some.count(_ == number) - 75) < 30,
+          s"sidecar $number has ${some.count(_ == number)} of 300 stores"))
     }
     same(settings(7, "sidecars" -> "4").sidecar, of(7), "the sidecar of a store, asked for again")
-    Seq("local" -> 1, "local[4]" -> 4, "local[99,4]" -> 32, "local[*]" -> Runtime.getRuntime.availableProcessors, "yarn" -> 16, "k8s://host" -> 16)
+    Seq(
+      "local" -> 1,
+      "local[4]" -> 4,
+      "local[99,4]" -> 32,
+      "local[*]" -> Runtime.getRuntime.availableProcessors,
+      "yarn" -> 16,
+      "k8s://host" -> 16)
       .foreach { case (master, cores) =>
-        same(SparkInternals.coresOf(new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"), processors = 32), cores, master)
+        same(
+          SparkInternals.coresOf(
+            new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"),
+            processors = 32),
+          cores,
+          master)
       }
     same(SparkInternals.coresOf(new SparkConf(false).setMaster("spark://host"), processors = 32), 32)
   }
@@ -190,7 +256,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val filled = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"), lists = true)
     val one = World.write(filled, 0)(store => (0L until rows).foreach(each => writes.write(store, each, each)))
     world.snapshot(filled, id, 1)
-    val two = World.write(filled, 1, one)(store => (0L until rows by 20).foreach(each => writes.write(store, each, -each)))
+    val two =
+      World.write(filled, 1, one)(store => (0L until rows by 20).foreach(each => writes.write(store, each, -each)))
     def expected(id: Long): List[Long] = if (id % 20 == 0) writes.after(List(id), -id) else List(id)
     val sum = (0L until rows).map(expected(_).sum).sum
     Seq("2" -> two, "1" -> scala.None).foreach { case (format, known) =>
@@ -200,10 +267,14 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       Seq(0L, 20L, 77777L, rows - 20).foreach(each => same(values(store, each), expected(each)))
       same(values(store, rows), Nil)
       writes.write(store, 20, 7)
-      same(store.iteratorWithMultiValues(Family).map(_.value.getLong(0)).sum, sum - expected(20).sum + writes.after(expected(20), 7).sum)
+      same(
+        store.iteratorWithMultiValues(Family).map(_.value.getLong(0)).sum,
+        sum - expected(20).sum + writes.after(expected(20), 7).sum)
       store.commit()
       val next = provider.getStore(3, idOf(store))
-      same((values(next, 20), values(next, 40), next.metrics.numKeys), (writes.after(expected(20), 7), expected(40), rows))
+      same(
+        (values(next, 20), values(next, 40), next.metrics.numKeys),
+        (writes.after(expected(20), 7), expected(40), rows))
       next.abort()
       // Opened again, it is the loaded version.
       val again = provider.getStore(2, known)
@@ -212,7 +283,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
-  /** As Spark does it in deduplication, aggregation and session windows: all rows are looked at, and some removed meanwhile. */
+  /**
+   * As Spark does it in deduplication, aggregation and session windows: all rows are looked at, and some removed
+   * meanwhile.
+   */
   private def evicted(): Unit = {
     val rows = 40000L
     val provider = world.provider(world.freshStore(), Map(s"$Prefix.dynastate.memoryMb" -> "1"))
@@ -236,12 +310,17 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     def filled(of: Map[String, String]): (StateStoreProvider, Map[Long, Option[String]]) = {
       val conf = Map("memoryMb" -> "1", "diskPath" -> folder.toString) ++ of
       val provider = world.provider(
-        world.freshStore(), conf.map { case (name, value) => s"$Prefix.dynastate.$name" -> value } + (s"$Prefix.minDeltasForSnapshot" -> "1"), lists = true)
+        world.freshStore(),
+        conf.map { case (name, value) =>
+          s"$Prefix.dynastate.$name" -> value
+        } + (s"$Prefix.minDeltasForSnapshot" -> "1"),
+        lists = true)
       var ids = Map(0L -> Option.empty[String])
       // Beyond the bound in the second batch.
       (0L until 2L).foreach { version =>
         ids += (version + 1) -> write(provider, version, ids(version)) { store =>
-          (version * rows / 2 until (version + 1) * rows / 2).foreach(each => writes.write(store, each, each, "n" * 1000))
+          (version * rows / 2 until (version + 1) * rows / 2).foreach(each =>
+            writes.write(store, each, each, "n" * 1000))
         }
       }
       (provider, ids)
@@ -254,7 +333,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
 
     val (failing, ids) = filled(Map.empty)
     val before = failing.getStore(2, ids(2))
-    require(metric(before, "dynastateDiskBytes") > 1000000, s"${metric(before, "dynastateDiskBytes")} bytes are on disk")
+    require(
+      metric(before, "dynastateDiskBytes") > 1000000,
+      s"${metric(before, "dynastateDiskBytes")} bytes are on disk")
     right(before)
     DiskChecks.overwrite(folder)
     // The task that meets the error goes on, and commits.
@@ -264,7 +345,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     same(some.map(values(broken, _)), some.map(List(_)))
     same(all.map(_.value.getLong(0)).sum, rows * (rows - 1) / 2)
     (0L until 5L).foreach(each => writes.write(broken, each, rows + each))
-    val changed = rows * (rows - 1) / 2 + (0L until 5L).map(each => writes.after(List(each), rows + each).sum - each).sum
+    val changed =
+      rows * (rows - 1) / 2 + (0L until 5L).map(each => writes.after(List(each), rows + each).sum - each).sum
     same(sum(broken), changed)
     same(broken.commit(), 3L)
     same(values(broken, 3), writes.after(List(3), rows + 3))
@@ -296,7 +378,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         metric(full.getStore(4, left), "dynastateCacheMisses") == 1
       }
       while (!isLoaded) require(System.nanoTime() < deadline, "a disk that has room again is not used")
-      val more = write(full, 4, left)(store => (500L until 1500L).foreach(each => writes.write(store, each, each, "n" * 1000)))
+      val more =
+        write(full, 4, left)(store => (500L until 1500L).foreach(each => writes.write(store, each, each, "n" * 1000)))
       val last = full.getStore(5, more)
       require(metric(last, "dynastateDiskBytes") > 0, "nothing is on the disk that has room again")
       same(sum(last), 1500L * 1499 / 2 + writes.after(List(1), 7).sum - 1)
@@ -307,7 +390,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   /** Without their parts, versions can be read from a snapshot only. */
   private def forced(writes: Writes): Unit = {
     val id = world.freshStore()
-    val provider = world.provider(id, lists = true).asInstanceOf[DynamoDBStateStoreProvider] // older Sparks have no such argument
+    val provider =
+      world.provider(id, lists = true).asInstanceOf[DynamoDBStateStoreProvider] // older Sparks have no such argument
     val ids = (0L to 1L).foldLeft(Option.empty[String]) { (ids, version) =>
       val read = provider.getReadStore(version, ids)
       val store = provider.upgradeReadStoreToWriteStore(read, version, ids, forceSnapshotOnCommit = version == 1)
@@ -338,9 +422,13 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   private def checksums(): Unit = if (SPARK_VERSION >= "4.2") {
     val Failed = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
     val ids = world.freshStore()
-    def provider(enabled: Boolean, ratio: Int, id: StateStoreId = ids) = world.provider(id, Map(
-      s"$Prefix.rowChecksum.enabled" -> enabled.toString, s"$Prefix.rowChecksum.readVerificationRatio" -> ratio.toString,
-      s"$Prefix.minDeltasForSnapshot" -> "1"), lists = true)
+    def provider(enabled: Boolean, ratio: Int, id: StateStoreId = ids) = world.provider(
+      id,
+      Map(
+        s"$Prefix.rowChecksum.enabled" -> enabled.toString,
+        s"$Prefix.rowChecksum.readVerificationRatio" -> ratio.toString,
+        s"$Prefix.minDeltasForSnapshot" -> "1"),
+      lists = true)
     def corrupt(row: UnsafeRow): Unit = Platform.putLong(row.getBaseObject, row.getBaseOffset + 8, -1L)
     def filled(store: StateStore): StateStore = {
       store.put(key(1), value(1), Family)
@@ -392,8 +480,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   private def backlog(): Unit = {
     val id = world.freshStore()
     val conf = Map(
-      "spark.sql.streaming.minBatchesToRetain" -> "5", "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint" -> "2.0",
-      s"$Prefix.maxVersionsToDeletePerMaintenance" -> "4", s"$Prefix.minDeltasForSnapshot" -> "1")
+      "spark.sql.streaming.minBatchesToRetain" -> "5",
+      "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint" -> "2.0",
+      s"$Prefix.maxVersionsToDeletePerMaintenance" -> "4",
+      s"$Prefix.minDeltasForSnapshot" -> "1")
     val provider = world.provider(id, conf)
     (0L until 30L).foldLeft(Option.empty[String]) { (ids, version) =>
       val next = commit(provider, version, ids)(version % 7 -> version)
@@ -417,7 +507,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   /** Spark's rows have a multiple of 8 bytes. A part of this one does not compress, so that it takes several parts. */
   private def largest(): Unit = {
     val id = world.freshStore()
-    val most = (EncodedRow.RecordBytesMax - EncodedRow.TagBytes - EncodedRow.HeaderBytes - key(1).getSizeInBytes) / 8 * 8
+    val most =
+      (EncodedRow.RecordBytesMax - EncodedRow.TagBytes - EncodedRow.HeaderBytes - key(1).getSizeInBytes) / 8 * 8
     def noted(bytes: Int): UnsafeRow = {
       val raw = new Array[Byte](bytes)
       System.arraycopy(MemoryChecks.randomBytes(new Random(seed + 4), 3000000), 0, raw, 24, 3000000)
@@ -427,7 +518,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       row.pointTo(raw, bytes)
       row
     }
-    val buffers = ManagementFactory.getPlatformMXBeans(classOf[BufferPoolMXBean]).asScala.find(_.getName == "direct").get
+    val buffers =
+      ManagementFactory.getPlatformMXBeans(classOf[BufferPoolMXBean]).asScala.find(_.getName == "direct").get
     val before = buffers.getMemoryUsed
     val expected = noted(most)
     val provider = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
@@ -448,7 +540,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val parts = world.onTables(id, "delete-parts").toInt
     require(parts > 5, s"the largest row takes $parts parts")
     compare("from a snapshot")
-    require(buffers.getMemoryUsed < before + 4000000, s"direct buffers took $before bytes, and now ${buffers.getMemoryUsed}")
+    require(
+      buffers.getMemoryUsed < before + 4000000,
+      s"direct buffers took $before bytes, and now ${buffers.getMemoryUsed}")
   }
 
   /** The header of a changed row is corrupted, so that its fold fails after others were changed. */
@@ -473,7 +567,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     same(allValues(again), numbered(100))
     again.abort()
     val last = provider.getStore(2, write(provider, 1, ids)(writes.write(_, 7, -7)))
-    same(allValues(last), (0L until 100L).flatMap(each => (if (each == 7) writes.after(List(7), -7) else List(each)).map(each -> _)))
+    same(
+      allValues(last),
+      (0L until 100L).flatMap(each => (if (each == 7) writes.after(List(7), -7) else List(each)).map(each -> _)))
   }
 
   /** The keys of a store with lists, in order, with each of their values. */
@@ -490,7 +586,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val provider = lists(s"$Prefix.minDeltasForSnapshot" -> "1")
     val first = (0L until 7000L).map(each => each -> random.nextLong()).toMap
     def text = random.ints(1000, 33, 126).toArray.map(_.toChar).mkString
-    val one = write(provider, 0)(store => first.foreach { case (each, count) => store.merge(key(each), value(count, text), Family) })
+    val one = write(provider, 0)(store =>
+      first.foreach { case (each, count) => store.merge(key(each), value(count, text), Family) })
     world.snapshot(provider, id, 1)
     val ids = write(provider, 1, one) { store =>
       (0L until 7000L by 7).foreach(each => store.merge(key(each), value(-each), Family))
@@ -508,13 +605,16 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   }
 
   /**
-   * A history of a store against a model: commits, other attempts, snapshots, an older version in memory, restarts. `disturb` is called before
-   * each turn. Snapshots are made of the version that was read last, up to which changes may be held, and of later ones.
+   * A history of a store against a model: commits, other attempts, snapshots, an older version in memory, restarts.
+   * `disturb` is called before each turn. Snapshots are made of the version that was read last, up to which changes may
+   * be held, and of later ones.
    */
   private def history(writes: Writes, conf: (String, String)*)(disturb: Int => Unit): Unit = {
     val random = new Random(seed + 60)
     val id = world.freshStore()
-    val all = (conf ++ Seq("snapshotThreshold" -> "0")).map { case (name, value) => s"$Prefix.dynastate.$name" -> value }.toMap + (s"$Prefix.minDeltasForSnapshot" -> "1")
+    val all = (conf ++ Seq("snapshotThreshold" -> "0")).map { case (name, value) =>
+      s"$Prefix.dynastate.$name" -> value
+    }.toMap + (s"$Prefix.minDeltasForSnapshot" -> "1")
     def fresh() = world.provider(id, all, lists = true)
     var model = Map.empty[Long, List[Long]]
     var version = 0L
@@ -590,18 +690,20 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val run = UUID.randomUUID().toString // one query's stores: other runs would contend for the record of the namespace
     val threads = (0 until 24).map { number =>
       val id = world.freshStore()
-      val thread = new Thread(() => try {
-        val random = new Random(seed + number)
-        var ids = Option.empty[String]
-        val model = mutable.HashMap.empty[Long, Long]
-        (0L until 4L).foreach { version =>
-          val changes = Seq.fill(200)((random.nextInt(300).toLong, random.nextLong()))
-          // A new provider for every version, which opens it cold. Rows are made by one writer for all threads.
-          ids = write(world.provider(id, run = run), version, ids)(store => changes.foreach { case (row, count) => World.synchronized(put(store, row, count)) })
-          model ++= changes
-        }
-        same(rows(world.provider(id, run = run).getStore(4, ids)), model.toMap)
-      } catch { case e: Throwable => failures.add(e) })
+      val thread = new Thread(() =>
+        try {
+          val random = new Random(seed + number)
+          var ids = Option.empty[String]
+          val model = mutable.HashMap.empty[Long, Long]
+          (0L until 4L).foreach { version =>
+            val changes = Seq.fill(200)((random.nextInt(300).toLong, random.nextLong()))
+            // A new provider for every version, which opens it cold. Rows are made by one writer for all threads.
+            ids = write(world.provider(id, run = run), version, ids)(store =>
+              changes.foreach { case (row, count) => World.synchronized(put(store, row, count)) })
+            model ++= changes
+          }
+          same(rows(world.provider(id, run = run).getStore(4, ids)), model.toMap)
+        } catch { case e: Throwable => failures.add(e) })
       thread.start()
       thread
     }
@@ -613,7 +715,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val id = world.freshStore()
     val provider = world.provider(id, Map("spark.sql.streaming.maxBatchesToRetainInMemory" -> most.toString))
     val ids = mutable.ArrayBuffer[Option[String]](None)
-    (0L until 6L).foreach(version => ids += commit(provider, version, ids(version.toInt))(version -> version, 100L -> version))
+    (0L until 6L).foreach(version =>
+      ids += commit(provider, version, ids(version.toInt))(version -> version, 100L -> version))
     def expected(version: Long) = (0L until version).map(each => each -> each).toMap + (100L -> (version - 1))
     // The newest is always retained: otherwise every batch would load all state.
     val newer = math.max(1, most)

@@ -36,7 +36,8 @@ final class SidecarChecks(checks: Checks, world: World) {
       put(store, 2L, 2L)
       val old = sidecars()
       old.foreach(pid => new ProcessBuilder("sh", "-c", s"kill -STOP $pid").start().waitFor())
-      mustFail("CANNOT_WRITE_STATE_STORE", "the sidecar is gone: it gave no sign of life for 20 s and was killed")(store.commit())
+      mustFail("CANNOT_WRITE_STATE_STORE", "the sidecar is gone: it gave no sign of life for 20 s and was killed")(
+        store.commit())
       store.abort()
       val next = commit(provider, 1, ids)(2L -> 2L)
       same(rows(world.provider(id).getStore(2, next)), Map(1L -> 1L, 2L -> 2L))
@@ -51,11 +52,16 @@ final class SidecarChecks(checks: Checks, world: World) {
       val before = sockets()
       commit(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.python" -> interpreter)), 0)(1L -> 1L)
       same(sidecars() -- others, started)
-      require(sockets() <= before, s"$before sockets were open, then ${sockets()}") // others may have been idle for long
+      require(
+        sockets() <= before,
+        s"$before sockets were open, then ${sockets()}"
+      ) // others may have been idle for long
     }
     check("the plugin starts no sidecar for another store") {
       val python = s"$Prefix.dynastate.python" -> world.interpreter()
-      for (other <- Seq(Nil, Seq(s"$Prefix.providerClass" -> "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")))
+      for (other <- Seq(
+          Nil,
+          Seq(s"$Prefix.providerClass" -> "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")))
         same(DynastatePlugin.startSidecar(new SparkConf(false).setAll(python +: other)), None)
     }
     check("an executor whose sidecar does not start is not disturbed, and its first task fails as without the plugin") {
@@ -64,18 +70,30 @@ final class SidecarChecks(checks: Checks, world: World) {
       mustFail("the interpreter of the sidecar cannot be run", "/no/such/python")(commit(provider, 0)(1L -> 1L))
     }
     check("the plugin takes interpreter and settings as tasks do") {
-      val settings = Seq("region" -> "eu-west-1", "deltaTable" -> "mine", "namespace" -> "orders", "memoryMb" -> "64", "sidecars" -> "3")
+      val settings = Seq(
+        "region" -> "eu-west-1",
+        "deltaTable" -> "mine",
+        "namespace" -> "orders",
+        "memoryMb" -> "64",
+        "sidecars" -> "3")
         .map { case (name, setting) => s"$Prefix.dynastate.$name" -> setting }
       val python = s"$Prefix.dynastate.python"
-      for (conf <- Seq(Nil, Seq(python -> "/a/python"), Seq("spark.pyspark.python" -> "/b/python"), Seq(python -> "", "spark.pyspark.python" -> "/b/python"))) {
+      for (conf <- Seq(
+          Nil,
+          Seq(python -> "/a/python"),
+          Seq("spark.pyspark.python" -> "/b/python"),
+          Seq(python -> "", "spark.pyspark.python" -> "/b/python"))) {
         val ofTask = world.settings(settings ++ conf: _*)
-        same(ProviderSettings.ofExecutor(new SparkConf(false).setAll(settings ++ conf)), (ofTask.python, ofTask.engine, 3))
+        same(
+          ProviderSettings.ofExecutor(new SparkConf(false).setAll(settings ++ conf)),
+          (ofTask.python, ofTask.engine, 3))
       }
     }
     check("connections to a sidecar that dies are closed") {
       val sidecar = Sidecar.forPython(world.interpreter())
       def useAndKill(): Unit = {
-        (1 to 8).map(_ => sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.release())
+        (1 to 8).map(_ => sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(
+          _.release())
         kill()
       }
       useAndKill()
@@ -83,20 +101,27 @@ final class SidecarChecks(checks: Checks, world: World) {
       (1 to 3).foreach(_ => useAndKill())
       awaitSockets(before)
     }
-    check("two sidecars share an executor's stores, always the same ones, and the death of one fails only tasks of its own")(twoSidecars())
+    check(
+      "two sidecars share an executor's stores, always the same ones, and the death of one fails only tasks of its " +
+        "own")(
+      twoSidecars())
     check("stores of 400 namespaces share their connections") {
       val warm = world.provider(world.freshStore())
       warm.getStore(0, None).abort()
       val before = sockets()
       val hadoop = new Configuration // making one takes milliseconds
       (1 to 400).foreach { number =>
-        world.provider(world.freshStore(), Map(s"$Prefix.dynastate.namespace" -> s"n$number"), hadoop = hadoop).getStore(0, None).abort()
+        world.provider(
+          world.freshStore(),
+          Map(s"$Prefix.dynastate.namespace" -> s"n$number"),
+          hadoop = hadoop).getStore(0, None).abort()
       }
       require(sockets() <= before + 2, s"$before sockets were open, then ${sockets()}")
     }
     check("a connection that no task needs for a while is closed") {
       val sidecar = Sidecar.forPython(world.interpreter(), idleSeconds = 1)
-      def use(): Unit = (1 to 8).map(_ => sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.release())
+      def use(): Unit = (1 to 8).map(_ =>
+        sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.release())
       val before = sockets()
       use()
       awaitSockets(before)
@@ -121,7 +146,8 @@ final class SidecarChecks(checks: Checks, world: World) {
       val times = Files.createTempFile("times", "")
       val interpreter = world.script(s"echo >> $times; sleep 2; exit 1")
       val waiting = (1 to 6).map { _ =>
-        val task = new Thread(() => mustFail("the sidecar did not start", "exit code 1")(Sidecar.forPython(interpreter).lease("{}")))
+        val task = new Thread(() =>
+          mustFail("the sidecar did not start", "exit code 1")(Sidecar.forPython(interpreter).lease("{}")))
         task.start()
         task
       }
@@ -139,11 +165,13 @@ final class SidecarChecks(checks: Checks, world: World) {
       val provider = world.provider(id, run = run)
       val ids = commit(provider, 0)((0L until 3000L).map(each => each -> each): _*)
       (0 until 40).foreach { turn =>
-        val task = new Thread(() => try {
-          val store = World.synchronized((if (turn % 2 == 0) world.provider(id, run = run) else provider).getStore(1, ids))
-          World.synchronized((0L until 3000L).foreach(each => put(store, each, -turn.toLong)))
-          store.commit()
-        } catch { case _: Throwable => () })
+        val task = new Thread(() =>
+          try {
+            val store =
+              World.synchronized((if (turn % 2 == 0) world.provider(id, run = run) else provider).getStore(1, ids))
+            World.synchronized((0L until 3000L).foreach(each => put(store, each, -turn.toLong)))
+            store.commit()
+          } catch { case _: Throwable => () })
         task.start()
         Thread.sleep(turn.toLong)
         task.interrupt()
@@ -168,7 +196,8 @@ final class SidecarChecks(checks: Checks, world: World) {
   /** Number of sockets that this JVM has open. */
   private def sockets(): Int =
     Path.of("/proc/self/fd").toFile.listFiles().count { file =>
-      try Files.readSymbolicLink(file.toPath).toString.startsWith("socket:") catch { case _: java.nio.file.NoSuchFileException => false }
+      try Files.readSymbolicLink(file.toPath).toString.startsWith("socket:")
+      catch { case _: java.nio.file.NoSuchFileException => false }
     }
 
   private def awaitSockets(most: Int): Unit = {
@@ -179,7 +208,9 @@ final class SidecarChecks(checks: Checks, world: World) {
 
   private def twoSidecars(): Unit = {
     val interpreter = world.interpreter()
-    val conf = Map("namespace" -> "two", "sidecars" -> "2", "python" -> interpreter).map { case (name, set) => s"$Prefix.dynastate.$name" -> set }
+    val conf = Map("namespace" -> "two", "sidecars" -> "2", "python" -> interpreter).map { case (name, set) =>
+      s"$Prefix.dynastate.$name" -> set
+    }
     val checkpoint = world.freshStore()
     val stores = (0 until 6).map(partition => checkpoint.copy(partitionId = partition))
     val others = sidecars()
@@ -200,7 +231,9 @@ final class SidecarChecks(checks: Checks, world: World) {
         process.destroyForcibly()
         process.onExit().get()
       }
-      val failed = tasks.filter { case (_, store) => Try(send(store)).failed.toOption.exists(_.getMessage.contains("the sidecar is gone")) }
+      val failed = tasks.filter { case (_, store) =>
+        Try(send(store)).failed.toOption.exists(_.getMessage.contains("the sidecar is gone"))
+      }
       tasks.foreach(_._2.abort())
       stores.foreach { id =>
         val next = commit(world.provider(id, conf), 1, ids(id))(2L -> sidecar)
@@ -211,11 +244,16 @@ final class SidecarChecks(checks: Checks, world: World) {
 
     same(own(), before, "sidecars once all stores have written")
     val parts = before.toSeq.map(failing)
-    require(parts.forall(_.nonEmpty) && parts.flatten.size == stores.size && parts.flatten.toSet == stores.toSet, s"stores of the two sidecars: $parts")
+    require(
+      parts.forall(_.nonEmpty) && parts.flatten.size == stores.size &&
+        parts.flatten.toSet == stores.toSet,
+      s"stores of the two sidecars: $parts")
     val after = own()
     require(after.size == 2 && (after & before).isEmpty, s"sidecars: $before, then $after")
     val again = failing(after.head)
-    require(parts.contains(again), s"stores of the two sidecars: $parts; of one that replaced the first or second: $again")
+    require(
+      parts.contains(again),
+      s"stores of the two sidecars: $parts; of one that replaced the first or second: $again")
     own().foreach(ProcessHandle.of(_).ifPresent(_.destroyForcibly()))
   }
 
@@ -235,9 +273,11 @@ final class SidecarChecks(checks: Checks, world: World) {
     awaitSockets(before)
     (0 until 20).foreach { turn =>
       val store = open()
-      val sending = new Thread(() => try (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family)) catch {
-        case _: Exception => ()
-      })
+      val sending = new Thread(() =>
+        try (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family))
+        catch {
+          case _: Exception => ()
+        })
       sending.start()
       Thread.sleep(turn.toLong)
       store.abort()
@@ -253,7 +293,9 @@ final class SidecarChecks(checks: Checks, world: World) {
     val script = world.script("sleep 1; exec >&-; sleep 1; exit 1")
     val id = world.freshStore()
     val before = socketFolders()
-    val task = new Thread(() => try commit(world.provider(id, Map(s"$Prefix.dynastate.python" -> script)), 0)() catch { case _: Throwable => () })
+    val task = new Thread(() =>
+      try commit(world.provider(id, Map(s"$Prefix.dynastate.python" -> script)), 0)()
+      catch { case _: Throwable => () })
     task.start()
     Thread.sleep(300)
     task.interrupt()
@@ -268,7 +310,8 @@ final class SidecarChecks(checks: Checks, world: World) {
     commit(world.provider(world.freshStore()), 0)(1L -> 1L)
   }
 
-  private def sidecars(): Set[Long] = ProcessHandle.current().children().toScala(List).filter(_.isAlive).map(_.pid).toSet
+  private def sidecars(): Set[Long] =
+    ProcessHandle.current().children().toScala(List).filter(_.isAlive).map(_.pid).toSet
 
   /** Kill all sidecars (SIGKILL); their process ids. */
   private def kill(): Set[Long] = {

@@ -22,7 +22,8 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       (0 until 20).foreach(round => randomChanges(new Random(seed + 500 + round)))
     }
     check("changed buckets: a bucket is touched if a hash in it is marked")(touched(new Random(seed + 530)))
-    check("changed buckets: a version tree has the changes of every version after its first")(changesOfTree(new Random(seed + 540)))
+    check("changed buckets: a version tree has the changes of every version after its first")(
+      changesOfTree(new Random(seed + 540)))
     check("changes: the hashes of changes after a snapshot are marked, and no others")(marksOfRuns())
     check("snapshot rows: a version by bucket, while newer versions are folded") {
       (0 to ChangedBuckets.HashBits).foreach(bits => rowsByBucket(new Random(seed + 600 + bits), bits))
@@ -63,7 +64,9 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       same(found == null, base < floor, s"whether it is known what changed since $base, floor $floor, turn $turn")
       if (found != null) {
         same(cellsOf(found), steps.filter(_._1 > base).flatMap(_._2).toSet, s"changed since $base at turn $turn")
-        require(history.filter(_._1 > base).flatMap(_._2).toSet.subsetOf(cellsOf(found)), s"a change since $base is not known at turn $turn")
+        require(
+          history.filter(_._1 > base).flatMap(_._2).toSet.subsetOf(cellsOf(found)),
+          s"a change since $base is not known at turn $turn")
       }
     }
   }
@@ -74,7 +77,10 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       val marked = new Array[Long](ChangedBuckets.Words)
       hashes.foreach(ChangedBuckets.mark(marked, _))
       val expected = hashes.map(bucketOf(_, bits)).toSet
-      same((0 until 1 << bits).filter(ChangedBuckets.touches(marked, _, bits)).toSet, expected, s"buckets of $bits bits")
+      same(
+        (0 until 1 << bits).filter(ChangedBuckets.touches(marked, _, bits)).toSet,
+        expected,
+        s"buckets of $bits bits")
     }
   }
 
@@ -99,11 +105,17 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       if (random.nextInt(4) > 0) version = next // else its commit failed
       require(version.versions.changed.since(floor - 1) == null, "what changed before the first version is known")
       (floor to next.number).foreach { base =>
-        same(cellsOf(version.versions.changed.since(base)), changes.filter(_._1 > base).flatMap(_._2).toSet, s"changed since $base at turn $turn")
+        same(
+          cellsOf(version.versions.changed.since(base)),
+          changes.filter(_._1 > base).flatMap(_._2).toSet,
+          s"changed since $base at turn $turn")
       }
     }
     val other = VersionTree.load(new RowTables, 20, Attempt.random(), "")
-    require(other.versions.changed.since(19) == null && cellsOf(other.versions.changed.since(20)).isEmpty, "a version that was loaded begins another tree")
+    require(
+      other.versions.changed.since(19) == null &&
+        cellsOf(other.versions.changed.since(20)).isEmpty,
+      "a version that was loaded begins another tree")
     same(cellsOf(VersionTree.empty("").versions.changed.since(0)), Set.empty[Int], "version 0")
   }
 
@@ -147,7 +159,9 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       SnapshotRows.send(sent, bits, wanted, sink)
       same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
       val inWanted = expected.filter { case ((_, key), _) => wanted(bucketOf(key.hash, bits)) }
-      require(sink.rows == inWanted, s"the rows by bucket are not those of version $sent: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
+      require(
+        sink.rows == inWanted,
+        s"the rows by bucket are not those of version $sent: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
     }
   }
 
@@ -163,8 +177,11 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     require(memory.reads - reads <= (1 << own), s"${memory.reads - reads} reads of ${1 << own} buckets at $bits bits")
     same(memory.cache.bytes, there, "what is in memory was not driven out")
     same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
-    val expected = model.collect { case (at @ (_, key), value) if wanted(bucketOf(key.hash, bits)) => at -> Vector(value) }
-    require(sink.rows == expected, s"the rows by bucket are not those of the version: ${sink.rows.size}, not ${expected.size}, at $bits bits")
+    val expected =
+      model.collect { case (at @ (_, key), value) if wanted(bucketOf(key.hash, bits)) => at -> Vector(value) }
+    require(
+      sink.rows == expected,
+      s"the rows by bucket are not those of the version: ${sink.rows.size}, not ${expected.size}, at $bits bits")
   }
 
   private def oddRows(random: Random): Unit = {
@@ -220,14 +237,20 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     }
     val before = slots
     val all = Array.fill(16)(true)
-    mustFail("the sink is full")(SnapshotRows.send(version, 4, all, new Sorted(4, all, () => sys.error("the sink is full"))))
+    mustFail("the sink is full")(SnapshotRows.send(
+      version,
+      4,
+      all,
+      new Sorted(4, all, () => sys.error("the sink is full"))))
     val next = removeOne()
     val after = Families.map { family =>
       val top = next.versions.share(next, family, 0).head
       top.release()
       top
     }.toList
-    require(before.zip(after).forall { case (one, other) => one eq other }, "slots were copied: someone still holds them")
+    require(
+      before.zip(after).forall { case (one, other) => one eq other },
+      "slots were copied: someone still holds them")
   }
 
   private def play(random: Random, open: VersionOverlay, before: Model, rows: Int): Model = {
@@ -252,7 +275,14 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
   }
 
   private def merge(open: VersionOverlay, family: Int, key: Key, value: Array[Byte]): Unit =
-    open.merge(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+    open.merge(
+      family,
+      key.bytes,
+      Platform.BYTE_ARRAY_OFFSET,
+      key.bytes.length,
+      value,
+      Platform.BYTE_ARRAY_OFFSET,
+      value.length)
 }
 
 private object SnapshotChecks {
@@ -274,9 +304,10 @@ private object SnapshotChecks {
     bits
   }
 
-  def cellsOf(bits: Array[Long]): Set[Int] = (0 until Cells).filter(cell => (bits(cell / 64) >>> cell % 64 & 1) == 1).toSet
+  def cellsOf(bits: Array[Long]): Set[Int] =
+    (0 until Cells).filter(cell => (bits(cell / 64) >>> cell % 64 & 1) == 1).toSet
 
-  def bucketOf(hash: Int, bits: Int): Int = ((hash & 0xFFFFFFFFL) >>> 32 - bits).toInt
+  def bucketOf(hash: Int, bits: Int): Int = ((hash & 0xffffffffL) >>> 32 - bits).toInt
 
   /** Collects the rows of buckets, and checks the rules of docs/protocol.md. `onBucket` is called at each bucket. */
   final class Sorted(bits: Int, wanted: Array[Boolean], onBucket: () => Unit) extends BucketSink {
@@ -300,10 +331,10 @@ private object SnapshotChecks {
         same(changes.isMerge, rows.contains(at), s"whether $at came before")
         same(bucketOf(at._2.hash, bits), buckets.last, s"bucket of $at")
         rows += at -> (rows.getOrElse(at, Vector.empty) :+ valueOf(changes.row))
-        hashes += at._2.hash & 0xFFFFFFFFL
+        hashes += at._2.hash & 0xffffffffL
       }
       same(hashes.size, records, "records")
-      same((hashMin & 0xFFFFFFFFL, hashMax & 0xFFFFFFFFL), (hashes.min, hashes.max), "bounds of hashes")
+      same((hashMin & 0xffffffffL, hashMax & 0xffffffffL), (hashes.min, hashes.max), "bounds of hashes")
     }
   }
 }

@@ -35,7 +35,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val padded = Array.fill[Byte](3)(7) ++ key
         val expected = long(vector \ "hash").toInt
         same(EncodedRow.hash(key, Platform.BYTE_ARRAY_OFFSET, key.length), expected, s"hash of ${text(vector \ "key")}")
-        same(EncodedRow.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected, s"hash of ${text(vector \ "key")} further on")
+        same(
+          EncodedRow.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length),
+          expected,
+          s"hash of ${text(vector \ "key")} further on")
         same(EncodedRow.hash(Row.probe(key).bytes, 0), expected, s"hash of the row of ${text(vector \ "key")}")
       }
     }
@@ -54,7 +57,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val block = bytes(vector \ "block")
         val item = "item=a".getBytes(UTF_8)
         val body = little(new Array[Byte](4 + 4 + codec.length + 4 + 4 + item.length + block.length))
-        body.putInt(1).putInt(codec.length).put(codec).putInt(long(vector \ "raw_bytes").toInt).putInt(item.length).put(item).put(block).flip()
+        body.putInt(1).putInt(codec.length).put(codec).putInt(long(vector \ "raw_bytes").toInt).putInt(item.length).put(
+          item).put(block).flip()
         val found =
           try {
             val (records, changes) = Protocol.takeRows(new Protocol.Frame(Protocol.Packed, body))
@@ -77,11 +81,16 @@ final class VectorChecks(checks: Checks, folder: Path) {
       val single = list(example \ "changes").map(change => hex(runOf(List(change))))
       same(single.mkString, text(example \ "run"), "run")
       same(hex(sink.run), single.reverse.mkString, "run, in the order of hashes")
-      same(sink.bounds, List((long(example \ "records"), long(example \ "hash_min"), long(example \ "hash_max"))), "records and hashes")
+      same(
+        sink.bounds,
+        List((long(example \ "records"), long(example \ "hash_min"), long(example \ "hash_max"))),
+        "records and hashes")
     }
     check("namespaces are those of the vectors") {
       list(format \ "namespaces").foreach { vector =>
-        same(ProviderSettings.digest(ProviderSettings.locationOf(text(vector \ "state_root"), new Configuration(false))), text(vector \ "namespace"))
+        same(
+          ProviderSettings.digest(ProviderSettings.locationOf(text(vector \ "state_root"), new Configuration(false))),
+          text(vector \ "namespace"))
       }
     }
     check("the hex digits of attempts are in the order of their bytes") {
@@ -100,15 +109,48 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("frames to the sidecar are those of the vectors") {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
-      same(written.map(each => text(each._1 \ "name")).toSet,
-        Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END", "CLEAN_UP",
-          "FIND", "READ", "CHECK", "IMPORT", "FLUSH", "ADDED", "RUN"))
+      same(
+        written.map(each => text(each._1 \ "name")).toSet,
+        Set(
+          "HELLO",
+          "OPEN",
+          "BEGIN",
+          "APPEND",
+          "COMMIT",
+          "ABORT",
+          "CHANGES",
+          "SNAPSHOT",
+          "BUCKET",
+          "SNAPSHOT_END",
+          "CLEAN_UP",
+          "FIND",
+          "READ",
+          "CHECK",
+          "IMPORT",
+          "FLUSH",
+          "ADDED",
+          "RUN"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
-      same(read.map(vector => text(vector \ "name")).toSet,
-        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED", "CONTENT", "CHECKED", "PACKED", "HELD"))
+      same(
+        read.map(vector => text(vector \ "name")).toSet,
+        Set(
+          "WELCOME",
+          "ROWS",
+          "OPENED",
+          "COMMITTED",
+          "ERROR",
+          "FOUND",
+          "CHANGES_OF",
+          "DELTAS",
+          "WANTED",
+          "MAINTAINED",
+          "CONTENT",
+          "CHECKED",
+          "PACKED",
+          "HELD"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -118,7 +160,9 @@ final class VectorChecks(checks: Checks, folder: Path) {
       }
     }
     check("a frame that ends within a field is refused") {
-      val whole = frames.filter(vector => Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED", "CONTENT", "HELD")(text(vector \ "name")))
+      val whole = frames.filter(vector =>
+        Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED", "CONTENT", "HELD")(
+          text(vector \ "name")))
       whole.foreach { vector =>
         val body = bytes(vector \ "frame").drop(5)
         (0 until body.length).foreach { length =>
@@ -142,17 +186,21 @@ final class VectorChecks(checks: Checks, folder: Path) {
       // Connection.converse closes the connection, and raises an error of ours.
       val whole = frames.filter(vector => long(vector \ "type") >= 64)
       whole.foreach { vector =>
-        damages(500, List(bytes(vector \ "frame").drop(5)))(raw => fieldsOf(new Protocol.Frame(long(vector \ "type").toInt, little(raw)))) {
+        damages(500, List(bytes(vector \ "frame").drop(5)))(raw =>
+          fieldsOf(new Protocol.Frame(long(vector \ "type").toInt, little(raw)))) {
           case _: BufferUnderflowException | _: IOException => 0
         }
       }
     }
   }
 
-  private def runOf(fields: JValue): QueryRun = QueryRun(text(fields \ "run"), text(fields \ "query"), text(fields \ "checkpoint"))
+  private def runOf(fields: JValue): QueryRun =
+    QueryRun(text(fields \ "run"), text(fields \ "query"), text(fields \ "checkpoint"))
 
   /** Read so many damaged inputs; refused ones must match `expected`. Returns the kinds of refusal. */
-  private def damages(rounds: Int, wholes: List[Array[Byte]])(read: Array[Byte] => Any)(expected: PartialFunction[Throwable, Int]): Set[Int] = {
+  private def damages(
+      rounds: Int,
+      wholes: List[Array[Byte]])(read: Array[Byte] => Any)(expected: PartialFunction[Throwable, Int]): Set[Int] = {
     val chance = new Random(VectorChecks.Seed)
     (1 to rounds).flatMap { round =>
       val raw = damaged(chance, wholes(chance.nextInt(wholes.size)))
@@ -193,19 +241,26 @@ final class VectorChecks(checks: Checks, folder: Path) {
     val frame = long(vector \ "type").toInt match {
       case Protocol.Hello =>
         // The JVM sends its own version of the protocol only.
-        if (number("protocol") == Protocol.Version) Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings")) else null
+        if (number("protocol") == Protocol.Version)
+          Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings"))
+        else null
       case Protocol.Open =>
         val have = list(fields \ "have").map(held => (long(held \ "version"), attempt(held \ "attempt")))
         Protocol.open(text(store), number("version"), id(), have)
       case Protocol.Begin => Protocol.begin(text(store), runOf(fields), number("base"), id("parent"), id())
       case Protocol.Append =>
         val head = Protocol.appendHead(
-          number("records").toInt, number("hash_min").toInt, number("hash_max").toInt, bytes(run).length)
+          number("records").toInt,
+          number("hash_min").toInt,
+          number("hash_max").toInt,
+          bytes(run).length)
         same(head.remaining, Protocol.AppendHeadBytes)
         ByteBuffer.wrap(all(head) ++ bytes(run))
       case Protocol.Commit =>
         // The JVM numbers families without gaps.
-        if (keys.map(_._1) == keys.indices.map(_.toLong)) Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema")) else null
+        if (keys.map(_._1) == keys.indices.map(_.toLong))
+          Protocol.commit(keys.map(_._2).toArray, text(fields \ "schema"))
+        else null
       case Protocol.Abort => Protocol.abort()
       case Protocol.Flush => Protocol.flush()
       case Protocol.Run => Protocol.run(runOf(fields))
@@ -213,17 +268,44 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Changes => Protocol.changes(text(store), number("first"), number("last"), id())
       case Protocol.Find => Protocol.find(text(store), number("version"), id())
       case Protocol.Read =>
-        Protocol.read(text(store), number("version"), id(), number("snapshot"), number("held"), id("held_attempt"),
-          number("bits").toInt, list(fields \ "buckets").map(long(_).toInt))
+        Protocol.read(
+          text(store),
+          number("version"),
+          id(),
+          number("snapshot"),
+          number("held"),
+          id("held_attempt"),
+          number("bits").toInt,
+          list(fields \ "buckets").map(long(_).toInt))
       case Protocol.Snapshot =>
-        Protocol.snapshot(text(store), text(run), number("version"), id(), number("state_bytes"), number("min_deltas").toInt)
+        Protocol.snapshot(
+          text(store),
+          text(run),
+          number("version"),
+          id(),
+          number("state_bytes"),
+          number("min_deltas").toInt)
       case Protocol.Import =>
-        Protocol.importVersion(text(store), runOf(fields), number("version"), id(), number("state_bytes"), keys.map(_._2).toArray, text(fields \ "schema"))
+        Protocol.importVersion(
+          text(store),
+          runOf(fields),
+          number("version"),
+          id(),
+          number("state_bytes"),
+          keys.map(_._2).toArray,
+          text(fields \ "schema"))
       case Protocol.Bucket => Protocol.bucket(number("bucket").toInt)
       case Protocol.Check => Protocol.check()
       case Protocol.SnapshotEnd => Protocol.snapshotEnd()
       case Protocol.CleanUp =>
-        Protocol.cleanUp(text(store), text(run), number("version"), id(), number("retain").toInt, number("least").toInt, number("most").toInt)
+        Protocol.cleanUp(
+          text(store),
+          text(run),
+          number("version"),
+          id(),
+          number("retain").toInt,
+          number("least").toInt,
+          number("most").toInt)
       case _ => null
     }
     Option(frame).map(all)
@@ -242,7 +324,9 @@ final class VectorChecks(checks: Checks, folder: Path) {
   private def fieldsOf(frame: Protocol.Frame): JValue = {
     val body = frame.body
     def attempt(): JString = JString(Attempt.readFrom(body).toString.replace("-", ""))
-    def counters(): JArray = JArray(Protocol.takeCounters(body).toList.sorted.map { case (name, value) => JArray(List(JString(name), JInt(value))) })
+    def counters(): JArray = JArray(Protocol.takeCounters(body).toList.sorted.map { case (name, value) =>
+      JArray(List(JString(name), JInt(value)))
+    })
     frame.frameType match {
       case Protocol.Welcome => JObject("package" -> JString(Protocol.takeText(body)))
       case Protocol.Rows =>
@@ -251,7 +335,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
         body.get(run)
         JObject("records" -> JInt(records), "run" -> JString(hex(run)))
       case Protocol.Packed =>
-        val fields = List("records" -> JInt(body.getInt), "codec" -> JString(Protocol.takeText(body)), "raw_bytes" -> JInt(body.getInt),
+        val fields = List(
+          "records" -> JInt(body.getInt),
+          "codec" -> JString(Protocol.takeText(body)),
+          "raw_bytes" -> JInt(body.getInt),
           "item" -> JString(Protocol.takeText(body)))
         val block = new Array[Byte](body.remaining)
         body.get(block)
@@ -259,21 +346,31 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Opened =>
         JObject("counters" -> counters())
       case Protocol.Found =>
-        JObject("version" -> JInt(body.getLong), "attempt" -> attempt(), "base" -> JInt(body.getLong), "base_attempt" -> attempt(),
+        JObject(
+          "version" -> JInt(body.getLong),
+          "attempt" -> attempt(),
+          "base" -> JInt(body.getLong),
+          "base_attempt" -> attempt(),
           "schema" -> JString(Protocol.takeText(body)))
       case Protocol.Checked => JObject()
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
-      case Protocol.Deltas => JObject("snapshot" -> JInt(body.getLong), "after" -> JInt(body.getLong), "raw_bytes" -> JInt(body.getLong))
+      case Protocol.Deltas =>
+        JObject("snapshot" -> JInt(body.getLong), "after" -> JInt(body.getLong), "raw_bytes" -> JInt(body.getLong))
       case Protocol.Held => JObject("is_applied" -> JInt(if (Protocol.takeHeld(body)) 1 else 0))
-      case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xFF))
+      case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xff))
       case Protocol.Content =>
-        val bits = body.get & 0xFF
+        val bits = body.get & 0xff
         val keys = Protocol.takeKeys(body).toList.zipWithIndex.filter(_._1 > 0)
-        JObject("bits" -> JInt(bits), "keys" -> JArray(keys.map { case (count, family) => JArray(List(JInt(family), JInt(count))) }))
+        JObject(
+          "bits" -> JInt(bits),
+          "keys" -> JArray(keys.map { case (count, family) => JArray(List(JInt(family), JInt(count))) }))
       case Protocol.Maintained => JObject("counters" -> counters())
       case Protocol.Committed => JObject("version" -> JInt(body.getLong), "counters" -> counters())
       case Protocol.Error =>
-        JObject("kind" -> JInt(body.get & 0xFF), "store" -> JString(Protocol.takeText(body)), "message" -> JString(Protocol.takeText(body)))
+        JObject(
+          "kind" -> JInt(body.get & 0xff),
+          "store" -> JString(Protocol.takeText(body)),
+          "message" -> JString(Protocol.takeText(body)))
       case other => throw new AssertionError(s"frame $other")
     }
   }
@@ -286,7 +383,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
     val open = new VersionOverlay(start.fold(Attempt.random(), ""), sink)
     changes.foreach { change =>
       val key = bytes(change \ "key")
-      if ((change \ "value") == JNull) open.remove(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length)
+      if ((change \ "value") == JNull)
+        open.remove(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length)
       else put(open, change, bytes(change \ "value"))
     }
     open.flush()
@@ -295,7 +393,14 @@ final class VectorChecks(checks: Checks, folder: Path) {
 
   private def put(open: VersionOverlay, change: JValue, value: Array[Byte]): Unit = {
     val key = bytes(change \ "key")
-    open.put(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length, value, Platform.BYTE_ARRAY_OFFSET, value.length)
+    open.put(
+      long(change \ "family").toInt,
+      key,
+      Platform.BYTE_ARRAY_OFFSET,
+      key.length,
+      value,
+      Platform.BYTE_ARRAY_OFFSET,
+      value.length)
   }
 
   private final class Recorded extends ChangeSink {
@@ -304,7 +409,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
 
     override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
       run = run ++ chunk.take(length)
-      bounds = bounds :+ ((records.toLong, hashMin & 0xFFFFFFFFL, hashMax & 0xFFFFFFFFL))
+      bounds = bounds :+ ((records.toLong, hashMin & 0xffffffffL, hashMax & 0xffffffffL))
     }
   }
 
@@ -341,5 +446,5 @@ final class VectorChecks(checks: Checks, folder: Path) {
 object VectorChecks {
   /** Of the choice of damage. */
   private val Seed = 20_250_107L
-  private val Extremes = Array(0, 1, -1, -2, 0x7F, 0xFF, 0x7FFF, 0xFFFF, Int.MaxValue, Int.MinValue)
+  private val Extremes = Array(0, 1, -1, -2, 0x7f, 0xff, 0x7fff, 0xffff, Int.MaxValue, Int.MinValue)
 }

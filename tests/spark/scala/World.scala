@@ -25,12 +25,17 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   /** A store that was not used before. */
   def freshStore(): StateStoreId = synchronized {
     stores += 1
-    StateStoreId(scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state", operatorId = 0, partitionId = stores)
+    StateStoreId(
+      scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state",
+      operatorId = 0,
+      partitionId = stores)
   }
 
   /** The name of a store in the tables. */
-  def storeOf(id: StateStoreId): String =
-    s"${ProviderSettings.digest(ProviderSettings.locationOf(id.checkpointRootLocation, new Configuration(false)))}/${id.operatorId}/${id.partitionId}/${id.storeName}"
+  def storeOf(id: StateStoreId): String = {
+    val location = ProviderSettings.locationOf(id.checkpointRootLocation, new Configuration(false))
+    s"${ProviderSettings.digest(location)}/${id.operatorId}/${id.partitionId}/${id.storeName}"
+  }
 
   /** Read or damage the items of a store with tests/support/table_surgery.py; what it prints. */
   def onTables(id: StateStoreId, action: String*): String = {
@@ -41,15 +46,25 @@ final class World(val endpoint: String, python: String, scratch: Path) {
     printed.trim
   }
 
-  /** Make a snapshot of the newest version, and demand that it was made: a check whose snapshot is not wanted checks nothing. */
+  /**
+   * Make a snapshot of the newest version, and demand that it was made: a check whose snapshot is not wanted checks
+   * nothing.
+   */
   def snapshot(provider: StateStoreProvider, id: StateStoreId, version: Long): Unit = {
     provider.doSnapshotMaintenance()
-    Checks.same(onTables(id, "newest-snapshot"), version.toString, "the newest snapshot after a maintenance that should make one")
+    Checks.same(
+      onTables(id, "newest-snapshot"),
+      version.toString,
+      "the newest snapshot after a maintenance that should make one")
   }
 
   /** Path of a shell script, in the place of an interpreter. */
   def script(line: String): String = {
-    val file = Files.createTempFile(scratch, "python", ".sh", PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
+    val file = Files.createTempFile(
+      scratch,
+      "python",
+      ".sh",
+      PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
     Files.writeString(file, s"#!/bin/sh\n$line\n").toString
   }
 
@@ -58,8 +73,11 @@ final class World(val endpoint: String, python: String, scratch: Path) {
 
   /** Conf of a session that keeps state here; with one sidecar and without its cache, unless a check sets them. */
   val conf: Map[String, String] = {
-    val ours = Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0", "sidecars" -> "1")
-    Map(s"$Prefix.providerClass" -> ProviderClass, Format -> "2") ++ ours.map { case (name, setting) => s"$Prefix.dynastate.$name" -> setting }
+    val ours =
+      Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0", "sidecars" -> "1")
+    Map(s"$Prefix.providerClass" -> ProviderClass, Format -> "2") ++ ours.map { case (name, setting) =>
+      s"$Prefix.dynastate.$name" -> setting
+    }
   }
 
   /** What a provider makes of conf. */
@@ -127,7 +145,8 @@ object World {
   def get(store: ReadStateStore, id: Long): Option[Long] = Option(store.get(key(id), Family)).map(_.getLong(0))
 
   /** The values of a key, of a store with lists; Nil: there is no such row. */
-  def values(store: ReadStateStore, id: Long): List[Long] = store.valuesIterator(key(id), Family).map(_.getLong(0)).toList
+  def values(store: ReadStateStore, id: Long): List[Long] =
+    store.valuesIterator(key(id), Family).map(_.getLong(0)).toList
 
   def put(store: StateStore, id: Long, count: Long): Unit = store.put(key(id), value(count), Family)
 
@@ -135,7 +154,10 @@ object World {
   def idOf(store: StateStore): Option[String] = store.getStateStoreCheckpointInfo().stateStoreCkptId
 
   /** Change a version, and commit; the new version's checkpoint id. */
-  def write(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(change: StateStore => Unit): Option[String] = {
+  def write(
+      provider: StateStoreProvider,
+      version: Long,
+      checkpointId: Option[String] = None)(change: StateStore => Unit): Option[String] = {
     val store = provider.getStore(version, checkpointId)
     change(store)
     Checks.same(store.commit(), version + 1, "version that commit answered")
@@ -143,7 +165,10 @@ object World {
   }
 
   /** Put rows at a version, and commit. */
-  def commit(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(changes: (Long, Long)*): Option[String] =
+  def commit(
+      provider: StateStoreProvider,
+      version: Long,
+      checkpointId: Option[String] = None)(changes: (Long, Long)*): Option[String] =
     write(provider, version, checkpointId)(store => changes.foreach { case (id, count) => put(store, id, count) })
 
   /** As many rows, each with its number as its count. */

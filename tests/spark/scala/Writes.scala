@@ -14,13 +14,15 @@ object Writes {
 
   /** A value replaces those before it. */
   case object Puts extends Writes {
-    override def write(store: StateStore, id: Long, count: Long, note: String): Unit = store.put(key(id), value(count, note), Family)
+    override def write(store: StateStore, id: Long, count: Long, note: String): Unit =
+      store.put(key(id), value(count, note), Family)
     override def after(values: List[Long], count: Long): List[Long] = List(count)
   }
 
   /** A value is appended to those before it. */
   case object Appends extends Writes {
-    override def write(store: StateStore, id: Long, count: Long, note: String): Unit = store.merge(key(id), value(count, note), Family)
+    override def write(store: StateStore, id: Long, count: Long, note: String): Unit =
+      store.merge(key(id), value(count, note), Family)
     override def after(values: List[Long], count: Long): List[Long] = values :+ count
   }
 }

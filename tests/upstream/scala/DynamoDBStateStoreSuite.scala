@@ -12,7 +12,9 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 
-/** Spark's contract of a state store provider. All that is ours is how a provider is made, and how its rows are read. */
+/**
+ * Spark's contract of a state store provider. All that is ours is how a provider is made, and how its rows are read.
+ */
 class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProvider] {
   import StateStoreTestsHelper.{keyRowToData, newDir, valueRowToData}
 
@@ -34,7 +36,8 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
   }
 
   private def defaultConf: SQLConf = getDefaultSQLConf(
-    SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT.defaultValue.get, SQLConf.MAX_BATCHES_TO_RETAIN_IN_MEMORY.defaultValue.get)
+    SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT.defaultValue.get,
+    SQLConf.MAX_BATCHES_TO_RETAIN_IN_MEMORY.defaultValue.get)
 
   private def anyStore: StateStoreId = StateStoreId(newDir(), Random.nextInt(), 0)
 
@@ -55,14 +58,17 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
   override def newStoreProviderNoInit(): DynamoDBStateStoreProvider = new DynamoDBStateStoreProvider
   override def newStoreProvider(): DynamoDBStateStoreProvider = provider(anyStore)
   override def newStoreProvider(id: StateStoreId): DynamoDBStateStoreProvider = provider(id)
-  override def newStoreProvider(id: StateStoreId, families: Boolean): DynamoDBStateStoreProvider = provider(id, families)
+  override def newStoreProvider(id: StateStoreId, families: Boolean): DynamoDBStateStoreProvider =
+    provider(id, families)
   override def newStoreProvider(families: Boolean): DynamoDBStateStoreProvider = provider(anyStore, families)
   override def newStoreProvider(id: StateStoreId, hadoopConf: Configuration): DynamoDBStateStoreProvider =
     provider(id, hadoopConf = hadoopConf)
   override def newStoreProvider(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): DynamoDBStateStoreProvider =
     provider(anyStore, conf = getDefaultSQLConf(minDeltasForSnapshot, numOfVersToRetainInMemory))
   override def newStoreProvider(
-      keys: StructType, encoder: KeyStateEncoderSpec, families: Boolean): DynamoDBStateStoreProvider =
+      keys: StructType,
+      encoder: KeyStateEncoderSpec,
+      families: Boolean): DynamoDBStateStoreProvider =
     provider(anyStore, families, keys, encoder)
   override def newStoreProviderWithClonedConf(id: StateStoreId): DynamoDBStateStoreProvider =
     provider(id, conf = defaultConf.clone())
@@ -75,11 +81,14 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
     val reader = provider(of.stateStoreId, families)
     def rows(version: Int): Set[((String, Int), Int)] = {
       val store = reader.getReadStore(version, None)
-      try store.iterator().map(row => keyRowToData(row.key) -> valueRowToData(row.value)).toSet finally store.abort()
+      try store.iterator().map(row => keyRowToData(row.key) -> valueRowToData(row.value)).toSet
+      finally store.abort()
     }
     try {
       if (version >= 0) rows(version)
-      else Iterator.range(VersionsMax, -1, -1).map(version => Try(rows(version))).collectFirst { case found if found.isSuccess => found.get }.get
+      else Iterator.range(VersionsMax, -1, -1).map(version => Try(rows(version))).collectFirst {
+        case found if found.isSuccess => found.get
+      }.get
     } finally reader.close()
   }
 }

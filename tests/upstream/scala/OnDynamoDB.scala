@@ -9,6 +9,7 @@ import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
 trait OnDynamoDB extends QueryTest {
   override def withSQLConf[T](pairs: (String, String)*)(body: => T): T =
     super.withSQLConf(pairs.map { case (name, value) =>
-      name -> (if (value == classOf[RocksDBStateStoreProvider].getName) classOf[DynamoDBStateStoreProvider].getName else value)
+      name -> (if (value == classOf[RocksDBStateStoreProvider].getName) classOf[DynamoDBStateStoreProvider].getName
+               else value)
     }: _*)(body)
 }

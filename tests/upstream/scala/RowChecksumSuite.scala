@@ -7,7 +7,9 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
 
-/** Spark's contract of checksums of rows. There is no file to corrupt: what is in the tables has checksums of its own. */
+/**
+ * Spark's contract of checksums of rows. There is no file to corrupt: what is in the tables has checksums of its own.
+ */
 class RowChecksumSuite extends StateStoreRowChecksumSuite with PrivateMethodTester {
   override protected def createProvider: StateStoreProvider = new DynamoDBStateStoreProvider
 
@@ -22,6 +24,9 @@ class RowChecksumSuite extends StateStoreRowChecksumSuite with PrivateMethodTest
   override protected def corruptRowInFile(provider: StateStoreProvider, version: Long, isSnapshot: Boolean): Unit =
     throw new UnsupportedOperationException
 
-  override protected def getReadVerifier(provider: StateStoreProvider, store: StateStore): Option[KeyValueIntegrityVerifier] =
-    Option(store invokePrivate PrivateMethod[AnyRef](Symbol("rowVerifier"))()).map(_ invokePrivate PrivateMethod[KeyValueIntegrityVerifier](Symbol("verifier"))())
+  override protected def getReadVerifier(
+      provider: StateStoreProvider,
+      store: StateStore): Option[KeyValueIntegrityVerifier] =
+    Option(store invokePrivate PrivateMethod[AnyRef](Symbol("rowVerifier"))()).map(
+      _ invokePrivate PrivateMethod[KeyValueIntegrityVerifier](Symbol("verifier"))())
 }

@@ -12,8 +12,11 @@ final class BasicCases(scene: Scene) extends Cases {
   import scene._
   import Scene.OutOfOrder
 
-  private val BadKey = Seq("STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.KEY_ROW_FORMAT_VALIDATION_FAILURE")
-  private val BadValue = Seq("STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.VALUE_ROW_FORMAT_VALIDATION_FAILURE")
+  private val BadKey =
+    Seq("STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.KEY_ROW_FORMAT_VALIDATION_FAILURE")
+  private val BadValue = Seq(
+    "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE",
+    "CANNOT_LOAD_STATE_STORE.VALUE_ROW_FORMAT_VALIDATION_FAILURE")
 
   testEachWay("get-put-remove-commit-iterate") {
     val store = open(provider, 0)
@@ -54,7 +57,8 @@ final class BasicCases(scene: Scene) extends Cases {
     val words = Seq("", "a", "aa", "a\u0000", "b", "\uffff", "a" * 300, "a" * 5000)
     def scanned(t: Table, word: String) = t.prefixed(v(word)).map(_._1(1).asInstanceOf[Int]).sorted
     def check(t: Table, when: String): Unit = {
-      for (word <- words) same(s"$when, '${word.take(5)}'", scanned(t, word), if (word == "b") Seq(-2, -1, 1, 2) else -2 to 2)
+      for (word <- words)
+        same(s"$when, '${word.take(5)}'", scanned(t, word), if (word == "b") Seq(-2, -1, 1, 2) else -2 to 2)
       same(s"$when, a value", t.prefixed(v("a")).toMap.get(v("a", 2)), Some(v(2)))
       same(s"$when, a word that is not there", scanned(t, "c"), Nil)
     }
@@ -145,16 +149,27 @@ final class BasicCases(scene: Scene) extends Cases {
     store.abort()
     holds("not committed", !store.hasCommitted)()
     same("the base is as it was", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
-    refuses("there is no next version", "CANNOT_LOAD_STATE_STORE")(read(fresh(), 2).get(Rows.row(WordAndNumber, v("a", 0)), "default"))
+    refuses("there is no next version", "CANNOT_LOAD_STATE_STORE")(read(fresh(), 2).get(
+      Rows.row(WordAndNumber, v("a", 0)),
+      "default"))
     write(provider, 1)(_.put(v("c", 0), v(3)))
     same("the next attempt has nothing of it", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("c", 0) -> v(3)))
   }
 
   testEachWay("missing-versions") {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
-    def opening(version: Long) = () => provider.getStore(version, if (subject.ids && version > 0) idOf(2) else None).abort()
-    refuses("a negative version", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(opening(-1)())
-    refuses("a negative version to read", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(provider.getReadStore(-1, None))
+    def opening(version: Long) = () =>
+      provider.getStore(
+        version,
+        if (subject.ids &&
+          version > 0) idOf(2)
+        else None).abort()
+    refuses("a negative version", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(
+      opening(-1)())
+    refuses(
+      "a negative version to read",
+      "UNEXPECTED_STATE_STORE_VERSION",
+      "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(provider.getReadStore(-1, None))
     refuses("a version to come", "CANNOT_LOAD_STATE_STORE")(opening(3)())
     refuses("a version far away", "CANNOT_LOAD_STATE_STORE")(opening(30)())
     same("it is of use afterwards", rowsAt(provider, 2), Seq(v("a", 0) -> v(0), v("a", 1) -> v(1)))
@@ -182,7 +197,8 @@ final class BasicCases(scene: Scene) extends Cases {
     val store = open(provider, 1)
     for (number <- 1 to 5000) table(store).put(v("a", number), v(number))
     commit(store)
-    holds("it grows with the rows", store.metrics.memoryUsedBytes > empty)(s"$empty bytes, then ${store.metrics.memoryUsedBytes}")
+    holds("it grows with the rows", store.metrics.memoryUsedBytes > empty)(
+      s"$empty bytes, then ${store.metrics.memoryUsedBytes}")
   }
 
   testBothWays("nulls-are-refused") {
@@ -320,7 +336,10 @@ final class BasicCases(scene: Scene) extends Cases {
       same("own", t.has(v("c", 0)), true)
       same("absent", t.has(v("d", 0)), false)
       allows("many at once") {
-        same("in the order of the keys", t.getAll(v("d", 0), v("c", 0), v("b", 0), v("a", 0), v("c", 0)), Seq(null, v(3), null, v(1), v(3)))
+        same(
+          "in the order of the keys",
+          t.getAll(v("d", 0), v("c", 0), v("b", 0), v("a", 0), v("c", 0)),
+          Seq(null, v(3), null, v(1), v(3)))
         same("of no keys", t.getAll(), Nil)
       }
     }
@@ -367,7 +386,10 @@ final class BasicCases(scene: Scene) extends Cases {
     val shape = Plain.copy(value = OneString)
     val random = new scala.util.Random(7)
     // The first cannot be compressed, the second can.
-    val large = Seq(v("a", 1) -> v(random.alphanumeric.take(3 << 20).mkString), v("b", 2) -> v("b" * (6 << 20)), v("c", 3) -> v("c"))
+    val large = Seq(
+      v("a", 1) -> v(random.alphanumeric.take(3 << 20).mkString),
+      v("b", 2) -> v("b" * (6 << 20)),
+      v("c", 3) -> v("c"))
     val provider = fresh(shape)
     write(provider, 0, shape)(t => large.foreach { case (key, value) => t.put(key, value) })
     holds("in memory", rowsAt(provider, 1, shape) == large)()
@@ -387,7 +409,8 @@ final class BasicCases(scene: Scene) extends Cases {
     for (turn <- 1 to 3; number <- 1 to 20000) {
       if ((number + turn) % 5 == 0) t.remove(v("a", number)) else t.put(v("a", number), value(number, turn))
     }
-    val expected = (1 to 20000).collect { case number if (number + 3) % 5 != 0 => v("a", number) -> value(number, 3) }.toMap
+    val expected =
+      (1 to 20000).collect { case number if (number + 3) % 5 != 0 => v("a", number) -> value(number, 3) }.toMap
     holds("before commit", t.rows.toMap == expected)()
     commit(store)
     same("keys", store.metrics.numKeys, expected.size.toLong)

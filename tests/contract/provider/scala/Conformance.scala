@@ -9,16 +9,23 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.ObjectMapper
 import io.dynastate.compat.Absent
 
-/** One requirement of state stores. `needs`: a provider without these must refuse. `appends`: puts are made by appends to lists. */
+/**
+ * One requirement of state stores. `needs`: a provider without these must refuse. `appends`: puts are made by appends
+ * to lists.
+ */
 final case class Case(name: String, needs: Set[Need], play: () => Unit, appends: Boolean = false)
 
-/** A file of cases, to be played on one scene. `test_conformance.py` reads their names from the source, so they are literals. */
+/**
+ * A file of cases, to be played on one scene. `test_conformance.py` reads their names from the source, so they are
+ * literals.
+ */
 abstract class Cases {
   private val registered = mutable.ListBuffer.empty[Case]
 
   def all: Seq[Case] = registered.toList
 
-  protected def test(name: String, needs: Need*)(play: => Unit): Unit = registered += Case(name, needs.toSet, () => play)
+  protected def test(name: String, needs: Need*)(play: => Unit): Unit =
+    registered += Case(name, needs.toSet, () => play)
 
   /** The case, with puts, and with appends in their place. */
   protected def testWithAppends(name: String, needs: Need*)(play: => Unit): Unit = {
@@ -57,7 +64,12 @@ object Cases {
  */
 object Conformance {
   private def casesOn(scene: Scene): Seq[Case] =
-    Seq(new BasicCases(scene), new FamilyCases(scene), new ScanCases(scene), new ListCases(scene), new VersionCases(scene),
+    Seq(
+      new BasicCases(scene),
+      new FamilyCases(scene),
+      new ScanCases(scene),
+      new ListCases(scene),
+      new VersionCases(scene),
       new LifeCycleCases(scene)).flatMap(_.all)
 
   def main(args: Array[String]): Unit = {
@@ -94,7 +106,8 @@ object Conformance {
 
   private def outcome(subject: Subject, each: Case, folder: Path): String = {
     val own = subject.copy(ids = subject.ids || each.needs(Need.Ids))
-    val scene = new Scene(own, folder.toUri.toString.stripSuffix("/"), families = each.needs(Need.Families), each.appends)
+    val scene =
+      new Scene(own, folder.toUri.toString.stripSuffix("/"), families = each.needs(Need.Families), each.appends)
     val refusals = each.needs.flatMap(Differences.refusal(subject, _))
     val raised =
       try { casesOn(scene).find(_.name == each.name).get.play(); None }
@@ -105,8 +118,10 @@ object Conformance {
       case (_, Some(absent: Absent)) if scene.failures.isEmpty => s"absent: ${absent.getMessage}"
       case (Some(expected), _) => s"unsupported: ${expected.reason}"
       case _ if refusals.nonEmpty =>
-        s"FAIL: it should have refused with ${refusals.map(_.condition).mkString(" or ")}; ${raised.map(Scene.told).getOrElse("it did not refuse")}"
-      case _ => judged(subject, each, scene.failures ++ raised.map(e => Failure(s"raises ${Scene.names(e).head}", traced(e))))
+        s"FAIL: it should have refused with ${refusals.map(_.condition).mkString(" or ")}; " +
+          s"${raised.map(Scene.told).getOrElse("it did not refuse")}"
+      case _ =>
+        judged(subject, each, scene.failures ++ raised.map(e => Failure(s"raises ${Scene.names(e).head}", traced(e))))
     }
   }
 
@@ -114,8 +129,10 @@ object Conformance {
     val found = failures.map(_.label).toSet
     Differences.of(subject, each.name) match {
       case None if found.isEmpty => "ok"
-      case Some(difference) if difference.labels == found => s"differs: ${difference.reason} [${found.toSeq.sorted.mkString("; ")}]"
-      case Some(difference) if found.isEmpty => s"FAIL: the table of differences is out of date, it says: ${difference.labels.mkString("; ")}"
+      case Some(difference) if difference.labels == found =>
+        s"differs: ${difference.reason} [${found.toSeq.sorted.mkString("; ")}]"
+      case Some(difference) if found.isEmpty =>
+        s"FAIL: the table of differences is out of date, it says: ${difference.labels.mkString("; ")}"
       case _ => s"FAIL: ${failures.map(failure => s"${failure.label}: ${failure.message}").mkString(" | ")}"
     }
   }

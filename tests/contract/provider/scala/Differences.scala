@@ -9,8 +9,8 @@ final case class Difference(reason: String, labels: Set[String])
 final case class Refusal(condition: String, reason: String)
 
 /**
- * Differences between providers and the cases. The cases expect what Spark's operators rely on, and otherwise the more lenient behaviour.
- * An entry that is not true is a failure. Ours have no entry.
+ * Differences between providers and the cases. The cases expect what Spark's operators rely on, and otherwise the more
+ * lenient behaviour. An entry that is not true is a failure. Ours have no entry.
  */
 object Differences {
   private val OneAtATime = "one store at a time: it waits for the one that is open"
@@ -20,7 +20,9 @@ object Differences {
   private val CannotCommit = "raises CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT"
 
   private val refusals: Map[(String, Need), Refusal] = Map(
-    ("hdfs", Need.Families) -> Refusal("UNSUPPORTED_FEATURE.STATE_STORE_MULTIPLE_COLUMN_FAMILIES", "it has no column families"),
+    ("hdfs", Need.Families) -> Refusal(
+      "UNSUPPORTED_FEATURE.STATE_STORE_MULTIPLE_COLUMN_FAMILIES",
+      "it has no column families"),
     ("hdfs", Need.Ids) -> Refusal("STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED", "it has no checkpoint ids"))
 
   private val ofHdfs: Map[String, Difference] = Map(
@@ -31,12 +33,18 @@ object Differences {
       "a version in memory is not compared with the files that another executor has replaced since",
       Set("the first reads what the second committed")),
     "twins-on-two-executors" -> Difference(
-      "a version in memory is not compared with the files that another executor has replaced since", Set("by the other too")),
+      "a version in memory is not compared with the files that another executor has replaced since",
+      Set("by the other too")),
     "checkpoint-info-before-commit" -> Difference("it has no ids, and answers at any time", Set("before commit")),
-    "upgraded-at-another-version" -> Difference("it opens the version again, and does not look at what was read", Set("it is not what was read")),
-    "change-feed" -> Difference("wrong versions are an AssertionError", Set("from version 0", "the end before the start")),
+    "upgraded-at-another-version" -> Difference(
+      "it opens the version again, and does not look at what was read",
+      Set("it is not what was read")),
+    "change-feed" -> Difference(
+      "wrong versions are an AssertionError",
+      Set("from version 0", "the end before the start")),
     "an-empty-store-above-the-last-version" -> Difference(
-      "only RocksDB's has offline repartition, the only use of it", Set("raises STATE_STORE_UNSUPPORTED_OPERATION")))
+      "only RocksDB's has offline repartition, the only use of it",
+      Set("raises STATE_STORE_UNSUPPORTED_OPERATION")))
 
   private val ofRocksDB: Map[String, Difference] = Map(
     "a-reader-beside-a-writer" -> Difference(OneAtATime, Set(Unreleased)),
@@ -44,18 +52,28 @@ object Differences {
     "stores-side-by-side" -> Difference(OneAtATime, Set(Unreleased)),
     "a-zombie-commits-last" -> Difference(OneAtATime, Set(Unreleased)),
     "unreleased-stores" -> Difference(OneAtATime, Set(Unreleased)),
-    "reads-after-commit" -> Difference("after commit the database belongs to the next store", Set("get", "iterate", "exists")),
-    "abort-more-than-once" -> Difference("abort after commit is out of order; Spark never does it", Set("abort after commit")),
+    "reads-after-commit" -> Difference(
+      "after commit the database belongs to the next store",
+      Set("get", "iterate", "exists")),
+    "abort-more-than-once" -> Difference(
+      "abort after commit is out of order; Spark never does it",
+      Set("abort after commit")),
     "metrics-at-any-time" -> Difference("metrics are those of a commit", Set("before commit")),
     "removal-of-a-family-is-aborted" -> Difference(
-      "in checkpoint format v1 the snapshot that the first attempt had to write is read, not the changelog of its retry",
+      "in checkpoint format v1 the snapshot that the first attempt had to write is read, not the changelog of its " +
+        "retry",
       Set("after the retry")),
-    "a-family-made-again-with-other-keys" -> Difference("encoders are cached by the family's name", Set("raises AssertionError")),
+    "a-family-made-again-with-other-keys" -> Difference(
+      "encoders are cached by the family's name",
+      Set("raises AssertionError")),
     "values-of-an-earlier-schema" -> Difference(
-      "it fails to read them here, and reads them in queries; the cause is not known", Set("raises EOFException")),
+      "it fails to read them here, and reads them in queries; the cause is not known",
+      Set("raises EOFException")),
     "removal-of-a-range" -> Difference("keys removed by range are not counted, as nothing reads them", Set("keys")),
     "removal-of-a-range-the-wrong-way-round" -> Difference("RocksDB calls it an error", Set("it holds no rows")),
-    "lists-iterated-side-by-side" -> Difference("iterators of a family share the row of their key", Set("keys and values")),
+    "lists-iterated-side-by-side" -> Difference(
+      "iterators of a family share the row of their key",
+      Set("keys and values")),
     "empty-lists" -> Difference(
       "an empty list is a key like others; list state refuses to put one",
       Set("it is no key", "it is no key any more", "keys")),
@@ -63,14 +81,20 @@ object Differences {
       "a version that is loaded is not compared with the files that another executor has replaced since",
       Set("the first reads what the second committed")),
     "twins-on-two-executors" -> Difference(
-      "a version that is loaded is not compared with the files that another executor has replaced since", Set("by the other too")),
+      "a version that is loaded is not compared with the files that another executor has replaced since",
+      Set("by the other too")),
     "from-v1-to-v2" -> Difference(
       "a version that was opened by its number is read, but cannot be committed on: None.get",
       Set("raises CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT")),
     "from-v2-to-v1" -> Difference(
-      "file names hold the ids", Set("raises CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE")),
-    "from-v2-to-v1-with-appends" -> Difference("file names hold the ids", Set("raises CANNOT_LOAD_STATE_STORE.UNCATEGORIZED")),
-    "change-feed" -> Difference("wrong versions are an AssertionError", Set("from version 0", "the end before the start")))
+      "file names hold the ids",
+      Set("raises CANNOT_LOAD_STATE_STORE.CANNOT_READ_STREAMING_STATE_FILE")),
+    "from-v2-to-v1-with-appends" -> Difference(
+      "file names hold the ids",
+      Set("raises CANNOT_LOAD_STATE_STORE.UNCATEGORIZED")),
+    "change-feed" -> Difference(
+      "wrong versions are an AssertionError",
+      Set("from version 0", "the end before the start")))
 
   private val known = Map("hdfs" -> ofHdfs, "rocksdb" -> ofRocksDB)
 
@@ -78,18 +102,24 @@ object Differences {
   private val ofOlder: Map[(String, String), Map[String, Option[Difference]]] = Map(
     ("4.0", "rocksdb") -> Map(
       "a-reader-beside-a-writer" -> Some(Difference(Shared, Set("the reader sees nothing of it", "nor after commit"))),
-      "a-reader-beside-a-writer-in-families" -> Some(Difference(Shared, Set("the reader sees nothing of it", "nor after commit"))),
+      "a-reader-beside-a-writer-in-families" -> Some(Difference(
+        Shared,
+        Set("the reader sees nothing of it", "nor after commit"))),
       "stores-side-by-side" -> Some(Difference(Shared, Set("readers", "readers after a commit", CannotCommit))),
       "a-zombie-commits-last" -> Some(Difference(Shared, Set(CannotCommit))),
       "unreleased-stores" -> None,
       "lists-iterated-side-by-side" -> None,
       "reads-after-commit" -> None,
       "metrics-at-any-time" -> None,
-      "internal-families-are-not-counted" -> Some(Difference("those of before are counted", Set("by another instance")))),
+      "internal-families-are-not-counted" -> Some(Difference(
+        "those of before are counted",
+        Set("by another instance")))),
     ("4.1", "rocksdb") -> Map(
       "lists-iterated-side-by-side" -> None,
       "empty-lists" -> Some(Difference("no list may be empty", Set("raises NegativeArraySizeException"))),
-      "upgraded-by-another-instance" -> Some(Difference("the instance that read must write", Set("raises CANNOT_LOAD_STATE_STORE.UNCATEGORIZED")))))
+      "upgraded-by-another-instance" -> Some(Difference(
+        "the instance that read must write",
+        Set("raises CANNOT_LOAD_STATE_STORE.UNCATEGORIZED")))))
 
   private val minor = SPARK_VERSION.split('.').take(2).mkString(".")
 
@@ -97,7 +127,9 @@ object Differences {
   def of(subject: Subject, name: String): Option[Difference] = {
     val older = ofOlder.getOrElse((minor, subject.kind), Map.empty)
     val newest = known.getOrElse(subject.kind, Map.empty)
-    val entry = Seq(name, name.stripSuffix(Cases.WithAppends)).find(each => older.contains(each) || newest.contains(each))
+    val entry = Seq(name, name.stripSuffix(Cases.WithAppends)).find(each =>
+      older.contains(each) ||
+        newest.contains(each))
     entry.flatMap(each => older.getOrElse(each, newest.get(each)))
   }
 

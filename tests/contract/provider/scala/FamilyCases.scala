@@ -41,9 +41,13 @@ final class FamilyCases(scene: Scene) extends Cases {
     /** A provider of the run in which a schema is the newest, and its families with single values and with lists. */
     def of(newest: Int): (StateStoreProvider, Shape, Shape) = {
       val known = new TestStateSchemaProvider
-      for (shape <- Seq(A, B, Plain); id <- 0 to newest) known.captureSchema(shape.name, shape.key, schemas(id), 0, id.toShort)
+      for (shape <- Seq(A, B, Plain); id <- 0 to newest)
+        known.captureSchema(shape.name, shape.key, schemas(id), 0, id.toShort)
       val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
-      (fresh(conf = conf, schemas = Some(known)), A.copy(value = schemas(newest)), B.copy(value = schemas(newest)).lists)
+      (
+        fresh(conf = conf, schemas = Some(known)),
+        A.copy(value = schemas(newest)),
+        B.copy(value = schemas(newest)).lists)
     }
     val (first, a0, b0) = of(0)
     val begun = open(first, 0)
@@ -55,12 +59,18 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("a value of the first", table(wider, a1).get(v("k", 0)), v(null, 0L))
     table(wider, a1).put(v("k", 1), v("new", 1L << 40))
     table(wider, b1).merge(v("k", 0), v("new", 2L))
-    same("both", table(wider, a1).sorted, Seq(v("k", 0) -> v(null, 0L), v("k", 1) -> v("new", 1L << 40), v("k", 2) -> v(null, 2L)))
+    same(
+      "both",
+      table(wider, a1).sorted,
+      Seq(v("k", 0) -> v(null, 0L), v("k", 1) -> v("new", 1L << 40), v("k", 2) -> v(null, 2L)))
     same("a list of both", table(wider, b1).list(v("k", 0)), Seq(v(null, 1L), v(null, null), v("new", 2L)))
     commit(wider)
     val (third, a2, b2) = of(2)
     val dropped = open(third, 2)
-    same("all three", table(dropped, a2).sorted, Seq(v("k", 0) -> v(0.0), v("k", 1) -> v((1L << 40).toDouble), v("k", 2) -> v(2.0)))
+    same(
+      "all three",
+      table(dropped, a2).sorted,
+      Seq(v("k", 0) -> v(0.0), v("k", 1) -> v((1L << 40).toDouble), v("k", 2) -> v(2.0)))
     same("values of lists", table(dropped, b2).allValues.map(_._2), Seq(v(1.0), v(null), v(2.0)))
     table(dropped, a2).put(v("k", 2), v(0.5))
     table(dropped, a2).remove(v("k", 1))
@@ -84,12 +94,19 @@ final class FamilyCases(scene: Scene) extends Cases {
     for (name <- Seq("", " ", " a", "a ", "default")) {
       refuses(s"made as '$name'", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME")(
         store.createColFamilyIfAbsent(name, A.key, A.value, A.spec))
-      refuses(s"removed as '$name'", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME")(store.removeColFamilyIfExists(name))
+      refuses(s"removed as '$name'", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME")(
+        store.removeColFamilyIfExists(name))
     }
     refuses("made as '$a'", "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS")(
       store.createColFamilyIfAbsent("$a", A.key, A.value, A.spec))
-    allows("made as '$a' by Spark itself")(store.createColFamilyIfAbsent("$a", A.key, A.value, A.spec, isInternal = true))
-    for (name <- Seq("a.b", "a b", "ü", "a$", "x" * 200)) allows(s"made as '$name'")(store.createColFamilyIfAbsent(name, A.key, A.value, A.spec))
+    allows("made as '$a' by Spark itself")(store.createColFamilyIfAbsent(
+      "$a",
+      A.key,
+      A.value,
+      A.spec,
+      isInternal = true))
+    for (name <- Seq("a.b", "a b", "ü", "a$", "x" * 200))
+      allows(s"made as '$name'")(store.createColFamilyIfAbsent(name, A.key, A.value, A.spec))
     store.abort()
   }
 

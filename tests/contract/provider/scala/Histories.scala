@@ -17,8 +17,9 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * Plays random histories of the provider, each from a seed of its own: `Histories root=URI seeds=SEED,SEED NAME=VALUE…`. Prints a line
- * for each, `ok` or `failed`, its seed, what happened. At the first failure it ends, after the last steps and the error.
+ * Plays random histories of the provider, each from a seed of its own: `Histories root=URI seeds=SEED,SEED
+ * NAME=VALUE…`. Prints a line for each, `ok` or `failed`, its seed, what happened. At the first failure it ends, after
+ * the last steps and the error.
  */
 object Histories {
   private val StepsShown = 40
@@ -32,12 +33,13 @@ object Histories {
         history.play()
         println(s"ok\t$seed\t${history.summary}")
         false
-      } catch { case e: Throwable =>
-        println(s"failed\t$seed\t${history.summary}\t${Scene.told(e)}")
-        // One that is played alone shows all of its steps.
-        println(history.journal(if (seeds.length == 1) Int.MaxValue else StepsShown).mkString("\n"))
-        e.printStackTrace(System.out)
-        true
+      } catch {
+        case e: Throwable =>
+          println(s"failed\t$seed\t${history.summary}\t${Scene.told(e)}")
+          // One that is played alone shows all of its steps.
+          println(history.journal(if (seeds.length == 1) Int.MaxValue else StepsShown).mkString("\n"))
+          e.printStackTrace(System.out)
+          true
       }
     }.contains(true)
     System.exit(if (failed) 1 else 0)
@@ -63,11 +65,12 @@ object Tier {
 }
 
 /**
- * Several stores in one executor or two, beside a plain model of each: tasks that change, read, scan, commit, abort and commit again;
- * maintenance after every step; iterators that stay open; executors that start again; queries that go back. Whatever is read is compared.
+ * Several stores in one executor or two, beside a plain model of each: tasks that change, read, scan, commit, abort and
+ * commit again; maintenance after every step; iterators that stay open; executors that start again; queries that go
+ * back. Whatever is read is compared.
  *
- * One thread takes all steps, and waits for what others do, so that a seed gives the same history again. In some histories it does not
- * wait, or maintenance runs beside it.
+ * One thread takes all steps, and waits for what others do, so that a seed gives the same history again. In some
+ * histories it does not wait, or maintenance runs beside it.
  */
 final class History(seed: Long, conf: Map[String, String], root: String) {
   import History._
@@ -82,7 +85,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   private val disk = Files.createDirectories(folder.resolve("disk"))
   private val families = StoreServer.Families
   /** One family has many rows: pages of it go to the disk, and are evacuated when its rows are replaced. */
-  private val large = pick(families.filter(each => chance.nextInt(3) == 0 || (if (tier.spills) Unordered(each.name) else each.multiple)) :+ families(3): _*)
+  private val large = pick(families.filter(each =>
+    chance.nextInt(3) == 0 ||
+      (if (tier.spills) Unordered(each.name) else each.multiple)) :+ families(3): _*)
   private val fewKeys = pick(40, 120)
   private val (manyKeys, textBytes) = if (tier.spills) (pick(1200, 2000), 1600) else (pick(200, 500), pick(300, 600))
   private val failsAt = if (tier == Tier.FailingDisk) Steps / 4 + chance.nextInt(Steps / 2) else -1
@@ -97,14 +102,16 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       "spark.sql.streaming.maxBatchesToRetainInMemory" -> pick("1", "2", "3"),
       "spark.sql.streaming.minBatchesToRetain" -> Retained.toString)
   /** Whether the engine makes a snapshot of each version that is offered and has changes. */
-  private val isAlwaysDue = confOfHistory(s"$Conf.minDeltasForSnapshot") == "1" && confOfHistory(s"$Conf.dynastate.snapshotThreshold") == "0"
+  private val isAlwaysDue = confOfHistory(s"$Conf.minDeltasForSnapshot") == "1" &&
+    confOfHistory(s"$Conf.dynastate.snapshotThreshold") == "0"
   private val log = mutable.ListBuffer.empty[String]
   private val counts = mutable.TreeMap.empty[String, Int]
   private var numbers, iteratorsBegun = 0L
 
   def summary: String = {
     val counted = counts.map { case (what, count) => s"$what=$count" }.mkString(" ")
-    s"tier=$tier format=$format waits=$waits loadsBeside=$loadsBeside large=${large.name} keys=$fewKeys/$manyKeys bytes=$textBytes $counted"
+    s"tier=$tier format=$format waits=$waits loadsBeside=$loadsBeside large=${large.name} keys=$fewKeys/$manyKeys " +
+      s"bytes=$textBytes $counted"
   }
 
   def journal(steps: Int): Seq[String] = log.takeRight(steps).toSeq
@@ -135,7 +142,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     }
   }
 
-  /** A snapshot that is refused leaves no other trace: every read is right, and a check that needs one checks nothing. */
+  /**
+   * A snapshot that is refused leaves no other trace: every read is right, and a check that needs one checks nothing.
+   */
   private def requireMaintained(): Unit = {
     val failures = ProviderInternals.takeFailures()
     require(failures.isEmpty, failures.mkString("; "))
@@ -173,7 +182,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   /** The number that was stored in a row. */
   private def numberOf(row: org.apache.spark.sql.catalyst.expressions.UnsafeRow): Long = {
     val number = row.getLong(0)
-    require(row.getUTF8String(1) == text(number), s"a broken text of $number: ${Scene.cut(row.getUTF8String(1).toString, 80)}")
+    require(
+      row.getUTF8String(1) == text(number),
+      s"a broken text of $number: ${Scene.cut(row.getUTF8String(1).toString, 80)}")
     number
   }
 
@@ -199,7 +210,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
     def fill(): Unit = {
       begin()
-      families.foreach(family => (0 until keysOf(family)).foreach(key => if (chance.nextInt(8) > 0) task.change(family, key, isAdded = true)))
+      families.foreach(family =>
+        (0 until keysOf(family)).foreach(key => if (chance.nextInt(8) > 0) task.change(family, key, isAdded = true)))
       commit()
     }
 
@@ -238,7 +250,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     }
 
     /** Continue some of the iterators, each by some rows. */
-    def advanceIterators(): Unit = iterators.filterInPlace(each => chance.nextInt(3) > 0 || !each.advance(chance.nextInt(manyKeys / 8)))
+    def advanceIterators(): Unit = iterators.filterInPlace(each =>
+      chance.nextInt(3) > 0 ||
+        !each.advance(chance.nextInt(manyKeys / 8)))
 
     /** Begin to iterate all families of the newest version. */
     def beginIterators(): Unit = {
@@ -258,7 +272,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       allProviders.foreach(each => count("bucketsRead", ProviderInternals.takeCounter(each, "bucketsRead").toInt))
     }
 
-    // ------------------------------------------------------------------------------------------------------------- steps
+    // -------------------------------------------------------------------------------------------------------------
+    // steps
 
     private def begin(on: Int = chance.nextInt(Executors)): Unit = {
       say(s"opens ${newest.version} on $on, numbers from $numbers")
@@ -305,7 +320,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       count("aborts")
     }
 
-    /** The task fails after its commit, or has a twin; the driver takes either, which without ids have the same changes. */
+    /**
+     * The task fails after its commit, or has a twin; the driver takes either, which without ids have the same changes.
+     */
     private def commitTwice(): Unit = {
       finishOld(newest.version + 1)
       val changes = task.changes.toList
@@ -338,7 +355,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       finishOld(newest.version + 1)
       chain :+= committed()
       oldest = math.max(oldest, newest.version - Retained + 1)
-      def read(): Unit = providers.foreach(each => new Task(newest, each.getReadStore(newest.version, newest.id)).readAll())
+      def read(): Unit =
+        providers.foreach(each => new Task(newest, each.getReadStore(newest.version, newest.id)).readAll())
       read()
       if (waits) awaitLoads()
       providers.foreach(ProviderInternals.takeMaintained)
@@ -389,12 +407,13 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
     /** Finish the iterators over versions that may be cleaned up after the commit of another. */
     private def finishOld(version: Long): Unit =
-      iterators.filterInPlace(each => each.version > version - Retained || !{ each.finish(); true })
+      iterators.filterInPlace(each => each.version > version - Retained || ! { each.finish(); true })
 
     private def say(what: String): Unit = note(s"store $number $what")
 
     private def provider(): StateStoreProvider = {
-      val provider = Scene.make(id, Shapes.Plain, confOfHistory, run, new Configuration(Hadoop), families = true, multiple = false)
+      val provider =
+        Scene.make(id, Shapes.Plain, confOfHistory, run, new Configuration(Hadoop), families = true, multiple = false)
       allProviders += provider
       val empty = provider.getStore(0, None)
       families.foreach(tableOf(empty, _))
@@ -405,7 +424,13 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
   private def tableOf(store: ReadStateStore, family: Shape): Table = {
     store match {
-      case written: StateStore => written.createColFamilyIfAbsent(family.name, family.key, family.value, family.spec, family.multiple, family.internal)
+      case written: StateStore => written.createColFamilyIfAbsent(
+          family.name,
+          family.key,
+          family.value,
+          family.spec,
+          family.multiple,
+          family.internal)
       case _ =>
     }
     new Table(store, family)
@@ -423,13 +448,20 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     /** One change of any kind, or one that adds a row. */
     def change(family: Shape, key: Int, isAdded: Boolean): Unit = {
       val turn = chance.nextInt(100)
-      val kind = if (isAdded && !family.multiple) Put
+      val kind =
+        if (isAdded && !family.multiple) Put
         else if (turn < 20 && !isAdded) Remove
         else if (!family.multiple) Put
         else if (turn < 80) Merge
         else if (turn < 90) MergeList
         else PutList
-      apply(Change(kind, family, key, Seq.fill(if (kind == Put || kind == Merge) 1 else chance.nextInt(4) + 1)(fresh())))
+      apply(Change(
+        kind,
+        family,
+        key,
+        Seq.fill(if (kind == Put ||
+          kind == Merge) 1
+        else chance.nextInt(4) + 1)(fresh())))
     }
 
     def apply(change: Change): Unit = {
@@ -479,7 +511,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       require(first == expected.headOption, s"get of $key of $family at ${base.version}: $first, expected $expected")
       if (family.multiple) {
         val values = opened.valuesIterator(row, family.name).map(numberOf).toVector
-        require(values == expected, s"the list of $key of ${family.name} at ${base.version}: $values, expected $expected")
+        require(
+          values == expected,
+          s"the list of $key of ${family.name} at ${base.version}: $values, expected $expected")
       }
     }
 
@@ -498,12 +532,15 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
           (if (family.multiple) opened.iteratorWithMultiValues(family.name) else opened.iterator(family.name), rows)
         case Prefix =>
           val prefix = table.prefixRow(keyOf(family, low).take(1))
-          (if (family.multiple) opened.prefixScanWithMultiValues(prefix, family.name) else opened.prefixScan(prefix, family.name),
+          (
+            if (family.multiple) opened.prefixScanWithMultiValues(prefix, family.name)
+            else opened.prefixScan(prefix, family.name),
             rows.filter { case (key, _) => wordOf(key) == wordOf(low) })
         case Range =>
           val ends = Seq(low, high).map(key => Some(table.keyRow(keyOf(family, key))))
           val ordered = Seq(low, high, 0).map(rankOf(family, _))
-          (compat.rangeScan(opened, family.spec, family.value, ends(0), ends(1), family.name),
+          (
+            compat.rangeScan(opened, family.spec, family.value, ends(0), ends(1), family.name),
             rows.filter { case (key, _) => rankOf(family, key) >= ordered(0) && rankOf(family, key) < ordered(1) })
       }
       count(s"$scan")
@@ -520,7 +557,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       val metrics = store.metrics
       val size = state.valuesIterator.map(_.size).sum
       require(metrics.numKeys == size, s"${metrics.numKeys} keys at $version, expected $size")
-      def metric(name: String): Int = metrics.customMetrics.collectFirst { case (metric, value) if metric.name == name => value.toInt }.get
+      def metric(name: String): Int =
+        metrics.customMetrics.collectFirst { case (metric, value) if metric.name == name => value.toInt }.get
       count("pagesSpilled", metric("dynastatePagesSpilled"))
       Commit(version, store.getStateStoreCheckpointInfo().stateStoreCkptId, state)
     }
@@ -528,7 +566,11 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
   /** An iterator, and the values that it has to give; it may stay open while other things happen. */
   private final class OpenIterator(
-      val version: Long, pairs: StateStoreIterator[UnsafeRowPair], family: Shape, what: String, values: Map[Int, Vector[Long]]) {
+      val version: Long,
+      pairs: StateStoreIterator[UnsafeRowPair],
+      family: Shape,
+      what: String,
+      values: Map[Int, Vector[Long]]) {
     private val left = mutable.HashMap.empty[Int, Vector[Long]] ++ values
     private val isOrdered = Ordered(family.name)
     private var lastRank = Double.NegativeInfinity
@@ -552,7 +594,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     private def take(pair: UnsafeRowPair): Unit = {
       val key = numberOfKey(family, pair.key)
       val number = numberOf(pair.value)
-      val expected = left.getOrElse(key, throw new AssertionError(s"$what gave $number of $key, which has no more values of ${values.get(key)}"))
+      val expected = left.getOrElse(
+        key,
+        throw new AssertionError(s"$what gave $number of $key, which has no more values of ${values.get(key)}"))
       require(number == expected.head, s"$what gave $number of $key, expected ${expected.head} of ${values(key)}")
       if (expected.tail.isEmpty || !family.multiple) left -= key else left(key) = expected.tail
       if (isOrdered) {

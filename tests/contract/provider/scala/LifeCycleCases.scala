@@ -29,7 +29,8 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     val reloaded = open(fresh(), 1)
     commit(reloaded)
     same("custom metrics after a load", reloaded.metrics.customMetrics.keySet.diff(supported), Set.empty)
-    holds("none is negative", reloaded.metrics.customMetrics.values.forall(_ >= 0))(s"${reloaded.metrics.customMetrics}")
+    holds("none is negative", reloaded.metrics.customMetrics.values.forall(_ >= 0))(
+      s"${reloaded.metrics.customMetrics}")
   }
 
   test("metrics-at-any-time") {
@@ -43,14 +44,18 @@ final class LifeCycleCases(scene: Scene) extends Cases {
   }
 
   testWithAppends("both-kinds-of-maintenance-at-once") {
-    val conf = Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1", "spark.sql.streaming.minBatchesToRetain" -> "2")
+    val conf =
+      Map("spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1", "spark.sql.streaming.minBatchesToRetain" -> "2")
     val provider = fresh(conf = conf)
     val pool = Executors.newFixedThreadPool(2)
     try {
       val stop = new java.util.concurrent.atomic.AtomicBoolean
       def always(what: () => Unit): Callable[Unit] = () => while (!stop.get) { what(); Thread.sleep(5) }
-      val running = Seq(pool.submit(always(() => provider.doSnapshotMaintenance())), pool.submit(always(() => provider.doCleanupMaintenance())))
-      for (version <- 0 until 12) write(provider, version)(t => for (number <- 1 to 20) t.put(v("a", number), v(version)))
+      val running = Seq(
+        pool.submit(always(() => provider.doSnapshotMaintenance())),
+        pool.submit(always(() => provider.doCleanupMaintenance())))
+      for (version <- 0 until 12)
+        write(provider, version)(t => for (number <- 1 to 20) t.put(v("a", number), v(version)))
       stop.set(true)
       running.foreach(each => allows("neither fails")(each.get(30, TimeUnit.SECONDS)))
     } finally pool.shutdownNow()
@@ -80,14 +85,18 @@ final class LifeCycleCases(scene: Scene) extends Cases {
       }
       provider.doMaintenance()
       if (version % 4 == 0) {
-        holds(s"version ${version + 1}, reloaded", rowsAt(fresh(shape, conf = conf), version + 1, shape).toMap == expected)()
+        holds(
+          s"version ${version + 1}, reloaded",
+          rowsAt(fresh(shape, conf = conf), version + 1, shape).toMap == expected)()
       }
     }
     holds("a snapshot was made after the first", newestSnapshot > 1)(s"the newest is of version $newestSnapshot")
     val again = fresh(shape, conf = conf)
     write(again, 13, shape)(_.put(v("b", 0), v("last")))
     again.doMaintenance()
-    holds("the next version, reloaded", rowsAt(fresh(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
+    holds(
+      "the next version, reloaded",
+      rowsAt(fresh(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
   }
 
   test("maintenance-with-nothing-to-do") {
@@ -149,8 +158,9 @@ final class LifeCycleCases(scene: Scene) extends Cases {
       try {
         val rows = t.rows
         val scanned = (0 until version).flatMap(word => t.prefixed(v(s"w$word")))
-        rows.length == scanned.length && rows.length == 20 * version - 1 && (rows ++ scanned).forall(_._2.head == version) &&
-          t.get(v("w0", 1)) == v(version) && t.get(v(s"w${version - 1}", 20)) == null
+        rows.length == scanned.length && rows.length == 20 * version - 1 &&
+        (rows ++ scanned).forall(_._2.head == version) &&
+        t.get(v("w0", 1)) == v(version) && t.get(v(s"w${version - 1}", 20)) == null
       } finally store.release()
     }
     val newest = new java.util.concurrent.atomic.AtomicInteger(5)
@@ -158,7 +168,8 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     val pool = Executors.newFixedThreadPool(3)
     try {
       val reading = (0 until 3).map { back =>
-        val task: Callable[Seq[Int]] = () => Iterator.continually(newest.get - back).takeWhile(_ => !stop.get).filterNot(isWhole).toList
+        val task: Callable[Seq[Int]] =
+          () => Iterator.continually(newest.get - back).takeWhile(_ => !stop.get).filterNot(isWhole).toList
         pool.submit(task)
       }
       for (version <- 5 until 15) {
@@ -166,7 +177,8 @@ final class LifeCycleCases(scene: Scene) extends Cases {
         newest.set(version + 1)
       }
       stop.set(true)
-      reading.foreach(each => allows("reading")(same("versions that were not whole", each.get(60, TimeUnit.SECONDS), Nil)))
+      reading.foreach(each =>
+        allows("reading")(same("versions that were not whole", each.get(60, TimeUnit.SECONDS), Nil)))
     } finally {
       stop.set(true)
       pool.shutdownNow()

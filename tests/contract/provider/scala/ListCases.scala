@@ -137,32 +137,41 @@ final class ListCases(scene: Scene) extends Cases {
 
   test("all-values-of-all-keys", Families) {
     val lists = Map(v("a", 1) -> Seq(1, 2, 3), v("a", 2) -> Seq(4), v("b", 1) -> Seq(5, 6))
-    write(provider, 0, Lists)(t => lists.foreach { case (key, values) => values.foreach(value => t.merge(key, v(value))) })
+    write(provider, 0, Lists)(t =>
+      lists.foreach { case (key, values) => values.foreach(value => t.merge(key, v(value))) })
     def grouped(pairs: Seq[(Values, Values)]) = pairs.groupMap(_._1)(_._2.head)
     same("reloaded", look(fresh(), 1, Lists)(t => grouped(t.allValues)), lists)
     look(provider, 1, Lists) { t =>
       t.merge(v("a", 2), v(44))
       t.remove(v("b", 1))
       t.putList(v("c", 1), ints(7, 8): _*)
-      same("with own changes", grouped(t.allValues), Map(v("a", 1) -> Seq(1, 2, 3), v("a", 2) -> Seq(4, 44), v("c", 1) -> Seq(7, 8)))
+      same(
+        "with own changes",
+        grouped(t.allValues),
+        Map(v("a", 1) -> Seq(1, 2, 3), v("a", 2) -> Seq(4, 44), v("c", 1) -> Seq(7, 8)))
     }
   }
 
   test("all-values-of-a-prefix", Families) {
     val shape = Prefixed.named("lists").lists
     write(provider, 0, shape) { t =>
-      for (word <- Seq("a", "aa", "b"); number <- 1 to 2; value <- 1 to 3) t.merge(v(word, number), v(number * 10 + value))
+      for (word <- Seq("a", "aa", "b"); number <- 1 to 2; value <- 1 to 3)
+        t.merge(v(word, number), v(number * 10 + value))
     }
     look(fresh(), 1, shape) { t =>
       val found = t.allPrefixed(v("a"))
-      same("each with its values", found.groupMap(_._1)(_._2.head), Map(v("a", 1) -> Seq(11, 12, 13), v("a", 2) -> Seq(21, 22, 23)))
+      same(
+        "each with its values",
+        found.groupMap(_._1)(_._2.head),
+        Map(v("a", 1) -> Seq(11, 12, 13), v("a", 2) -> Seq(21, 22, 23)))
       same("of no key", t.allPrefixed(v("c")), Nil)
     }
   }
 
   test("all-values-of-a-range", Families) {
     val shape = ranged(LongType).named("lists").lists
-    write(provider, 0, shape)(t => for (number <- Seq(3L, -2L, 0L, 5L); value <- 1 to 2) t.merge(v(number, ""), v(value)))
+    write(provider, 0, shape)(t =>
+      for (number <- Seq(3L, -2L, 0L, 5L); value <- 1 to 2) t.merge(v(number, ""), v(value)))
     write(provider, 1, shape) { t =>
       t.merge(v(0L, ""), v(3))
       t.remove(v(3L, ""))
@@ -176,17 +185,22 @@ final class ListCases(scene: Scene) extends Cases {
   test("lists-iterated-side-by-side", Families) {
     val store = open(provider, 0)
     val t = table(store, Prefixed.named("lists").lists)
-    val pairs = for (word <- Seq("a", "b"); number <- 1 to 3; value <- 1 to 2) yield v(word, number) -> v(10 * number + value)
+    val pairs = for (word <- Seq("a", "b"); number <- 1 to 3; value <- 1 to 2)
+      yield v(word, number) -> v(10 * number + value)
     pairs.foreach { case (key, value) => t.merge(key, value) }
     // A pass over all rows for each of them.
     val outer = store.iteratorWithMultiValues(t.shape.name)
-    same("keys and values", outer.map(t.pairOf).map { pair => same("all", t.allValues.size, pairs.size); pair }.toList.sortBy(_.toString), pairs.sortBy(_.toString))
+    same(
+      "keys and values",
+      outer.map(t.pairOf).map { pair => same("all", t.allValues.size, pairs.size); pair }.toList.sortBy(_.toString),
+      pairs.sortBy(_.toString))
     store.abort()
   }
   test("lists-of-keys-with-a-time", Families) {
     // The two families of a join side: values by key and time, and an index by time and key.
     val values = TimeLast.named("keyWithTsToValues").lists
-    val index = TimeFirst.named("tsWithKey").copy(value = schema("nothing" -> NullType), multiple = true, internal = true)
+    val index =
+      TimeFirst.named("tsWithKey").copy(value = schema("nothing" -> NullType), multiple = true, internal = true)
     val store = open(provider, 0)
     val (t, i) = (table(store, values), table(store, index))
     for (time <- Seq(30L, 10L, 20L, 10L); word <- Seq("b", "a")) {
@@ -197,7 +211,9 @@ final class ListCases(scene: Scene) extends Cases {
     same("keys that are not internal", store.metrics.numKeys, 6L)
     val next = open(provider, 1)
     val (t1, i1) = (table(next, values), table(next, index))
-    same("values of a key by time", t1.allPrefixed(v("a")).map { case (key, value) => (key(1), value.head) },
+    same(
+      "values of a key by time",
+      t1.allPrefixed(v("a")).map { case (key, value) => (key(1), value.head) },
       Seq(10L -> 10, 10L -> 10, 20L -> 20, 30L -> 30))
     same("values in an interval", t1.allInRange(Some(v("a", 10L)), Some(v("a", 30L))).map(_._2.head), Seq(10, 10, 20))
     val expired = i1.allInRange(None, Some(v("", 20L)))
@@ -215,7 +231,11 @@ final class ListCases(scene: Scene) extends Cases {
   test("list-calls-on-single-values", Families) {
     val store = open(fresh(), 0)
     val t = table(store, Prefixed.named("single"))
-    val kinds = Seq("IllegalStateException", "IllegalArgumentException", "UnsupportedOperationException", "STATE_STORE_UNSUPPORTED_OPERATION")
+    val kinds = Seq(
+      "IllegalStateException",
+      "IllegalArgumentException",
+      "UnsupportedOperationException",
+      "STATE_STORE_UNSUPPORTED_OPERATION")
     refuses("merge", kinds: _*)(t.merge(Key, v(1)))
     refuses("mergeList", kinds: _*)(t.mergeList(Key, v(1)))
     refuses("valuesIterator", kinds: _*)(t.list(Key))

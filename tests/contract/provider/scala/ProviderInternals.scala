@@ -18,10 +18,12 @@ object ProviderInternals {
 
   /** Of each version in memory the attempt, and that of the same version where its rows are read from DynamoDB. */
   def attempts(provider: StateStoreProvider): Seq[(Attempt, Attempt)] =
-    provider.asInstanceOf[DynamoDBStateStoreProvider].retained.all.map(each => (each.attempt, each.versions.durable(each).attempt))
+    provider.asInstanceOf[DynamoDBStateStoreProvider].retained.all.map(each =>
+      (each.attempt, each.versions.durable(each).attempt))
 
   /** Take the counters of snapshots and clean-up that no commit has reported so far. */
-  def takeMaintained(provider: StateStoreProvider): Map[String, Long] = provider.asInstanceOf[DynamoDBStateStoreProvider].maintained.take()
+  def takeMaintained(provider: StateStoreProvider): Map[String, Long] =
+    provider.asInstanceOf[DynamoDBStateStoreProvider].maintained.take()
 
   /** Take what providers of this process have logged of maintenance that failed; no caller sees it otherwise. */
   def takeFailures(): Seq[String] = Iterator.continually(failures.poll()).takeWhile(_ != null).toList
@@ -31,7 +33,8 @@ object ProviderInternals {
     val appender = new AbstractAppender("failures", null, null, true, Property.EMPTY_ARRAY) {
       override def append(event: LogEvent): Unit = {
         val message = event.getMessage.getFormattedMessage
-        if (event.getLevel == Level.WARN && message.contains("and will be tried again; no state is lost")) found.add(message)
+        if (event.getLevel == Level.WARN && message.contains("and will be tried again; no state is lost"))
+          found.add(message)
       }
     }
     appender.start()
@@ -46,6 +49,7 @@ object ProviderInternals {
   def loadingBeside(rows: Long)(body: => Unit): Unit = {
     val before = VersionLoader.backgroundRowsMin
     VersionLoader.backgroundRowsMin = rows
-    try body finally VersionLoader.backgroundRowsMin = before
+    try body
+    finally VersionLoader.backgroundRowsMin = before
   }
 }

@@ -21,8 +21,8 @@ import org.apache.spark.sql.internal.SQLConf
 final case class Failure(label: String, message: String)
 
 /**
- * The environment of one case: its own checkpoint, and the checks. A check that does not hold is recorded and the case continues, so that
- * a provider's known difference in one of them does not hide the others.
+ * The environment of one case: its own checkpoint, and the checks. A check that does not hold is recorded and the case
+ * continues, so that a provider's known difference in one of them does not hide the others.
  *
  * @param appends whether families of single values are kept as lists, see `AppendingTable`
  */
@@ -36,28 +36,39 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
 
   def failures: Seq[Failure] = noted.toList
 
-  // ---------------------------------------------------------------------------------------------------------- providers
+  // ----------------------------------------------------------------------------------------------------------
+  // providers
 
   /** The first provider. */
   lazy val provider: StateStoreProvider = fresh()
 
   /** A provider as an executor makes it: a new instance, of a new run of the query if none is given. */
   def fresh(
-      shape: Shape = Shapes.Plain, families: Boolean = families, conf: Map[String, String] = Map.empty, ids: Boolean = subject.ids,
-      multiple: Boolean = appends, extra: Map[String, String] = Map.empty, run: String = UUID.randomUUID().toString,
+      shape: Shape = Shapes.Plain,
+      families: Boolean = families,
+      conf: Map[String, String] = Map.empty,
+      ids: Boolean = subject.ids,
+      multiple: Boolean = appends,
+      extra: Map[String, String] = Map.empty,
+      run: String = UUID.randomUUID().toString,
       schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
-    val own = Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
-    val made = Scene.make(storeId, kept(shape), own, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
+    val own =
+      Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
+    val made =
+      Scene.make(storeId, kept(shape), own, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
     providers += made
     made
   }
 
   def storeId: StateStoreId = StateStoreId(root, operatorId = 0, partitionId = 3)
 
-  def close(): Unit = providers.foreach(each => try each.close() catch { case NonFatal(_) => () })
+  def close(): Unit = providers.foreach(each =>
+    try each.close()
+    catch { case NonFatal(_) => () })
 
-  // ------------------------------------------------------------------------------------------------------------- stores
+  // -------------------------------------------------------------------------------------------------------------
+  // stores
 
   /** The id of a version's newest commit, in checkpoint format v2. */
   def idOf(version: Long): Option[String] = if (subject.ids) newestIds.get(version) else None
@@ -76,7 +87,13 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
   def table(store: ReadStateStore, shape: Shape = Shapes.Plain): Table = {
     val made = kept(shape)
     if (made.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
-      store.asInstanceOf[StateStore].createColFamilyIfAbsent(made.name, made.key, made.value, made.spec, made.multiple, made.internal)
+      store.asInstanceOf[StateStore].createColFamilyIfAbsent(
+        made.name,
+        made.key,
+        made.value,
+        made.spec,
+        made.multiple,
+        made.internal)
     }
     known(store, shape)
   }
@@ -97,7 +114,8 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
   /** Read a version, and abort. */
   def look[A](provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain)(at: Table => A): A = {
     val store = open(provider, version)
-    try at(table(store, shape)) finally store.abort()
+    try at(table(store, shape))
+    finally store.abort()
   }
 
   def rowsAt(provider: StateStoreProvider, version: Long, shape: Shape = Shapes.Plain): Seq[(Values, Values)] =
@@ -110,11 +128,14 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
       new World(ours.head, ours(1), Paths.get(URI.create(root))).onTables(storeId, "newest-snapshot").toLong
     } else {
       val listed = Files.list(Paths.get(URI.create(storeId.storeCheckpointLocation().toString)))
-      try listed.iterator.asScala.map(_.getFileName.toString).collect { case Scene.SnapshotFile(version) => version.toLong }.maxOption.getOrElse(0L)
+      try listed.iterator.asScala.map(_.getFileName.toString).collect { case Scene.SnapshotFile(version) =>
+          version.toLong
+        }.maxOption.getOrElse(0L)
       finally listed.close()
     }
 
-  // ------------------------------------------------------------------------------------------------------------- checks
+  // -------------------------------------------------------------------------------------------------------------
+  // checks
 
   def same(label: String, found: Any, expected: Any): Unit =
     holds(label, found == expected)(s"found ${shown(found)}, expected ${shown(expected)}")
@@ -133,7 +154,8 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
       noted += Failure(label, s"it was allowed, and answered ${shown(answer)}")
     } catch {
       case absent: Absent => throw absent
-      case NonFatal(e) => holds(label, Scene.names(e).exists(name => kinds.exists(name.startsWith)))(s"it was refused otherwise: ${Scene.told(e)}")
+      case NonFatal(e) => holds(label, Scene.names(e).exists(name => kinds.exists(name.startsWith)))(
+          s"it was refused otherwise: ${Scene.told(e)}")
     }
 
   /** The body must not fail. */
@@ -153,8 +175,15 @@ object Scene {
 
   /** A provider in a run of a query. `conf` names its class. */
   def make(
-      id: StateStoreId, shape: Shape, conf: Map[String, String], run: String, hadoop: Configuration, families: Boolean, multiple: Boolean,
-      extra: Map[String, String] = Map.empty, schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
+      id: StateStoreId,
+      shape: Shape,
+      conf: Map[String, String],
+      run: String,
+      hadoop: Configuration,
+      families: Boolean,
+      multiple: Boolean,
+      extra: Map[String, String] = Map.empty,
+      schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val session = new SQLConf
     // There is no driver to report a commit to.
     (conf + ("spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")).foreach { case (name, value) =>
@@ -164,7 +193,15 @@ object Scene {
     hadoop.set("sql.streaming.runId", run)
     val made = StateStoreProvider.create(conf("spark.sql.streaming.stateStore.providerClass"))
     made.init(
-      id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop, useMultipleValuesPerKey = multiple, schemas)
+      id,
+      shape.key,
+      shape.value,
+      shape.spec,
+      families,
+      new StateStoreConf(session, extra),
+      hadoop,
+      useMultipleValuesPerKey = multiple,
+      schemas)
     made
   }
 
@@ -172,7 +209,8 @@ object Scene {
   private val Hadoop = new Configuration
 
   /** Errors of a store that was committed or aborted. */
-  val OutOfOrder: Seq[String] = Seq("STATE_STORE_OPERATION_OUT_OF_ORDER", "STATE_STORE_INVALID_STAMP", "IllegalStateException")
+  val OutOfOrder: Seq[String] =
+    Seq("STATE_STORE_OPERATION_OUT_OF_ORDER", "STATE_STORE_INVALID_STAMP", "IllegalStateException")
 
   /** Class names and error conditions of an exception and its causes. */
   def names(e: Throwable): Seq[String] = chain(e).flatMap { each =>
@@ -185,7 +223,10 @@ object Scene {
 
   /** An exception and its causes, on one line. */
   def told(e: Throwable): String =
-    cut(chain(e).map(each => s"${each.getClass.getSimpleName}: ${String.valueOf(each.getMessage).replace('\n', ' ')}").mkString(" <- "), 1000)
+    cut(
+      chain(e).map(each =>
+        s"${each.getClass.getSimpleName}: ${String.valueOf(each.getMessage).replace('\n', ' ')}").mkString(" <- "),
+      1000)
 
   def cut(text: String, length: Int): String = if (text.length <= length) text else text.take(length) + "…"
 

@@ -6,14 +6,21 @@ import io.dynastate.compat
 import io.dynastate.compat._
 
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{BoundReference, InterpretedUnsafeProjection, UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.catalyst.expressions.{
+  BoundReference, InterpretedUnsafeProjection, UnsafeProjection, UnsafeRow
+}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
 /** A column family: its name, its schemas, how its keys are encoded, whether a key has a list of values. */
 final case class Shape(
-    name: String, key: StructType, value: StructType, spec: KeyStateEncoderSpec, multiple: Boolean = false, internal: Boolean = false) {
+    name: String,
+    key: StructType,
+    value: StructType,
+    spec: KeyStateEncoderSpec,
+    multiple: Boolean = false,
+    internal: Boolean = false) {
   def named(other: String): Shape = copy(name = other)
 
   def lists: Shape = copy(multiple = true)
@@ -29,18 +36,23 @@ object Shapes {
   val WordAndTime: StructType = schema("word" -> StringType, "time" -> LongType)
 
   /** The shape of most cases, and of Spark's own suites: (string, int) -> int. */
-  val Plain: Shape = Shape(StateStore.DEFAULT_COL_FAMILY_NAME, WordAndNumber, OneInt, NoPrefixKeyStateEncoderSpec(WordAndNumber))
+  val Plain: Shape =
+    Shape(StateStore.DEFAULT_COL_FAMILY_NAME, WordAndNumber, OneInt, NoPrefixKeyStateEncoderSpec(WordAndNumber))
   val Prefixed: Shape = Plain.copy(spec = PrefixKeyScanStateEncoderSpec(WordAndNumber, 1))
   lazy val TimeFirst: Shape = Plain.copy(key = WordAndTime, spec = timeFirst(WordAndTime))
   lazy val TimeLast: Shape = Plain.copy(key = WordAndTime, spec = timeLast(WordAndTime))
 
-  /** Keys of these columns, c0, c1, …, ordered by all of them, and a string after them that is not part of the order. */
+  /**
+   * Keys of these columns, c0, c1, …, ordered by all of them, and a string after them that is not part of the order.
+   */
   def ranged(types: DataType*): Shape = {
     val key = schema(types.zipWithIndex.map { case (kind, at) => s"c$at" -> kind } :+ ("rest" -> StringType): _*)
     Plain.copy(key = key, spec = RangeKeyScanStateEncoderSpec(key, types.indices))
   }
 
-  def schema(columns: (String, DataType)*): StructType = StructType(columns.map { case (name, kind) => StructField(name, kind) })
+  def schema(columns: (String, DataType)*): StructType = StructType(columns.map { case (name, kind) =>
+    StructField(name, kind)
+  })
 }
 
 /** Rows from plain values, and back. */
@@ -55,8 +67,12 @@ object Rows {
   def row(schema: StructType, values: Values): UnsafeRow = synchronized {
     require(values.length == schema.length, s"$values are not the columns of $schema")
     // Interpreted, to save the Java compiler's time for a hundred schemas.
-    val projection = projections.getOrElseUpdate(schema, InterpretedUnsafeProjection.createProjection(
-      schema.fields.toSeq.zipWithIndex.map { case (field, at) => BoundReference(at, field.dataType, nullable = true) }))
+    val projection = projections.getOrElseUpdate(
+      schema,
+      InterpretedUnsafeProjection.createProjection(
+        schema.fields.toSeq.zipWithIndex.map { case (field, at) =>
+          BoundReference(at, field.dataType, nullable = true)
+        }))
     projection(InternalRow.fromSeq(values.map {
       case text: String => UTF8String.fromString(text)
       case other => other
@@ -79,7 +95,8 @@ class Table(val store: ReadStateStore, val shape: Shape) {
 
   def get(key: Values): Values = values(shape.value, store.get(keyRow(key), shape.name))
 
-  def getAll(keys: Values*): Seq[Values] = store.multiGet(keys.map(keyRow).toArray, shape.name).map(found => values(shape.value, found)).toList
+  def getAll(keys: Values*): Seq[Values] =
+    store.multiGet(keys.map(keyRow).toArray, shape.name).map(found => values(shape.value, found)).toList
 
   def has(key: Values): Boolean = store.keyExists(keyRow(key), shape.name)
 
@@ -91,7 +108,8 @@ class Table(val store: ReadStateStore, val shape: Shape) {
 
   def merge(key: Values, value: Values): Unit = writable.merge(keyRow(key), valueRow(value), shape.name)
 
-  def mergeList(key: Values, all: Values*): Unit = writable.mergeList(keyRow(key), all.map(valueRow).toArray, shape.name)
+  def mergeList(key: Values, all: Values*): Unit =
+    writable.mergeList(keyRow(key), all.map(valueRow).toArray, shape.name)
 
   def remove(key: Values): Unit = writable.remove(keyRow(key), shape.name)
 
@@ -107,7 +125,8 @@ class Table(val store: ReadStateStore, val shape: Shape) {
 
   def prefixed(prefix: Values): Seq[(Values, Values)] = drain(store.prefixScan(prefixRow(prefix), shape.name))
 
-  def allPrefixed(prefix: Values): Seq[(Values, Values)] = drain(store.prefixScanWithMultiValues(prefixRow(prefix), shape.name))
+  def allPrefixed(prefix: Values): Seq[(Values, Values)] =
+    drain(store.prefixScanWithMultiValues(prefixRow(prefix), shape.name))
 
   def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
     drain(scan(from, until))
@@ -116,7 +135,13 @@ class Table(val store: ReadStateStore, val shape: Shape) {
     compat.rangeScan(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name)
 
   def allInRange(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
-    drain(compat.rangeScanWithMultiValues(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name))
+    drain(compat.rangeScanWithMultiValues(
+      store,
+      shape.spec,
+      shape.value,
+      from.map(keyRow),
+      until.map(keyRow),
+      shape.name))
 
   def keyRow(key: Values): UnsafeRow = row(shape.key, key)
 
@@ -135,12 +160,15 @@ class Table(val store: ReadStateStore, val shape: Shape) {
     case _ => StructType(shape.key.take(1))
   }
 
-  private def drain(pairs: StateStoreIterator[UnsafeRowPair]): Seq[(Values, Values)] = try pairs.map(pairOf).toList finally pairs.close()
+  private def drain(pairs: StateStoreIterator[UnsafeRowPair]): Seq[(Values, Values)] =
+    try pairs.map(pairOf).toList
+    finally pairs.close()
 }
 
 /**
- * A family of single values in one of lists, whose `shape` is `appended`: a put appends to the list of the key, and the last value counts. Each
- * has its place in the list, so that whatever is read shows whether values are missing, or come twice.
+ * A family of single values in one of lists, whose `shape` is `appended`: a put appends to the list of the key, and the
+ * last value counts. Each has its place in the list, so that whatever is read shows whether values are missing, or come
+ * twice.
  */
 final class AppendingTable(store: ReadStateStore, shape: Shape) extends Table(store, shape) {
   import Rows.Values
@@ -153,7 +181,8 @@ final class AppendingTable(store: ReadStateStore, shape: Shape) extends Table(st
 
   override def prefixed(prefix: Values): Seq[(Values, Values)] = lastOfEach(allPrefixed(prefix))
 
-  override def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] = lastOfEach(allInRange(from, until))
+  override def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
+    lastOfEach(allInRange(from, until))
 
   /** In the order of the first values. */
   private def lastOfEach(pairs: Seq[(Values, Values)]): Seq[(Values, Values)] = {

@@ -15,13 +15,13 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 
 /**
- * Runs the commands on standard input, one JSON object a line, on a store of ours and on one of RocksDB's. Answers each with one line on
- * standard output: `{"ours": A, "rocksdb": A}` where A is `{"ok": answer}` or `{"error": what}`.
+ * Runs the commands on standard input, one JSON object a line, on a store of ours and on one of RocksDB's. Answers each
+ * with one line on standard output: `{"ours": A, "rocksdb": A}` where A is `{"ok": answer}` or `{"error": what}`.
  *
  * {{{
  * begin root format retain   a checkpoint of its own and fresh providers; format 1 or 2; versions that stay in memory.
- *                            Ends what was begun before. Optional: `only` one of the two kinds of store; `families` false;
- *                            `conf`, an object
+ *                            Ends what was begun before. Optional: `only` one of the two kinds of store;
+ *                            `families` false; `conf`, an object
  * open version ids           a store to write, in place of the one that is open; ids is [ours, rocksdb], or null
  * batch changes              many of put, merge, remove and putList: [operation, family, key, value or values] each
  * dropFamily family
@@ -34,20 +34,21 @@ import org.apache.spark.sql.types._
  * readAfresh version ids     all rows by family, through a new provider; what is open stays open
  * }}}
  *
- * Doubles travel as their bits, and a value as [number, length]: what is stored is a text of that length made of that number,
- * so that values of megabytes cost nothing here. The text of a number below zero cannot be compressed.
+ * Doubles travel as their bits, and a value as [number, length]: what is stored is a text of that length made of that
+ * number, so that values of megabytes cost nothing here. The text of a number below zero cannot be compressed.
  */
 object StoreServer {
   private val Value = Shapes.schema("number" -> LongType, "text" -> StringType)
   private val RangeKey = Shapes.schema("low" -> LongType, "high" -> DoubleType, "name" -> StringType)
+
+  private def timed = if (hasTimes) Seq(Shapes.TimeLast.named("times").lists, Shapes.TimeFirst.named("index")) else Nil
 
   /** One family of each kind of key that this Spark has. */
   val Families: Seq[Shape] = (Seq(
     Shapes.Plain.named("hash"),
     Shapes.Prefixed.named("prefix"),
     Shapes.Plain.copy(name = "range", key = RangeKey, spec = RangeKeyScanStateEncoderSpec(RangeKey, Seq(0, 1))),
-    Shapes.Plain.named("lists").lists) ++ (if (hasTimes) Seq(Shapes.TimeLast.named("times").lists, Shapes.TimeFirst.named("index")) else Nil)
-    ).map(_.copy(value = Value))
+    Shapes.Plain.named("lists").lists) ++ timed).map(_.copy(value = Value))
 
   /** The family of an operator without families. */
   val OneFamily: Shape = Shapes.Plain.copy(value = Value)
@@ -71,7 +72,11 @@ object StoreServer {
           val retain = Map(
             "spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
-          new Side(new Scene(subject, s"${order.get("root").asText}/$kind", families.length > 1), families, retain ++ more, at = if (kind == "dynastate") 0 else 1)
+          new Side(
+            new Scene(subject, s"${order.get("root").asText}/$kind", families.length > 1),
+            families,
+            retain ++ more,
+            at = if (kind == "dynastate") 0 else 1)
         }
       }
       val answers = new JLinkedHashMap[String, Any]
@@ -90,7 +95,8 @@ object StoreServer {
 
     def answer(order: JsonNode): java.util.Map[String, Any] = {
       val answer = new JLinkedHashMap[String, Any]
-      try answer.put("ok", obey(order) match { case () => null; case found => found }) catch { case NonFatal(e) => answer.put("error", Scene.told(e)) }
+      try answer.put("ok", obey(order) match { case () => null; case found => found })
+      catch { case NonFatal(e) => answer.put("error", Scene.told(e)) }
       answer
     }
 
@@ -115,7 +121,8 @@ object StoreServer {
           val prefix = keyOf(table, order.get("prefix"))
           pairs(if (table.shape.multiple) table.allPrefixed(prefix) else table.prefixed(prefix))
         case "range" =>
-          val Seq(from, until) = Seq("from", "until").map(end => Option(order.get(end)).filterNot(_.isNull).map(keyOf(table, _)))
+          val Seq(from, until) =
+            Seq("from", "until").map(end => Option(order.get(end)).filterNot(_.isNull).map(keyOf(table, _)))
           pairs(if (table.shape.multiple) table.allInRange(from, until) else table.range(from, until))
         case "commit" => commit()
         case "abort" => abort()
@@ -139,7 +146,8 @@ object StoreServer {
     private def fresh(run: String = newRun): StateStoreProvider =
       scene.fresh(if (families.length > 1) Shapes.Plain else families.head, conf = conf, run = run)
 
-    private def idOf(order: JsonNode): Option[String] = Option(order.get("ids")).filterNot(_.isNull).map(_.get(at).asText)
+    private def idOf(order: JsonNode): Option[String] =
+      Option(order.get("ids")).filterNot(_.isNull).map(_.get(at).asText)
 
     private def open(version: Long, id: Option[String]): Unit = {
       abort()
@@ -204,7 +212,8 @@ object StoreServer {
     }
   }
 
-  // ------------------------------------------------------------------------------------------------------- JSON and rows
+  // ------------------------------------------------------------------------------------------------------- JSON and
+  // rows
 
   /** A key, or the first columns of one. */
   private def keyOf(table: Table, key: JsonNode): Seq[Any] = key.asScala.map(plain).toSeq.zip(table.shape.key).map {
@@ -216,22 +225,27 @@ object StoreServer {
 
   private def plain(node: JsonNode): Any = if (node.isNull) null else if (node.isTextual) node.asText else node.asLong
 
-  private def valueOf(value: JsonNode): Seq[Any] = Seq(value.get(0).asLong, text(value.get(0).asLong, value.get(1).asInt))
+  private def valueOf(value: JsonNode): Seq[Any] =
+    Seq(value.get(0).asLong, text(value.get(0).asLong, value.get(1).asInt))
 
   private def text(number: Long, length: Int): String =
-    if (number < 0) new Random(number).alphanumeric.take(length).mkString else (s"$number." * (length / 2 + 1)).take(length)
+    if (number < 0) new Random(number).alphanumeric.take(length).mkString
+    else (s"$number." * (length / 2 + 1)).take(length)
 
   private def shownValue(value: Seq[Any]): Any = value match {
     case null => null
     case Seq(number: Long, found: String) =>
-      if (found == text(number, found.length)) listed(Seq(number, found.length)) else s"a broken text of $number: ${Scene.cut(found, 80)}"
+      if (found == text(number, found.length)) listed(Seq(number, found.length))
+      else s"a broken text of $number: ${Scene.cut(found, 80)}"
   }
 
   private def pairs(found: Seq[(Seq[Any], Seq[Any])]): Any = listed(found.map { case (key, value) =>
-    listed(Seq(listed(key.map {
-      case double: Double => java.lang.Double.doubleToRawLongBits(double)
-      case other => other
-    }), shownValue(value)))
+    listed(Seq(
+      listed(key.map {
+        case double: Double => java.lang.Double.doubleToRawLongBits(double)
+        case other => other
+      }),
+      shownValue(value)))
   })
 
   private def listed(values: Seq[Any]): JArrayList[Any] = new JArrayList[Any](values.asJava)

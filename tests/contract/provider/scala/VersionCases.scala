@@ -10,7 +10,10 @@ import io.dynastate.compat._
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/** The attempt that is read: retries, older versions, twins, checkpoint ids, upgraded read stores, replay and change feed. */
+/**
+ * The attempt that is read: retries, older versions, twins, checkpoint ids, upgraded read stores, replay and change
+ * feed.
+ */
 final class VersionCases(scene: Scene) extends Cases {
   import scene._
   import Need.{Families, Ids}
@@ -22,7 +25,8 @@ final class VersionCases(scene: Scene) extends Cases {
 
   private def rowsOf(provider: StateStoreProvider, version: Long, id: Option[String]): Seq[(Values, Values)] = {
     val reader = provider.getReadStore(version, id)
-    try table(reader).sorted finally reader.release()
+    try table(reader).sorted
+    finally reader.release()
   }
 
   testWithAppends("a-task-is-run-again-after-its-commit") {
@@ -38,7 +42,10 @@ final class VersionCases(scene: Scene) extends Cases {
     same("the last is read", rowsAt(provider, 2), expected)
     same("the last is read by another instance", rowsAt(fresh(), 2), expected)
     write(provider, 2)(_.put(v("b", 0), v(5)))
-    same("and is the base of the next version", rowsAt(fresh(), 3), Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
+    same(
+      "and is the base of the next version",
+      rowsAt(fresh(), 3),
+      Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
   }
 
   testWithAppends("run-again-by-another-executor") {
@@ -87,7 +94,10 @@ final class VersionCases(scene: Scene) extends Cases {
     same("version 3, reloaded", rowsAt(fresh(), 3), one(30) ++ expected.tail)
     same("version 1, reloaded", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
     write(fresh(), 1)(_.put(v("b", 0), v(20)))
-    same("version 2 by another instance", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(20), v("v", 1) -> v(0)))
+    same(
+      "version 2 by another instance",
+      rowsAt(fresh(), 2),
+      Seq(v("a", 0) -> v(1), v("b", 0) -> v(20), v("v", 1) -> v(0)))
     same("version 1 after it", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
   }
 
@@ -111,7 +121,10 @@ final class VersionCases(scene: Scene) extends Cases {
     }
     val other = fresh()
     for (version <- Seq(23, 9, 10, 11, 20, 1, 19, 23)) {
-      same(s"version $version", rowsAt(other, version).map(_._1(1)).toSet, (math.max(0, version - 3) until version).toSet)
+      same(
+        s"version $version",
+        rowsAt(other, version).map(_._1(1)).toSet,
+        (math.max(0, version - 3) until version).toSet)
     }
   }
 
@@ -246,7 +259,8 @@ final class VersionCases(scene: Scene) extends Cases {
     val info = store.getStateStoreCheckpointInfo()
     same("no base id", info.baseStateStoreCkptId, None)
     val expected = one(2) :+ (v("b", 0) -> v(3))
-    for ((when, from) <- Seq("in memory" -> v2, "reloaded" -> fresh())) same(s"by id, $when", rowsOf(from, 3, info.stateStoreCkptId), expected)
+    for ((when, from) <- Seq("in memory" -> v2, "reloaded" -> fresh()))
+      same(s"by id, $when", rowsOf(from, 3, info.stateStoreCkptId), expected)
   }
 
   testWithAppends("from-v2-to-v1", Ids) {
@@ -331,14 +345,20 @@ final class VersionCases(scene: Scene) extends Cases {
     same("reloaded", rowsAt(fresh(), 2, shape), Seq(v("a", 0) -> v(1), v("a", 1) -> v(2)))
   }
 
-  // ------------------------------------------------------------------------------------------------ replay and change feed
+  // ------------------------------------------------------------------------------------------------ replay and change
+  // feed
 
-  private def replay(provider: StateStoreProvider): SupportsFineGrainedReplay = provider.asInstanceOf[SupportsFineGrainedReplay]
+  private def replay(provider: StateStoreProvider): SupportsFineGrainedReplay =
+    provider.asInstanceOf[SupportsFineGrainedReplay]
 
   private type Change = (String, Values, Values, Long)
 
   private def feed(
-      provider: StateStoreProvider, first: Long, last: Long, shape: Shape = Plain, family: Option[String] = None): Seq[Change] = {
+      provider: StateStoreProvider,
+      first: Long,
+      last: Long,
+      shape: Shape = Plain,
+      family: Option[String] = None): Seq[Change] = {
     val reader = compat.changes(replay(provider), first, last, family, idOf(last))
     try {
       reader.map { case (kind, key, value, batch) =>
@@ -399,8 +419,13 @@ final class VersionCases(scene: Scene) extends Cases {
     val reader = fresh()
     // The state reader registers families on a store that it opens before.
     look(reader, 2, a)(t => table(t.store, lists))
-    same("of a", feed(reader, 1, 2, a, Some("a")).map(change => (change._2, change._3, change._4)), Seq((v("k", 0), v(1), 0L)))
-    same("of lists", feed(reader, 1, 2, lists, Some("lists")).map(change => (change._2, change._3, change._4)),
+    same(
+      "of a",
+      feed(reader, 1, 2, a, Some("a")).map(change => (change._2, change._3, change._4)),
+      Seq((v("k", 0), v(1), 0L)))
+    same(
+      "of lists",
+      feed(reader, 1, 2, lists, Some("lists")).map(change => (change._2, change._3, change._4)),
       Seq((v("l", 0), v(2), 0L), (v("l", 0), v(3), 1L)))
     same("what was appended is a merge", feed(reader, 2, 2, lists, Some("lists")).map(_._1), Seq("merge_record"))
   }
@@ -425,10 +450,19 @@ final class VersionCases(scene: Scene) extends Cases {
     }
     val reader = fresh()
     look(reader, 3, lists)(t => same("the list", t.list(key), Seq(v(5), v(6))))
-    same("every write, in order", feed(reader, 1, 3, lists, Some("lists")).map(change => (change._1, change._3, change._4)), Seq(
-      ("merge_record", v(1), 0L), ("merge_record", v(2), 0L),
-      ("merge_record", v(3), 1L), ("delete_record", null, 1L), ("put_record", v(3), 1L),
-      ("delete_record", null, 2L), ("merge_record", v(4), 2L), ("put_record", v(5), 2L), ("merge_record", v(6), 2L)))
+    same(
+      "every write, in order",
+      feed(reader, 1, 3, lists, Some("lists")).map(change => (change._1, change._3, change._4)),
+      Seq(
+        ("merge_record", v(1), 0L),
+        ("merge_record", v(2), 0L),
+        ("merge_record", v(3), 1L),
+        ("delete_record", null, 1L),
+        ("put_record", v(3), 1L),
+        ("delete_record", null, 2L),
+        ("merge_record", v(4), 2L),
+        ("put_record", v(5), 2L),
+        ("merge_record", v(6), 2L)))
   }
 
   testWithAppends("replay-from-a-snapshot") {
@@ -444,8 +478,14 @@ final class VersionCases(scene: Scene) extends Cases {
     def replayed(from: Long, to: Long): Option[Seq[Int]] =
       try {
         val store = replayReadState(replay(other), from, to, idOf(from), idOf(to))
-        try Some(table(store).sorted.map(_._2.head.asInstanceOf[Int])) finally store.abort()
-      } catch { case e: Exception if Scene.names(e).exists(name => name.startsWith("CANNOT_LOAD_STATE_STORE") || name.contains("FileNotFound")) => None }
+        try Some(table(store).sorted.map(_._2.head.asInstanceOf[Int]))
+        finally store.abort()
+      } catch {
+        case e: Exception
+            if Scene.names(e).exists(name =>
+              name.startsWith("CANNOT_LOAD_STATE_STORE") ||
+                name.contains("FileNotFound")) => None
+      }
     val found = (1L to 7L).map(replayed(_, 7))
     holds("from one version at least", found.exists(_.isDefined))()
     same("always to the same rows", found.flatten.distinct, Seq(0 until 7))
@@ -454,7 +494,12 @@ final class VersionCases(scene: Scene) extends Cases {
     same("version", store.version, 8L)
     same("to write", table(store).sorted.map(_._2.head), 0 until 8)
     store.abort()
-    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(replay(other), 0, 8, None, idOf(8)).abort())
+    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(
+      replay(other),
+      0,
+      8,
+      None,
+      idOf(8)).abort())
     refuses("the end before the start", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE") {
       replayState(replay(other), 5, 4, idOf(5), idOf(4)).abort()
     }

@@ -26,29 +26,40 @@ private[spark] trait StateStoreProvider41 extends StateStoreProvider with Suppor
   def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String]): StateStore
 
   def replayStateFromSnapshot(
-      snapshotVersion: Long, endVersion: Long, readOnly: Boolean,
-      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): StateStore
+      snapshotVersion: Long,
+      endVersion: Long,
+      readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): StateStore
 
   override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long): StateStore =
     replayStateFromSnapshot(snapshotVersion, endVersion, readOnly = false, None, None)
 
   def replayReadStateFromSnapshot(
-      snapshotVersion: Long, endVersion: Long,
-      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): ReadStateStore
+      snapshotVersion: Long,
+      endVersion: Long,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): ReadStateStore
 
   override def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long): ReadStateStore =
     replayReadStateFromSnapshot(snapshotVersion, endVersion, None, None)
 
   def getStateStoreChangeDataReader(
-      startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String], endVersionStateStoreCkptId: Option[String]): ChangeIterator
+      startVersion: Long,
+      endVersion: Long,
+      colFamilyNameOpt: Option[String],
+      endVersionStateStoreCkptId: Option[String]): ChangeIterator
 
-  override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String]): ChangeIterator =
+  override def getStateStoreChangeDataReader(
+      startVersion: Long,
+      endVersion: Long,
+      colFamilyNameOpt: Option[String]): ChangeIterator =
     getStateStoreChangeDataReader(startVersion, endVersion, colFamilyNameOpt, None)
 }
 
 /**
- * Read stores of running tasks. An aggregation of this Spark opens its version to read, and then to write: the two must be of the same
- * attempt, and the commit of the second reports what the first had to load.
+ * Read stores of running tasks. An aggregation of this Spark opens its version to read, and then to write: the two must
+ * be of the same attempt, and the commit of the second reports what the first had to load.
  */
 private[spark] final class ReadStores41 {
   private[this] val byTask = new ConcurrentHashMap[TaskContext, (Option[String], ReadStateStore)]
@@ -59,14 +70,22 @@ private[spark] final class ReadStores41 {
 
   /** The read store of this task at a version, once. */
   def take(version: Long, id: Option[String]): Option[ReadStateStore] =
-    Option(TaskContext.get()).flatMap(task => Option(byTask.remove(task))).collect { case (`id`, store) if store.version == version => store }
+    Option(TaskContext.get()).flatMap(task => Option(byTask.remove(task))).collect {
+      case (`id`, store) if store.version == version => store
+    }
 }
 
 private[spark] object Spark41 {
   /** This Spark does not check that every partition committed. */
   def reportCommit(newVersion: Long, id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): Unit = ()
 
-  def validateStateRowFormat(key: UnsafeRow, keySchema: StructType, value: UnsafeRow, valueSchema: StructType, id: StateStoreId, conf: StateStoreConf): Unit =
+  def validateStateRowFormat(
+      key: UnsafeRow,
+      keySchema: StructType,
+      value: UnsafeRow,
+      valueSchema: StructType,
+      id: StateStoreId,
+      conf: StateStoreConf): Unit =
     StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, conf)
 
   /** Unlimited. */

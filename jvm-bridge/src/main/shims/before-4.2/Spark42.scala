@@ -13,9 +13,15 @@ private[spark] trait ReadStateStore42 extends ReadStateStore41 {
 
   def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair]
 
-  def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair]
+  def rangeScan(
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair]
 
-  def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair]
+  def rangeScanWithMultiValues(
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair]
 
   def allColumnFamilyNames: Set[String]
 }
@@ -25,21 +31,35 @@ private[spark] trait StateStore42 extends StateStore41 with ReadStateStore42 {
 }
 
 private[spark] trait StateStoreProvider42 extends StateStoreProvider41 {
-  def getStore(version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore
+  def getStore(
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore
 
   override def getStore(version: Long, stateStoreCkptId: Option[String]): StateStore =
     getStore(version, stateStoreCkptId, forceSnapshotOnCommit = false, loadEmpty = false)
 
   def upgradeReadStoreToWriteStore(
-      readStore: ReadStateStore, version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore
+      readStore: ReadStateStore,
+      version: Long,
+      uniqueId: Option[String],
+      forceSnapshotOnCommit: Boolean): StateStore
 
-  override def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String]): StateStore =
+  override def upgradeReadStoreToWriteStore(
+      readStore: ReadStateStore,
+      version: Long,
+      uniqueId: Option[String]): StateStore =
     upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit = false)
 }
 
-/** Properties of encoders, which have them themselves since 4.2. In this Spark only those for range scans keep an order. */
+/**
+ * Properties of encoders, which have them themselves since 4.2. In this Spark only those for range scans keep an order.
+ */
 private[spark] object Spark42 {
-  def supportsRangeScan(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean = spec.isInstanceOf[RangeKeyScanStateEncoderSpec]
+  def supportsRangeScan(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean =
+    spec.isInstanceOf[RangeKeyScanStateEncoderSpec]
 
-  def supportsDeleteRange(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean = supportsRangeScan(spec, encoder)
+  def supportsDeleteRange(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean =
+    supportsRangeScan(spec, encoder)
 }

@@ -8,8 +8,9 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 import org.apache.spark.sql.streaming.{OutputMode, StatefulProcessor, TimeMode}
 
 /**
- * transformWithState without the check for the provider's class name. It is never equal to the node that it replaces, or
- * Catalyst would see no change in the plan, and keep the old one. The constructor's parameters are the base's, for `makeCopy`.
+ * transformWithState without the check for the provider's class name. It is never equal to the node that it replaces,
+ * or Catalyst would see no change in the plan, and keep the old one. The constructor's parameters are the base's, for
+ * `makeCopy`.
  */
 final class DynastateTransformWithStateExec(
     keyDeserializer: Expression,
@@ -34,14 +35,33 @@ final class DynastateTransformWithStateExec(
     initialStateDeserializer: Expression,
     initialState: SparkPlan)
   extends TransformWithStateExec(
-    keyDeserializer, valueDeserializer, groupingAttributes, dataAttributes, statefulProcessor, timeMode, outputMode, keyEncoder,
-    outputObjAttr, stateInfo, batchTimestampMs, prevBatchTimestampMs, eventTimeWatermarkForLateEvents,
-    eventTimeWatermarkForEviction, child, isStreaming, hasInitialState, initialStateGroupingAttrs,
-    initialStateDataAttrs, initialStateDeserializer, initialState) {
+    keyDeserializer,
+    valueDeserializer,
+    groupingAttributes,
+    dataAttributes,
+    statefulProcessor,
+    timeMode,
+    outputMode,
+    keyEncoder,
+    outputObjAttr,
+    stateInfo,
+    batchTimestampMs,
+    prevBatchTimestampMs,
+    eventTimeWatermarkForLateEvents,
+    eventTimeWatermarkForEviction,
+    child,
+    isStreaming,
+    hasInitialState,
+    initialStateGroupingAttrs,
+    initialStateDataAttrs,
+    initialStateDeserializer,
+    initialState) {
 
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
 
-  override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): DynastateTransformWithStateExec =
+  override protected def withNewChildrenInternal(
+      newLeft: SparkPlan,
+      newRight: SparkPlan): DynastateTransformWithStateExec =
     DynastateTransformWithStateExec(super.withNewChildrenInternal(newLeft, newRight))
 
   override def canEqual(that: Any): Boolean = that.isInstanceOf[DynastateTransformWithStateExec]
@@ -53,9 +73,25 @@ final class DynastateTransformWithStateExec(
 
 object DynastateTransformWithStateExec {
   def apply(node: TransformWithStateExec): DynastateTransformWithStateExec = new DynastateTransformWithStateExec(
-    node.keyDeserializer, node.valueDeserializer, node.groupingAttributes, node.dataAttributes, node.statefulProcessor,
-    node.timeMode, node.outputMode, node.keyEncoder, node.outputObjAttr, node.stateInfo, node.batchTimestampMs,
-    node.prevBatchTimestampMs, node.eventTimeWatermarkForLateEvents, node.eventTimeWatermarkForEviction, node.child,
-    node.isStreaming, node.hasInitialState, node.initialStateGroupingAttrs, node.initialStateDataAttrs,
-    node.initialStateDeserializer, node.initialState)
+    node.keyDeserializer,
+    node.valueDeserializer,
+    node.groupingAttributes,
+    node.dataAttributes,
+    node.statefulProcessor,
+    node.timeMode,
+    node.outputMode,
+    node.keyEncoder,
+    node.outputObjAttr,
+    node.stateInfo,
+    node.batchTimestampMs,
+    node.prevBatchTimestampMs,
+    node.eventTimeWatermarkForLateEvents,
+    node.eventTimeWatermarkForEviction,
+    node.child,
+    node.isStreaming,
+    node.hasInitialState,
+    node.initialStateGroupingAttrs,
+    node.initialStateDataAttrs,
+    node.initialStateDeserializer,
+    node.initialState)
 }

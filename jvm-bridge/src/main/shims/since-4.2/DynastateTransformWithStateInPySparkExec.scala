@@ -28,13 +28,29 @@ final class DynastateTransformWithStateInPySparkExec(
     initialStateGroupingAttrs: Seq[Attribute],
     initialStateSchema: StructType)
   extends TransformWithStateInPySparkExec(
-    functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode, stateInfo, batchTimestampMs, prevBatchTimestampMs,
-    eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, userFacingDataType, child, isStreaming, hasInitialState,
-    initialState, initialStateGroupingAttrs, initialStateSchema) {
+    functionExpr,
+    groupingAttributes,
+    outputAttrs,
+    outputMode,
+    timeMode,
+    stateInfo,
+    batchTimestampMs,
+    prevBatchTimestampMs,
+    eventTimeWatermarkForLateEvents,
+    eventTimeWatermarkForEviction,
+    userFacingDataType,
+    child,
+    isStreaming,
+    hasInitialState,
+    initialState,
+    initialStateGroupingAttrs,
+    initialStateSchema) {
 
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
 
-  override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): DynastateTransformWithStateInPySparkExec =
+  override protected def withNewChildrenInternal(
+      newLeft: SparkPlan,
+      newRight: SparkPlan): DynastateTransformWithStateInPySparkExec =
     DynastateTransformWithStateInPySparkExec(super.withNewChildrenInternal(newLeft, newRight))
 
   override def canEqual(that: Any): Boolean = that.isInstanceOf[DynastateTransformWithStateInPySparkExec]
@@ -48,12 +64,40 @@ object DynastateTransformWithStateInPySparkExec {
   /** By position, because Spark 4.2 and 4.3 name the third field differently. */
   def apply(node: TransformWithStateInPySparkExec): DynastateTransformWithStateInPySparkExec = node match {
     case TransformWithStateInPySparkExec(
-        functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode, stateInfo, batchTimestampMs, prevBatchTimestampMs,
-        eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, userFacingDataType, child, isStreaming, hasInitialState,
-        initialState, initialStateGroupingAttrs, initialStateSchema) =>
+          functionExpr,
+          groupingAttributes,
+          outputAttrs,
+          outputMode,
+          timeMode,
+          stateInfo,
+          batchTimestampMs,
+          prevBatchTimestampMs,
+          eventTimeWatermarkForLateEvents,
+          eventTimeWatermarkForEviction,
+          userFacingDataType,
+          child,
+          isStreaming,
+          hasInitialState,
+          initialState,
+          initialStateGroupingAttrs,
+          initialStateSchema) =>
       new DynastateTransformWithStateInPySparkExec(
-        functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode, stateInfo, batchTimestampMs, prevBatchTimestampMs,
-        eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, userFacingDataType, child, isStreaming, hasInitialState,
-        initialState, initialStateGroupingAttrs, initialStateSchema)
+        functionExpr,
+        groupingAttributes,
+        outputAttrs,
+        outputMode,
+        timeMode,
+        stateInfo,
+        batchTimestampMs,
+        prevBatchTimestampMs,
+        eventTimeWatermarkForLateEvents,
+        eventTimeWatermarkForEviction,
+        userFacingDataType,
+        child,
+        isStreaming,
+        hasInitialState,
+        initialState,
+        initialStateGroupingAttrs,
+        initialStateSchema)
   }
 }

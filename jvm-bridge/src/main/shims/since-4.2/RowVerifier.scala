@@ -10,7 +10,8 @@ import org.apache.spark.sql.execution.streaming.state._
 private[spark] final class RowVerifier private (private[spark] val verifier: KeyValueIntegrityVerifier) {
   /** Verify a value of a row. */
   def verify(row: Row, value: StoredValue): Unit = if (value.hasChecksum) {
-    val key = ArrayIndexRange(row.bytes, row.at + EncodedRow.HeaderBytes, row.at + EncodedRow.HeaderBytes + row.keyLength)
+    val key =
+      ArrayIndexRange(row.bytes, row.at + EncodedRow.HeaderBytes, row.at + EncodedRow.HeaderBytes + row.keyLength)
     verifier.verify(key, Some(ArrayIndexRange(value.bytes, value.at, value.checksumAt)), value.checksum)
   }
 
@@ -27,7 +28,10 @@ private[spark] final class RowVerifier private (private[spark] val verifier: Key
 private[spark] object RowVerifier {
   def isEnabled(conf: StateStoreConf): Boolean = conf.rowChecksumEnabled
 
-  /** For what is loaded and what snapshots write: every row. Safe for threads, since it need not count. Null: not enabled. */
+  /**
+   * For what is loaded and what snapshots write: every row. Safe for threads, since it need not count. Null: not
+   * enabled.
+   */
   def ofAll(id: StateStoreId, conf: StateStoreConf): RowVerifier = of(id, conf, 1)
 
   /** For what one store reads: as often as `rowChecksum.readVerificationRatio` says. Null: never. */

@@ -12,5 +12,6 @@ private[spark] trait StateStoreProvider42 extends StateStoreProvider41
 private[spark] object Spark42 {
   def supportsRangeScan(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean = encoder.supportsRangeScan
 
-  def supportsDeleteRange(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean = encoder.supportsDeleteRange
+  def supportsDeleteRange(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean =
+    encoder.supportsDeleteRange
 }

@@ -27,7 +27,8 @@ trait Compat41 {
   /** An aggregation opens a second store to write. */
   implicit final class StateStoreProvider41(provider: StateStoreProvider) {
     def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, id: Option[String]): StateStore =
-      if (readStore.version == version) provider.getStore(version, id) else throw new Absent("upgradeReadStoreToWriteStore")
+      if (readStore.version == version) provider.getStore(version, id)
+      else throw new Absent("upgradeReadStoreToWriteStore")
 
     def supportedInstanceMetrics: Seq[AnyRef] = Nil
   }
@@ -38,12 +39,27 @@ trait Compat41 {
   }
 
   /** Versions are identified by number only. */
-  def replayReadState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String], toId: Option[String]): ReadStateStore =
+  def replayReadState(
+      provider: SupportsFineGrainedReplay,
+      from: Long,
+      to: Long,
+      fromId: Option[String],
+      toId: Option[String]): ReadStateStore =
     provider.replayReadStateFromSnapshot(from, to)
 
-  def replayState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String], toId: Option[String]): StateStore =
+  def replayState(
+      provider: SupportsFineGrainedReplay,
+      from: Long,
+      to: Long,
+      fromId: Option[String],
+      toId: Option[String]): StateStore =
     provider.replayStateFromSnapshot(from, to)
 
-  def changes(provider: SupportsFineGrainedReplay, first: Long, last: Long, family: Option[String], lastId: Option[String]) =
+  def changes(
+      provider: SupportsFineGrainedReplay,
+      first: Long,
+      last: Long,
+      family: Option[String],
+      lastId: Option[String]) =
     provider.getStateStoreChangeDataReader(first, last, family)
 }

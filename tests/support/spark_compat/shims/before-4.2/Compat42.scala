@@ -18,7 +18,8 @@ trait Compat42 {
   /** Unknown in this Spark. */
   def namesOfFamilies(store: ReadStateStore): Option[Set[String]] = None
 
-  def openForSnapshot(provider: StateStoreProvider, version: Long): StateStore = throw new Absent("forceSnapshotOnCommit")
+  def openForSnapshot(provider: StateStoreProvider, version: Long): StateStore =
+    throw new Absent("forceSnapshotOnCommit")
 
   def openEmpty(provider: StateStoreProvider, version: Long): StateStore = throw new Absent("loadEmpty")
 
@@ -27,16 +28,19 @@ trait Compat42 {
 
     def multiGet(keys: Array[UnsafeRow], family: String): Iterator[UnsafeRow] = keys.iterator.map(store.get(_, family))
 
-    def iteratorWithMultiValues(family: String): StateStoreIterator[UnsafeRowPair] = allValues(store.iterator(family), family)
+    def iteratorWithMultiValues(family: String): StateStoreIterator[UnsafeRowPair] =
+      allValues(store.iterator(family), family)
 
     def prefixScanWithMultiValues(prefix: UnsafeRow, family: String): StateStoreIterator[UnsafeRowPair] =
       allValues(store.prefixScan(prefix, family), family)
 
     private def allValues(pairs: StateStoreIterator[UnsafeRowPair], family: String): StateStoreIterator[UnsafeRowPair] =
-      new StateStoreIterator(pairs.flatMap { pair =>
-        val key = pair.key.copy()
-        store.valuesIterator(key, family).map(value => new UnsafeRowPair().withRows(key, value))
-      }, () => pairs.close())
+      new StateStoreIterator(
+        pairs.flatMap { pair =>
+          val key = pair.key.copy()
+          store.valuesIterator(key, family).map(value => new UnsafeRowPair().withRows(key, value))
+        },
+        () => pairs.close())
   }
 
   implicit final class StateStore42(store: StateStore) {
@@ -45,7 +49,11 @@ trait Compat42 {
 
   /** As in timers and time to live: a family with ordered keys is iterated in order. */
   def rangeScan(
-      store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType, from: Option[UnsafeRow], until: Option[UnsafeRow],
+      store: ReadStateStore,
+      spec: KeyStateEncoderSpec,
+      value: StructType,
+      from: Option[UnsafeRow],
+      until: Option[UnsafeRow],
       family: String): StateStoreIterator[UnsafeRowPair] = {
     if (!spec.isInstanceOf[RangeKeyScanStateEncoderSpec]) throw new Absent("range scans of such keys")
     val encoder = spec.toEncoder(new UnsafeRowDataEncoder(spec, value), true)
@@ -59,12 +67,18 @@ trait Compat42 {
   }
 
   def rangeScanWithMultiValues(
-      store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType, from: Option[UnsafeRow], until: Option[UnsafeRow],
+      store: ReadStateStore,
+      spec: KeyStateEncoderSpec,
+      value: StructType,
+      from: Option[UnsafeRow],
+      until: Option[UnsafeRow],
       family: String): StateStoreIterator[UnsafeRowPair] = {
     val keys = rangeScan(store, spec, value, from, until, family)
-    new StateStoreIterator(keys.flatMap { pair =>
-      val key = pair.key.copy()
-      store.valuesIterator(key, family).map(each => new UnsafeRowPair().withRows(key, each))
-    }, () => keys.close())
+    new StateStoreIterator(
+      keys.flatMap { pair =>
+        val key = pair.key.copy()
+        store.valuesIterator(key, family).map(each => new UnsafeRowPair().withRows(key, each))
+      },
+      () => keys.close())
   }
 }

@@ -6,7 +6,8 @@ import org.apache.spark.sql.types.StructType
 trait Compat43 {
   /** This Spark's state reader makes the family in a store that it aborts. */
   implicit final class ReadStateStore43(store: ReadStateStore) {
-    def registerColFamily(name: String, key: StructType, value: StructType, spec: KeyStateEncoderSpec): Unit = throw new Absent("registerColFamily")
+    def registerColFamily(name: String, key: StructType, value: StructType, spec: KeyStateEncoderSpec): Unit =
+      throw new Absent("registerColFamily")
   }
 
   /** Maintenance is of one kind, and one at a time. */

@@ -15,15 +15,25 @@ trait Compat42 {
 
   def namesOfFamilies(store: ReadStateStore): Option[Set[String]] = Some(store.allColumnFamilyNames)
 
-  def openForSnapshot(provider: StateStoreProvider, version: Long): StateStore = provider.getStore(version, None, forceSnapshotOnCommit = true)
+  def openForSnapshot(provider: StateStoreProvider, version: Long): StateStore =
+    provider.getStore(version, None, forceSnapshotOnCommit = true)
 
-  def openEmpty(provider: StateStoreProvider, version: Long): StateStore = provider.getStore(version, None, loadEmpty = true)
+  def openEmpty(provider: StateStoreProvider, version: Long): StateStore =
+    provider.getStore(version, None, loadEmpty = true)
 
   def rangeScan(
-      store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType, from: Option[UnsafeRow], until: Option[UnsafeRow],
+      store: ReadStateStore,
+      spec: KeyStateEncoderSpec,
+      value: StructType,
+      from: Option[UnsafeRow],
+      until: Option[UnsafeRow],
       family: String): StateStoreIterator[UnsafeRowPair] = store.rangeScan(from, until, family)
 
   def rangeScanWithMultiValues(
-      store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType, from: Option[UnsafeRow], until: Option[UnsafeRow],
+      store: ReadStateStore,
+      spec: KeyStateEncoderSpec,
+      value: StructType,
+      from: Option[UnsafeRow],
+      until: Option[UnsafeRow],
       family: String): StateStoreIterator[UnsafeRowPair] = store.rangeScanWithMultiValues(from, until, family)
 }

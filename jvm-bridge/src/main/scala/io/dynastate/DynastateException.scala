@@ -11,8 +11,13 @@ object ErrorKind {
   val Internal = 7
 
   private val names = Map(
-    Configuration -> "configuration", Unavailable -> "unavailable", Unknown -> "outcome unknown", Missing -> "version missing",
-    Corrupt -> "state corrupt", Mismatch -> "versions differ", Internal -> "defect of dynastate, please report it")
+    Configuration -> "configuration",
+    Unavailable -> "unavailable",
+    Unknown -> "outcome unknown",
+    Missing -> "version missing",
+    Corrupt -> "state corrupt",
+    Mismatch -> "versions differ",
+    Internal -> "defect of dynastate, please report it")
 
   def name(kind: Int): String = names.getOrElse(kind, s"error kind $kind")
 }

@@ -19,27 +19,38 @@ final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt:
 final case class Content(bits: Int, keys: Array[Long])
 
 /**
- * What follows on the rows of the snapshot of a version (0: there is none): the changes after version `after`, of all buckets `rawBytes`.
- * In the answer to READ the changes that the reader holds come before them exactly if `appliesHeld`.
+ * What follows on the rows of the snapshot of a version (0: there is none): the changes after version `after`, of all
+ * buckets `rawBytes`. In the answer to READ the changes that the reader holds come before them exactly if
+ * `appliesHeld`.
  */
 final case class Deltas(snapshot: Long, after: Long, rawBytes: Long, appliesHeld: Boolean)
 
-/** The answer to SNAPSHOT that accepts it, in 2^bits buckets; those unchanged since the snapshot of version `base` may be left out (0: none). */
+/**
+ * The answer to SNAPSHOT that accepts it, in 2^bits buckets; those unchanged since the snapshot of version `base` may
+ * be left out (0: none).
+ */
 final case class Wanted(base: Long, bits: Int)
 
 /**
  * One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
- * {{{ (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] commit | (snapshot | import) [(bucket append*)* endSnapshot])* [abort] }}}
+ * {{{
+ * (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] commit
+ *  | (snapshot | import) [(bucket append*)* endSnapshot])* [abort]
+ * }}}
  *
  * A `snapshot` that is not wanted is over with its answer.
  *
- * An I/O error or an overdue answer closes it for good; `release` then discards it. Used by one thread at a time, but any thread may
- * abort it.
+ * An I/O error or an overdue answer closes it for good; `release` then discards it. Used by one thread at a time, but
+ * any thread may abort it.
  */
 final class Connection private (channel: SocketChannel, process: SidecarProcess, settings: String) {
-  private[this] val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), Protocol.SliceBytes))
-  /** Frames without an answer that were not sent yet. One that may be long, or has an answer, takes them with it: a small commit is one write. */
+  private[this] val in =
+    new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), Protocol.SliceBytes))
+  /**
+   * Frames without an answer that were not sent yet. One that may be long, or has an answer, takes them with it: a
+   * small commit is one write.
+   */
   private[this] val held = ByteBuffer.allocate(Connection.HeldBytes)
   @volatile private[this] var overdue = false
   @volatile private[this] var isAborted = false
@@ -53,13 +64,21 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   /**
-   * Open a version for a run, which a bare number is resolved for. `onFound` is called before changes arrive through `onChanges`, oldest first, each valid until it returns;
-   * a second call voids what came before.
-   * `onDeltas` is called if they begin with a snapshot, with its version: after its rows, before the changes since.
-   * Returns the counters of docs/metrics.md.
+   * Open a version for a run, which a bare number is resolved for. `onFound` is called before changes arrive through
+   * `onChanges`, oldest first, each valid until it returns; a second call voids what came before. `onDeltas` is called
+   * if they begin with a snapshot, with its version: after its rows, before the changes since. Returns the counters of
+   * docs/metrics.md.
    */
-  def open(store: String, run: QueryRun, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)], deadlineSeconds: Long)(
-      onFound: Found => Unit, onDeltas: Long => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+  def open(
+      store: String,
+      run: QueryRun,
+      version: Long,
+      attempt: Attempt,
+      have: Seq[(Long, Attempt)],
+      deadlineSeconds: Long)(
+      onFound: Found => Unit,
+      onDeltas: Long => Unit,
+      onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"opening version $version of store=$store") {
       if (attempt == Attempt.None) hold(Connection.SendDeadlineSeconds, Protocol.run(run))
       send(Protocol.open(store, version, attempt, have))
@@ -67,26 +86,46 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       changesUntilOpened(deadlineSeconds, onFound, deltas => onDeltas(deltas.snapshot), onChanges)
     }
 
-  /** Find a version for a run, without reading its rows: keys by family, in how many buckets (2^bits) its rows are best read, and counters. */
-  def find(store: String, run: QueryRun, version: Long, attempt: Attempt, deadlineSeconds: Long): (Found, Content, Map[String, Long]) =
+  /**
+   * Find a version for a run, without reading its rows: keys by family, in how many buckets (2^bits) its rows are best
+   * read, and counters.
+   */
+  def find(store: String, run: QueryRun, version: Long, attempt: Attempt, deadlineSeconds: Long): (
+      Found,
+      Content,
+      Map[String, Long]) =
     converse(s"finding version $version of store=$store") {
       if (attempt == Attempt.None) hold(Connection.SendDeadlineSeconds, Protocol.run(run))
       send(Protocol.find(store, version, attempt))
       val found = foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
       val body = expect(Protocol.Content, receive(deadlineSeconds))
-      val bits = body.get & 0xFF
+      val bits = body.get & 0xff
       require(bits <= ChangedBuckets.HashBits, s"a version lies in too many buckets bits=$bits")
-      (found, Content(bits, Protocol.takeKeys(body)), Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds))))
+      (
+        found,
+        Content(bits, Protocol.takeKeys(body)),
+        Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds))))
     }
 
   /**
-   * Read the rows of a version that lie in some of 2^bits buckets, as changes, oldest first, with other rows among them. `onDeltas` is
-   * called after the rows of the snapshot, and before the changes since; it says whether `held` comes between them. Returns counters.
+   * Read the rows of a version that lie in some of 2^bits buckets, as changes, oldest first, with other rows among
+   * them. `onDeltas` is called after the rows of the snapshot, and before the changes since; it says whether `held`
+   * comes between them. Returns counters.
    */
   def read(store: String, version: Version, held: HeldChanges, bits: Int, buckets: Seq[Int], deadlineSeconds: Long)(
-      onRestart: () => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+      onRestart: () => Unit,
+      onDeltas: Deltas => Unit,
+      onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"reading buckets of version $version of store=$store") {
-      send(Protocol.read(store, version.number, version.attempt, held.snapshot, held.version, held.attempt, bits, buckets))
+      send(Protocol.read(
+        store,
+        version.number,
+        version.attempt,
+        held.snapshot,
+        held.version,
+        held.attempt,
+        bits,
+        buckets))
       changesUntilOpened(deadlineSeconds, _ => onRestart(), onDeltas, onChanges, isRead = true)
     }
 
@@ -121,13 +160,19 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   def begin(store: String, run: QueryRun, base: Version, attempt: Attempt): Unit =
-    converse(s"writing store=$store")(hold(Connection.SendDeadlineSeconds, Protocol.begin(store, run, base.number, base.attempt, attempt)))
+    converse(s"writing store=$store")(hold(
+      Connection.SendDeadlineSeconds,
+      Protocol.begin(store, run, base.number, base.attempt, attempt)))
 
   def append(records: Int, hashMin: Int, hashMax: Int, changes: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
-    converse("writing changes")(hold(deadlineSeconds, Protocol.appendHead(records, hashMin, hashMax, length), ByteBuffer.wrap(changes, 0, length)))
+    converse("writing changes")(hold(
+      deadlineSeconds,
+      Protocol.appendHead(records, hashMin, hashMax, length),
+      ByteBuffer.wrap(changes, 0, length)))
 
   /** Let the engine write what waits for more changes: a commit comes next. */
-  def flush(deadlineSeconds: Long): Unit = converse("writing changes")(within(deadlineSeconds)(sendAll(Protocol.flush())))
+  def flush(deadlineSeconds: Long): Unit =
+    converse("writing changes")(within(deadlineSeconds)(sendAll(Protocol.flush())))
 
   /** Commit a version, and return counters. */
   def commit(version: Version, schema: String, deadlineSeconds: Long): Map[String, Long] =
@@ -141,11 +186,16 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     }
 
   /**
-   * Offer a version as a snapshot. Left: it is not wanted now, with counters. Right: send its buckets, by `bucket` and `append`, then
-   * `endSnapshot`.
+   * Offer a version as a snapshot. Left: it is not wanted now, with counters. Right: send its buckets, by `bucket` and
+   * `append`, then `endSnapshot`.
    */
   def snapshot(
-      store: String, runId: String, version: Version, stateBytes: Long, minDeltas: Int, deadlineSeconds: Long): Either[Map[String, Long], Wanted] =
+      store: String,
+      runId: String,
+      version: Version,
+      stateBytes: Long,
+      minDeltas: Int,
+      deadlineSeconds: Long): Either[Map[String, Long], Wanted] =
     converse(s"offering a snapshot of store=$store") {
       send(Protocol.snapshot(store, runId, version.number, version.attempt, stateBytes, minDeltas))
       val frame = receive(deadlineSeconds)
@@ -155,7 +205,14 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   /** Begin the import of a version. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
   def importVersion(store: String, run: QueryRun, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
     converse(s"importing a version store=$store") {
-      send(Protocol.importVersion(store, run, version.number, version.attempt, stateBytes, version.keys, version.schema))
+      send(Protocol.importVersion(
+        store,
+        run,
+        version.number,
+        version.attempt,
+        stateBytes,
+        version.keys,
+        version.schema))
       wantedIn(receive(deadlineSeconds))
     }
 
@@ -170,15 +227,22 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   /** Delete what no retained version needs, and return counters. */
-  def cleanUp(store: String, runId: String, version: Version, retain: Int, least: Int, most: Int, deadlineSeconds: Long): Map[String, Long] =
+  def cleanUp(
+      store: String,
+      runId: String,
+      version: Version,
+      retain: Int,
+      least: Int,
+      most: Int,
+      deadlineSeconds: Long): Map[String, Long] =
     converse(s"cleaning up store=$store") {
       send(Protocol.cleanUp(store, runId, version.number, version.attempt, retain, least, most))
       maintained(deadlineSeconds)
     }
 
   /**
-   * Abort the attempt, or the snapshot: its end is an ABORT for the sidecar, and no frame can be sent between the halves of one that
-   * another thread is sending.
+   * Abort the attempt, or the snapshot: its end is an ABORT for the sidecar, and no frame can be sent between the
+   * halves of one that another thread is sending.
    */
   def abort(): Unit = {
     isAborted = true
@@ -200,7 +264,11 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   private def changesUntilOpened(
-      deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit, isRead: Boolean = false): Map[String, Long] = {
+      deadlineSeconds: Long,
+      onFound: Found => Unit,
+      onDeltas: Deltas => Unit,
+      onChanges: (Int, ByteBuffer) => Unit,
+      isRead: Boolean = false): Map[String, Long] = {
     // A load of new arrays for each frame would have most of the JVM's young generation, and make it collect that.
     val packed, unpacked = new Connection.ReusedArray
     var frame = receive(deadlineSeconds, packed)
@@ -224,11 +292,12 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   private def foundIn(body: ByteBuffer): Found =
     Found(body.getLong, Attempt.readFrom(body), body.getLong, Attempt.readFrom(body), Protocol.takeText(body))
 
-  private def deltasIn(body: ByteBuffer, appliesHeld: Boolean): Deltas = Deltas(body.getLong, body.getLong, body.getLong, appliesHeld)
+  private def deltasIn(body: ByteBuffer, appliesHeld: Boolean): Deltas =
+    Deltas(body.getLong, body.getLong, body.getLong, appliesHeld)
 
   private def wantedIn(frame: Protocol.Frame): Wanted = {
     val body = expect(Protocol.Wanted, frame)
-    val wanted = Wanted(body.getLong, body.get & 0xFF)
+    val wanted = Wanted(body.getLong, body.get & 0xff)
     require(wanted.bits <= ChangedBuckets.HashBits, s"a snapshot is wanted in too many buckets bits=${wanted.bits}")
     wanted
   }
@@ -247,11 +316,17 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
         close()
         if (reported.isDefined) throw reported.get
         val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.exitReport}"
-        throw new DynastateException(kind, s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
+        throw new DynastateException(
+          kind,
+          s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing",
+          e)
       case e: BufferUnderflowException =>
         close()
         val what = if (kind == ErrorKind.Unknown) kind else ErrorKind.Mismatch
-        throw new DynastateException(what, s"a frame of the sidecar ends within a field: jar and Python package may differ; while $doing", e)
+        throw new DynastateException(
+          what,
+          s"a frame of the sidecar ends within a field: jar and Python package may differ; while $doing",
+          e)
       case NonFatal(e) =>
         // Half a conversation cannot be continued.
         close()
@@ -276,16 +351,21 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     held.clear()
   }
 
-  private def receive(deadlineSeconds: Long, array: Int => Array[Byte] = new Array(_)): Protocol.Frame = within(deadlineSeconds) {
-    val frame = Protocol.readFrame(in, array)
-    if (frame.frameType == Protocol.Error) {
-      val kind = frame.body.get & 0xFF
-      val store = Protocol.takeText(frame.body)
-      val message = Protocol.takeText(frame.body)
-      throw new DynastateException(kind, if (store.isEmpty || message.contains(store)) message else s"$message store=$store")
+  private def receive(deadlineSeconds: Long, array: Int => Array[Byte] = new Array(_)): Protocol.Frame =
+    within(deadlineSeconds) {
+      val frame = Protocol.readFrame(in, array)
+      if (frame.frameType == Protocol.Error) {
+        val kind = frame.body.get & 0xff
+        val store = Protocol.takeText(frame.body)
+        val message = Protocol.takeText(frame.body)
+        throw new DynastateException(
+          kind,
+          if (store.isEmpty ||
+            message.contains(store)) message
+          else s"$message store=$store")
+      }
+      frame
     }
-    frame
-  }
 
   /** The error that a sidecar reported before it closed the connection. */
   private def lastError(): Option[DynastateException] =
@@ -296,7 +376,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     }
 
   private def expect(frameType: Int, frame: Protocol.Frame): ByteBuffer =
-    if (frame.frameType == frameType) frame.body else throw new EOFException(s"frame ${frame.frameType} came instead of $frameType")
+    if (frame.frameType == frameType) frame.body
+    else throw new EOFException(s"frame ${frame.frameType} came instead of $frameType")
 
   private def within[A](seconds: Long)(body: => A): A = Connection.within(channel, seconds, { overdue = true })(body)
 }
@@ -311,17 +392,23 @@ object Connection {
 
   /** Closes connections whose answer is overdue, so that no task waits for ever. */
   private[bridge] val deadlines: ScheduledExecutorService = {
-    val executor = new ScheduledThreadPoolExecutor(1, { task =>
-      val thread = new Thread(task, "dynastate-deadlines")
-      thread.setDaemon(true)
-      thread
-    })
+    val executor = new ScheduledThreadPoolExecutor(
+      1,
+      { task =>
+        val thread = new Thread(task, "dynastate-deadlines")
+        thread.setDaemon(true)
+        thread
+      })
     // Nearly every deadline is cancelled long before its time, and must not stay queued until then.
     executor.setRemoveOnCancelPolicy(true)
     executor
   }
 
-  private[bridge] def connect(process: SidecarProcess, address: UnixDomainSocketAddress, token: Array[Byte], settings: String): Connection = {
+  private[bridge] def connect(
+      process: SidecarProcess,
+      address: UnixDomainSocketAddress,
+      token: Array[Byte],
+      settings: String): Connection = {
     val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
     try within(channel, ConnectDeadlineSeconds, ())(channel.connect(address))
     catch {
@@ -349,15 +436,22 @@ object Connection {
 
   /** Close the channel at the deadline, which ends every wait on it. */
   private def within[A](channel: SocketChannel, seconds: Long, onOverdue: => Unit)(body: => A): A = {
-    val closing = deadlines.schedule(new Runnable { def run(): Unit = { onOverdue; channel.close() } }, seconds, TimeUnit.SECONDS)
-    try body finally closing.cancel(false)
+    val closing =
+      deadlines.schedule(new Runnable { def run(): Unit = { onOverdue; channel.close() } }, seconds, TimeUnit.SECONDS)
+    try body
+    finally closing.cancel(false)
   }
 
-  /** Refuse a process of another user, which must not learn the token: the folder may have been replaced since it was made. */
+  /**
+   * Refuse a process of another user, which must not learn the token: the folder may have been replaced since it was
+   * made.
+   */
   private def requireSameUser(channel: SocketChannel, process: SidecarProcess): Unit = {
     val peer = channel.getOption(ExtendedSocketOptions.SO_PEERCRED).user.getName
     if (peer != process.user)
-      throw new DynastateException(ErrorKind.Configuration,
-        s"another user's process listens in the sidecar's place; let java.io.tmpdir be a folder in which only its owner may rename peer=$peer user=${process.user}")
+      throw new DynastateException(
+        ErrorKind.Configuration,
+        "another user's process listens in the sidecar's place; let java.io.tmpdir be a folder in which only its " +
+          s"owner may rename peer=$peer user=${process.user}")
   }
 }

@@ -3,13 +3,18 @@ package io.dynastate.bridge
 import java.util.{ArrayDeque, HashMap}
 import java.util.concurrent.TimeUnit
 
-/** Idle connections to one process, by their settings. One that no task needed for a while is closed. Safe for threads. */
+/**
+ * Idle connections to one process, by their settings. One that no task needed for a while is closed. Safe for threads.
+ */
 private[bridge] final class ConnectionPool(idleSeconds: Long) {
   import ConnectionPool._
 
   private[this] val idle = new HashMap[String, ArrayDeque[Idle]]
 
-  /** The usable connection that was used last, if there is one. The others are closed: their process has just ended, and did not find them here. */
+  /**
+   * The usable connection that was used last, if there is one. The others are closed: their process has just ended, and
+   * did not find them here.
+   */
   def take(settings: String): Option[Connection] = {
     var connection = poll(settings)
     while (connection != null && !connection.isUsable) {
@@ -20,12 +25,16 @@ private[bridge] final class ConnectionPool(idleSeconds: Long) {
   }
 
   def add(settings: String, connection: Connection): Unit =
-    synchronized(idle.computeIfAbsent(settings, _ => new ArrayDeque[Idle]).addFirst(new Idle(connection, System.nanoTime())))
+    synchronized(idle.computeIfAbsent(settings, _ => new ArrayDeque[Idle]).addFirst(new Idle(
+      connection,
+      System.nanoTime())))
 
   /** Close those that were not used for `idleSeconds`. */
   def closeIdle(): Unit = synchronized {
     val until = System.nanoTime() - TimeUnit.SECONDS.toNanos(idleSeconds)
-    idle.values.forEach(each => while (!each.isEmpty && each.peekLast.since - until < 0) each.pollLast().connection.close())
+    idle.values.forEach(each =>
+      while (!each.isEmpty &&
+        each.peekLast.since - until < 0) each.pollLast().connection.close())
     idle.values.removeIf(_.isEmpty)
     ()
   }

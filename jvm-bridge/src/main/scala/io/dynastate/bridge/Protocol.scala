@@ -50,21 +50,34 @@ object Protocol {
   val Held = 76
   val Error = 127
 
-  /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each thread. */
+  /**
+   * The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each
+   * thread.
+   */
   val SliceBytes: Int = 256 * 1024
 
   /** Bytes before the changes in an APPEND frame: header and three numbers. */
   val AppendHeadBytes: Int = 5 + 12
 
   // The frames that the JVM sends, by the fields of docs/protocol.md.
-  def hello(token: Array[Byte], packageVersion: String, settings: String): ByteBuffer = frame(Hello, Version.toShort, token, packageVersion, settings)
-  def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)]): ByteBuffer = frame(Open, store, version, attempt, have)
+  def hello(token: Array[Byte], packageVersion: String, settings: String): ByteBuffer =
+    frame(Hello, Version.toShort, token, packageVersion, settings)
+  def open(store: String, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)]): ByteBuffer =
+    frame(Open, store, version, attempt, have)
   def run(run: QueryRun): ByteBuffer = frame(Run, run.id, run.queryId, run.checkpoint)
   def find(store: String, version: Long, attempt: Attempt): ByteBuffer = frame(Find, store, version, attempt)
   def read(
-      store: String, version: Long, attempt: Attempt, snapshot: Long, held: Long, heldAttempt: Attempt, bits: Int, buckets: Seq[Int]): ByteBuffer =
+      store: String,
+      version: Long,
+      attempt: Attempt,
+      snapshot: Long,
+      held: Long,
+      heldAttempt: Attempt,
+      bits: Int,
+      buckets: Seq[Int]): ByteBuffer =
     frame(Read, store, version, attempt, snapshot, held, heldAttempt, bits.toByte, buckets.map(_.toShort))
-  def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer = frame(Changes, store, first, last, attempt)
+  def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer =
+    frame(Changes, store, first, last, attempt)
   def begin(store: String, run: QueryRun, base: Long, parent: Attempt, attempt: Attempt): ByteBuffer =
     frame(Begin, store, run.id, run.queryId, run.checkpoint, base, parent, attempt)
   def commit(keys: Array[Long], schema: String): ByteBuffer = frame(Commit, byFamily(keys), schema)
@@ -72,14 +85,33 @@ object Protocol {
   def added(values: Long): ByteBuffer = frame(Added, values)
   def check(): ByteBuffer = frame(Check)
   def abort(): ByteBuffer = frame(Abort)
-  def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long, minDeltas: Int): ByteBuffer =
+  def snapshot(
+      store: String,
+      runId: String,
+      version: Long,
+      attempt: Attempt,
+      stateBytes: Long,
+      minDeltas: Int): ByteBuffer =
     frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
   def importVersion(
-      store: String, run: QueryRun, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long], schema: String): ByteBuffer =
+      store: String,
+      run: QueryRun,
+      version: Long,
+      attempt: Attempt,
+      stateBytes: Long,
+      keys: Array[Long],
+      schema: String): ByteBuffer =
     frame(Import, store, run.id, run.queryId, run.checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
   def bucket(number: Int): ByteBuffer = frame(Bucket, number)
   def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
-  def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int, most: Int): ByteBuffer =
+  def cleanUp(
+      store: String,
+      runId: String,
+      version: Long,
+      attempt: Attempt,
+      retain: Int,
+      least: Int,
+      most: Int): ByteBuffer =
     frame(CleanUp, store, runId, version, attempt, retain, least, most)
 
   /** An APPEND frame but for its changes, which follow it. */
@@ -117,11 +149,11 @@ object Protocol {
   }
 
   def takeCounters(body: ByteBuffer): Map[String, Long] =
-    Seq.fill(body.getShort & 0xFFFF)(takeText(body) -> body.getLong).toMap
+    Seq.fill(body.getShort & 0xffff)(takeText(body) -> body.getLong).toMap
 
   /** Keys by column family; a family that is not listed has none. */
   def takeKeys(body: ByteBuffer): Array[Long] = {
-    val counts = Seq.fill(body.getShort & 0xFFFF)((body.getShort & 0xFFFF) -> body.getLong)
+    val counts = Seq.fill(body.getShort & 0xffff)((body.getShort & 0xffff) -> body.getLong)
     val keys = new Array[Long](counts.map(_._1 + 1).maxOption.getOrElse(0))
     counts.foreach { case (family, count) => keys(family) = count }
     keys
@@ -134,7 +166,10 @@ object Protocol {
    */
   def takeRows(frame: Frame, array: Int => Array[Byte] = new Array(_)): (Int, ByteBuffer) = {
     val records = frame.body.getInt
-    (records, if (frame.frameType == Rows) frame.body else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body, array))
+    (
+      records,
+      if (frame.frameType == Rows) frame.body
+      else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body, array))
   }
 
   /** Whether the changes that the JVM holds are applied to the rows that were sent. */
@@ -160,19 +195,23 @@ object Protocol {
     case number: Int => little(4).putInt(number).array
     case number: Long => little(8).putLong(number).array
     case bytes: Array[Byte] => bytes
-    case text: String => val bytes = text.getBytes(UTF_8); little(4 + bytes.length).putInt(bytes.length).put(bytes).array
+    case text: String =>
+      val bytes = text.getBytes(UTF_8); little(4 + bytes.length).putInt(bytes.length).put(bytes).array
     case attempt: Attempt => val out = little(16); attempt.writeTo(out); out.array
     case (one, other) => bytesOf(one) ++ bytesOf(other)
     case elements: Seq[_] => bytesOf(elements.length.toShort) ++ elements.flatMap(bytesOf(_))
   }
 
-  private def byFamily(keys: Array[Long]): Seq[(Short, Long)] = keys.indices.map(family => family.toShort -> keys(family))
+  private def byFamily(keys: Array[Long]): Seq[(Short, Long)] =
+    keys.indices.map(family => family.toShort -> keys(family))
 
   private def little(bytes: Int): ByteBuffer = ByteBuffer.allocate(bytes).order(ByteOrder.LITTLE_ENDIAN)
 
   private def checked(length: Int): Int = {
     if (length < 1 || length > FrameBytesMax) {
-      throw new DynastateException(ErrorKind.Configuration, s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
+      throw new DynastateException(
+        ErrorKind.Configuration,
+        s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
     }
     length
   }

@@ -8,8 +8,9 @@ import io.dynastate.{DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
 /**
- * One of the engine's processes on this executor, by Python interpreter and number: started by the first store that needs it, and again
- * after it died. A store always has the same one. A connection belongs to one store from `lease` to its `release`.
+ * One of the engine's processes on this executor, by Python interpreter and number: started by the first store that
+ * needs it, and again after it died. A store always has the same one. A connection belongs to one store from `lease` to
+ * its `release`.
  */
 final class Sidecar private (python: String, idleSeconds: Long) {
   /** Interruptible, so that a task which Spark kills does not wait for it. */
@@ -22,11 +23,16 @@ final class Sidecar private (python: String, idleSeconds: Long) {
   def lease(settings: String): Connection = {
     val asked = System.nanoTime()
     lock.lockInterruptibly()
-    val leased = try running(asked) finally lock.unlock()
+    val leased =
+      try running(asked)
+      finally lock.unlock()
     leased.connect(settings)
   }
 
-  /** The process, started if there is none. A caller that waited here during a failed start gets its error; a later one starts it again. */
+  /**
+   * The process, started if there is none. A caller that waited here during a failed start gets its error; a later one
+   * starts it again.
+   */
   private[this] def running(asked: Long): SidecarProcess = {
     if (process == null || !process.isAlive) {
       if (failed != null && asked - failedAt < 0) throw failed
@@ -56,8 +62,10 @@ object Sidecar {
   /** The version of this jar, which must be the Python package's. */
   lazy val packageVersion: String = {
     val resource = classOf[Connection].getResourceAsStream("/dynastate-version.txt")
-    if (resource == null) throw new DynastateException(ErrorKind.Mismatch, "the jar has no version in it; build it with 'make setup'")
-    try new String(resource.readAllBytes(), UTF_8).trim finally resource.close()
+    if (resource == null)
+      throw new DynastateException(ErrorKind.Mismatch, "the jar has no version in it; build it with 'make setup'")
+    try new String(resource.readAllBytes(), UTF_8).trim
+    finally resource.close()
   }
 
   def forPython(python: String, number: Int = 0, idleSeconds: Long = IdleSeconds): Sidecar =

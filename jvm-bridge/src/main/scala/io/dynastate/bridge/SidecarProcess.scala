@@ -14,11 +14,17 @@ import io.dynastate.{DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
 /**
- * One process of the sidecar. Its standard input stays open as long as this JVM lives, so that it ends with this JVM. On its standard
- * output it gives signs of life, and is killed when they stop. Every wait for it has a deadline (docs/protocol.md).
+ * One process of the sidecar. Its standard input stays open as long as this JVM lives, so that it ends with this JVM.
+ * On its standard output it gives signs of life, and is killed when they stop. Every wait for it has a deadline
+ * (docs/protocol.md).
  */
 private[bridge] final class SidecarProcess private (
-    os: Process, stdin: OutputStream, folder: Path, socket: Path, token: Array[Byte], idleSeconds: Long) {
+    os: Process,
+    stdin: OutputStream,
+    folder: Path,
+    socket: Path,
+    token: Array[Byte],
+    idleSeconds: Long) {
   import SidecarProcess._
 
   val pool = new ConnectionPool(idleSeconds)
@@ -48,7 +54,8 @@ private[bridge] final class SidecarProcess private (
 
   /** End the process by closing its standard input, kill it, and delete the files it may have left. */
   def end(): Unit = {
-    try stdin.close() catch { case _: IOException => () } // it ended already
+    try stdin.close()
+    catch { case _: IOException => () } // it ended already
     kill()
     removeSocket()
   }
@@ -86,10 +93,12 @@ private[bridge] final class SidecarProcess private (
   /** Read lines in a thread of its own: nothing can end a read from a pipe that stays open. */
   private def eachLine(name: String, from: InputStream)(use: String => Unit): Thread = {
     val reader = new BufferedReader(new InputStreamReader(from, UTF_8))
-    val thread = new Thread(() => {
-      try Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(use)
-      catch { case _: IOException => () } // the process ended
-    }, name)
+    val thread = new Thread(
+      () => {
+        try Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(use)
+        catch { case _: IOException => () } // the process ended
+      },
+      name)
     thread.setDaemon(true)
     thread.start()
     thread
@@ -102,12 +111,16 @@ private[bridge] final class SidecarProcess private (
         try firstLine.get(StartDeadlineSeconds, TimeUnit.SECONDS)
         catch {
           case _: TimeoutException =>
-            throw new DynastateException(ErrorKind.Unavailable, s"the sidecar did not start within $StartDeadlineSeconds s: $exitReport")
+            throw new DynastateException(
+              ErrorKind.Unavailable,
+              s"the sidecar did not start within $StartDeadlineSeconds s: $exitReport")
         }
       isReady = first == "ready"
       if (!isReady) {
-        throw new DynastateException(ErrorKind.Configuration,
-          s"the sidecar did not start with the interpreter $python; install dynastate ${Sidecar.packageVersion} there, from the driver's wheel, " +
+        throw new DynastateException(
+          ErrorKind.Configuration,
+          s"the sidecar did not start with the interpreter $python; install dynastate ${Sidecar.packageVersion} " +
+            "there, from the driver's wheel, " +
             s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $exitReport")
       }
       lookAfter()
@@ -118,22 +131,27 @@ private[bridge] final class SidecarProcess private (
   }
 
   /**
-   * Kill it when its signs of life stop, and close idle connections to it. Looks are counted, not seconds: after a pause of this JVM
-   * there is one look, not many.
+   * Kill it when its signs of life stop, and close idle connections to it. Looks are counted, not seconds: after a
+   * pause of this JVM there is one look, not many.
    */
   private def lookAfter(): Unit = {
     var seen = signsOfLife.get
     var silent = 0
-    val looking = Connection.deadlines.scheduleWithFixedDelay(() => {
-      silent = if (signsOfLife.get == seen) silent + 1 else 0
-      seen = signsOfLife.get
-      if (silent == SilenceDeadlineSeconds / LookSeconds) {
-        hung = s"it gave no sign of life for $SilenceDeadlineSeconds s and was killed, "
-        log.warn(s"sidecar gives no sign of life for $SilenceDeadlineSeconds s and is killed pid=$pid")
-        kill()
-      }
-      try pool.closeIdle() catch { case _: IOException => () } // or this was the last look
-    }, LookSeconds, LookSeconds, TimeUnit.SECONDS)
+    val looking = Connection.deadlines.scheduleWithFixedDelay(
+      () => {
+        silent = if (signsOfLife.get == seen) silent + 1 else 0
+        seen = signsOfLife.get
+        if (silent == SilenceDeadlineSeconds / LookSeconds) {
+          hung = s"it gave no sign of life for $SilenceDeadlineSeconds s and was killed, "
+          log.warn(s"sidecar gives no sign of life for $SilenceDeadlineSeconds s and is killed pid=$pid")
+          kill()
+        }
+        try pool.closeIdle()
+        catch { case _: IOException => () } // or this was the last look
+      },
+      LookSeconds,
+      LookSeconds,
+      TimeUnit.SECONDS)
     os.onExit.thenRun(() => looking.cancel(false))
   }
 }
@@ -145,7 +163,10 @@ private[bridge] object SidecarProcess {
   private val SilenceDeadlineSeconds = 20L
   private val LookSeconds = 2L
   private val LastLinesDeadlineMillis = 1000L
-  /** A socket's path may have 106 bytes in Java, of which our own names take up to 38; YARN's folders for temporary files are longer. */
+  /**
+   * A socket's path may have 106 bytes in Java, of which our own names take up to 38; YARN's folders for temporary
+   * files are longer.
+   */
   private val FolderBytesMax = 106 - 38
 
   private def makeFolder(): Path = {
@@ -169,8 +190,11 @@ private[bridge] object SidecarProcess {
       catch {
         case e: IOException =>
           Files.delete(folder)
-          throw new DynastateException(ErrorKind.Configuration,
-            s"the interpreter of the sidecar cannot be run; set spark.sql.streaming.stateStore.dynastate.python, or spark.pyspark.python: ${e.getMessage}", e)
+          throw new DynastateException(
+            ErrorKind.Configuration,
+            "the interpreter of the sidecar cannot be run; set spark.sql.streaming.stateStore.dynastate.python, or " +
+              s"spark.pyspark.python: ${e.getMessage}",
+            e)
       }
     val stdin = os.getOutputStream
     val process = new SidecarProcess(os, stdin, folder, socket, token, idleSeconds)
@@ -182,7 +206,9 @@ private[bridge] object SidecarProcess {
       stdin.flush()
     } catch { case _: IOException => () } // it ended at once; awaitReady says why
     process.awaitReady(python)
-    log.info(s"sidecar started pid=${process.pid} python=$python ms=${TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)}")
+    log.info(
+      s"sidecar started pid=${process.pid} python=$python " +
+        s"ms=${TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)}")
     process
   }
 }

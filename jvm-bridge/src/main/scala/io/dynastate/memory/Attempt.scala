@@ -29,7 +29,8 @@ object Attempt {
   def parse(text: String): Option[Attempt] =
     try {
       val id = UUID.fromString(text)
-      Some(Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)).filter(attempt => attempt.checkpointId == text && attempt != None)
+      Some(Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)).filter(attempt =>
+        attempt.checkpointId == text && attempt != None)
     } catch { case _: IllegalArgumentException => scala.None }
 
   def readFrom(buffer: ByteBuffer): Attempt =

@@ -12,16 +12,20 @@ trait BucketSource {
 }
 
 /**
- * Versions of a store of which only some rows are in memory: whole buckets, as many as the cache has room for. Another bucket is read
- * when one of its rows is needed.
+ * Versions of a store of which only some rows are in memory: whole buckets, as many as the cache has room for. Another
+ * bucket is read when one of its rows is needed.
  *
- * A version is an array of buckets, and shares the unchanged ones with its parent. Rows of a bucket never change, so it can be evicted at
- * any time, except buckets of a version that is not committed yet: they are not durable.
+ * A version is an array of buckets, and shares the unchanged ones with its parent. Rows of a bucket never change, so it
+ * can be evicted at any time, except buckets of a version that is not committed yet: they are not durable.
  *
- * A commit copies the slots of every bucket that it changes: this is for state that is larger than the memory it may use, and
- * `VersionTree` for all other.
+ * A commit copies the slots of every bucket that it changes: this is for state that is larger than the memory it may
+ * use, and `VersionTree` for all other.
  */
-final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt: Long, bucketBytes: Long = BucketedVersions.BucketBytes)
+final class BucketedVersions(
+    cache: BucketCache,
+    source: BucketSource,
+    startsAt: Long,
+    bucketBytes: Long = BucketedVersions.BucketBytes)
   extends Versions {
   import BucketedVersions._
 
@@ -40,7 +44,14 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     new BucketedVersion(number, attempt, schema, this, keys, bits, Array.fill(1 << bits)(new Bucket(this, null)))
   }
 
-  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
+  override def get(
+      version: Version,
+      family: Int,
+      hash: Int,
+      base: AnyRef,
+      offset: Long,
+      length: Int,
+      into: Row): Boolean = {
     val of = version.asInstanceOf[BucketedVersion]
     val table = load(of, ChangedBuckets.bucketOf(hash, of.bits)).existing(family)
     table != null && table.get(hash, base, offset, length, into)
@@ -68,7 +79,8 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   }
 
   /** As many rows as fit beside the buckets: each further batch reads the whole state again. */
-  override def scanBatch(isFirst: Boolean): Int = math.max(ScanRowsMin, cache.limit / 16 / rowBytes).min(Int.MaxValue.toLong).toInt
+  override def scanBatch(isFirst: Boolean): Int =
+    math.max(ScanRowsMin, cache.limit / 16 / rowBytes).min(Int.MaxValue.toLong).toInt
 
   /** Read all buckets, and keep the first `limit` rows. */
   override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch = {
@@ -79,13 +91,15 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
       if (table != null) {
         val slots = new SlotIterator(Array(table.share()), showAll = false)
         try while (slots.advance()) {
-          if (isWithin(slots.row, from, inclusive, to) && (first.size < limit || slots.row.compareKeys(first.peek) < 0)) {
-            if (first.size == limit) first.poll()
-            val row = new Row
-            row.pointTo(slots.row)
-            first.add(row)
+            if (isWithin(slots.row, from, inclusive, to) &&
+              (first.size < limit || slots.row.compareKeys(first.peek) < 0)) {
+              if (first.size == limit) first.poll()
+              val row = new Row
+              row.pointTo(slots.row)
+              first.add(row)
+            }
           }
-        } finally slots.close()
+        finally slots.close()
       }
     }
     val inOrder = new java.util.ArrayList[Row](first)
@@ -135,7 +149,8 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     }
   }
 
-  override def heapBytes(version: Version): Long = version.asInstanceOf[BucketedVersion].buckets.iterator.map(_.bytesThere).sum
+  override def heapBytes(version: Version): Long =
+    version.asInstanceOf[BucketedVersion].buckets.iterator.map(_.bytesThere).sum
 
   override def stateBytes(version: Version): Long = math.max(heapBytes(version), version.keys.sum * rowBytes)
 
@@ -171,8 +186,8 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   }
 
   /**
-   * Use the rows of buckets, each with whether it is in memory: first those that are, then the others, of which several are read in one
-   * request, and which are not kept.
+   * Use the rows of buckets, each with whether it is in memory: first those that are, then the others, of which several
+   * are read in one request, and which are not kept.
    */
   private def peekAll(version: BucketedVersion, numbers: Seq[Int])(use: (Int, RowTables, Boolean) => Unit): Unit = {
     val absent = numbers.filter { number =>
@@ -193,13 +208,17 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
       if (rows == null) Array.fill(1 << (to - from))(new Bucket(this, null))
       else {
         val parts = byBucket(rows, to)
-        Array.tabulate(1 << (to - from))(part => new Bucket(this, parts.getOrDefault((number << (to - from)) + part, new RowTables)))
+        Array.tabulate(1 << (to - from))(part =>
+          new Bucket(this, parts.getOrDefault((number << (to - from)) + part, new RowTables)))
       }
     }
 }
 
 object BucketedVersions {
-  /** Approximate heap of one bucket: read in one request, and small enough that few hold the rows of a batch that are near each other. */
+  /**
+   * Approximate heap of one bucket: read in one request, and small enough that few hold the rows of a batch that are
+   * near each other.
+   */
   val BucketBytes: Long = 512L * 1024
   /** Buckets that are read in one request, where many are needed, one after the other: 16 MB of rows. */
   private val ReadAtOnceMax = 32L
@@ -208,7 +227,14 @@ object BucketedVersions {
 
   /** A version as its buckets. */
   private final class BucketedVersion(
-      number: Long, attempt: Attempt, schema: String, tree: BucketedVersions, keys: Array[Long], val bits: Int, val buckets: Array[Bucket], added: Long = 0L)
+      number: Long,
+      attempt: Attempt,
+      schema: String,
+      tree: BucketedVersions,
+      keys: Array[Long],
+      val bits: Int,
+      val buckets: Array[Bucket],
+      added: Long = 0L)
     extends Version(number, attempt, schema, tree, keys, added) {
     /** The version that it was made of, until it is committed. */
     var base: BucketedVersion = _
@@ -217,7 +243,8 @@ object BucketedVersions {
   /** Bits of a bucket's number for buckets of about `bucketBytes`; unchanged until buckets are twice as large. */
   private def bitsFor(stateBytes: Long, now: Int, bucketBytes: Long): Int = {
     var bits = now
-    if (stateBytes >> now > 2 * bucketBytes) while (bits < ChangedBuckets.HashBits && stateBytes >> bits > bucketBytes) bits += 1
+    if (stateBytes >> now > 2 * bucketBytes) while (bits < ChangedBuckets.HashBits &&
+      stateBytes >> bits > bucketBytes) bits += 1
     bits
   }
 
@@ -226,13 +253,18 @@ object BucketedVersions {
     rows.foreach { (family, table) =>
       val all = new SlotIterator(Array(table.share()), showAll = true)
       while (all.advance()) {
-        found.computeIfAbsent(ChangedBuckets.bucketOf(all.hash, bits), _ => new RowTables)(family).put(all.hash, all.row)
+        found.computeIfAbsent(ChangedBuckets.bucketOf(all.hash, bits), _ => new RowTables)(family).put(
+          all.hash,
+          all.row)
       }
     }
     found
   }
 
-  /** A copy of a bucket's rows with changes applied, and the values that these add. Lists are without segments, as those that are read: a bucket may be read again at any time. */
+  /**
+   * A copy of a bucket's rows with changes applied, and the values that these add. Lists are without segments, as those
+   * that are read: a bucket may be read again at any time.
+   */
   private def changedBy(rows: RowTables, changes: RowTables): (RowTables, Long) = {
     val made = rows.copy()
     val replaced = new Row
@@ -248,9 +280,12 @@ object BucketedVersions {
         }
         if (row.isDelete) made(family).remove(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, replaced)
         else if (row.segmentCount > 0) {
-          row.findSegments(all.hash, table.get, (hash, base, offset, length, into) => {
-            before != null && before.get(hash, base, offset, length, into)
-          })
+          row.findSegments(
+            all.hash,
+            table.get,
+            (hash, base, offset, length, into) => {
+              before != null && before.get(hash, base, offset, length, into)
+            })
           made(family).putWhole(all.hash, row)
         } else if (!row.isSegment) made(family).put(all.hash, row)
       }

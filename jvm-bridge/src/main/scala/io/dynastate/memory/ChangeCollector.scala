@@ -5,20 +5,25 @@ import java.nio.ByteBuffer
 import io.dynastate.{DynastateException, ErrorKind}
 
 /**
- * Collects the changes from one version to another, as the engine sends them, oldest first. With `isWanted`, only those of some hashes.
- * With `storage`, rows are there: for the rows of a version, of which about `expected` may come, by family. A `isLoad` has all rows of a version.
+ * Collects the changes from one version to another, as the engine sends them, oldest first. With `isWanted`, only those
+ * of some hashes. With `storage`, rows are there: for the rows of a version, of which about `expected` may come, by
+ * family. A `isLoad` has all rows of a version.
  *
  * {{{ add* [markFromHere add*] asRows               the rows that the changes make of an empty store
  *     startFrom add* [markFromHere add*] asChanges  the changes, with their delete markers }}}
  */
 final class ChangeCollector(
-    isWanted: Int => Boolean = null, storage: RowStorage = null, expected: Array[Long] = Array.empty, isLoad: Boolean = false) {
+    isWanted: Int => Boolean = null,
+    storage: RowStorage = null,
+    expected: Array[Long] = Array.empty,
+    isLoad: Boolean = false) {
   private[this] val rows = new RowTables(storage, isLoad)
   private[this] var base: Version = _
   private[this] var isMarking = false
   private[this] val before = new Row
   private[this] val hashes = new Array[Int](RowTable.BlockRows)
-  expected.indices.foreach(family => if (expected(family) > 0) rows(family, math.min(expected(family), Int.MaxValue.toLong).toInt))
+  expected.indices.foreach(family =>
+    if (expected(family) > 0) rows(family, math.min(expected(family), Int.MaxValue.toLong).toInt))
 
   /** The hashes of the changes since `markFromHere`. */
   val marked: Array[Long] = new Array[Long](ChangedBuckets.Words)
@@ -44,7 +49,9 @@ final class ChangeCollector(
       }
       added += block
     } while (block > 0)
-    if (added != records) throw new DynastateException(ErrorKind.Corrupt, s"changes hold another number of records than announced: $added, not $records")
+    if (added != records) throw new DynastateException(
+      ErrorKind.Corrupt,
+      s"changes hold another number of records than announced: $added, not $records")
   }
 
   /** Take the hashes of the next changes, and bring their slots into the processor's cache. Returns their number. */
@@ -65,7 +72,8 @@ final class ChangeCollector(
     if (isWanted == null || isWanted(hash)) {
       val row = changes.row
       if (changes.isMerge) append(changes.family, hash, row)
-      else if (base == null && row.isDelete) rows(changes.family).remove(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, before)
+      else if (base == null && row.isDelete)
+        rows(changes.family).remove(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, before)
       else rows(changes.family).put(hash, row)
     }
   }
@@ -77,8 +85,16 @@ final class ChangeCollector(
   def asRows: RowTables = rows
 
   private def append(family: Int, hash: Int, row: Row): Unit = {
-    val hasBefore = base != null && base.versions.get(base, family, hash, row.bytes, row.keyOffset, row.keyLength, before)
+    val hasBefore =
+      base != null && base.versions.get(base, family, hash, row.bytes, row.keyOffset, row.keyLength, before)
     rows(family).append(
-      hash, row.bytes, row.keyOffset, row.keyLength, row.bytes, EncodedRow.offset(row.valueAt), row.valueLength, if (hasBefore) before else null)
+      hash,
+      row.bytes,
+      row.keyOffset,
+      row.keyLength,
+      row.bytes,
+      EncodedRow.offset(row.valueAt),
+      row.valueLength,
+      if (hasBefore) before else null)
   }
 }

@@ -26,7 +26,11 @@ private[memory] final class Chunks(sink: ChangeSink, expectedBytes: Long) {
     var number = 0
     while (values.advance()) {
       if (number >= first) {
-        begin(if (number == 0 && beginsWithPut) PutOrRemove else Merge, family, hash, EncodedRow.HeaderBytes + keyLength + values.length)
+        begin(
+          if (number == 0 && beginsWithPut) PutOrRemove else Merge,
+          family,
+          hash,
+          EncodedRow.HeaderBytes + keyLength + values.length)
         EncodedRow.writeKey(chunk, length, values.length, row.bytes, row.keyOffset, keyLength)
         length += EncodedRow.HeaderBytes + keyLength
         System.arraycopy(values.bytes, values.at, chunk, length, values.length)
@@ -38,7 +42,8 @@ private[memory] final class Chunks(sink: ChangeSink, expectedBytes: Long) {
 
   /** Add a row with all its values: the first as a put, which replaces what was there, the others as merges. */
   def addRow(family: Int, hash: Int, row: Row): Unit =
-    if (row.isList) addValues(family, hash, row, row.values, first = 0, beginsWithPut = true) else add(family, hash, row)
+    if (row.isList) addValues(family, hash, row, row.values, first = 0, beginsWithPut = true)
+    else add(family, hash, row)
 
   /** Send what is left. */
   def end(): Unit = if (records > 0) {

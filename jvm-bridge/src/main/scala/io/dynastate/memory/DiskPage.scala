@@ -1,13 +1,21 @@
 package io.dynastate.memory
 
 /** A page of rows in a file on local disk. What is read from it are copies. */
-private[memory] final class DiskPage(file: RowFile, val number: Long, val extents: Array[Int], val length: Int, val checksums: Array[Int]) {
+private[memory] final class DiskPage(
+    file: RowFile,
+    val number: Long,
+    val extents: Array[Int],
+    val length: Int,
+    val checksums: Array[Int]) {
   import DiskPage._
   import RowFile.BlockBytes
 
   @volatile private[this] var released = false
 
-  /** Point a cursor to a copy of the row at a position; false: there is none, since another page was read beside a change. */
+  /**
+   * Point a cursor to a copy of the row at a position; false: there is none, since another page was read beside a
+   * change.
+   */
   def read(position: Int, into: Row): Boolean = position + EncodedRow.HeaderBytes <= length && {
     val first = position / BlockBytes
     // Most rows are short, and lie in one block.
@@ -21,7 +29,8 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
     val headEnd = if (EncodedRow.isList(buffer, at)) keyEnd + EncodedRow.ListHeaderBytes else keyEnd
     // Beside a change, the lengths may be any numbers.
     keyEnd >= EncodedRow.HeaderBytes && headEnd >= keyEnd && headEnd <= left && {
-      val bytes = EncodedRow.length(if (headEnd <= known) buffer else blocks(first, (position + headEnd - 1) / BlockBytes), at)
+      val bytes =
+        EncodedRow.length(if (headEnd <= known) buffer else blocks(first, (position + headEnd - 1) / BlockBytes), at)
       val isThere = bytes >= headEnd && bytes <= left
       if (isThere && bytes <= known) into.pointTo(java.util.Arrays.copyOfRange(buffer, at, at + bytes), 0)
       else if (isThere) into.pointTo(blocks(first, (position + bytes - 1) / BlockBytes), at)
@@ -30,9 +39,9 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
   }
 
   /**
-   * Point cursors to the rows at positions, of which the first is `from`, and those after it that lie near; they are in order. Returns the
-   * number after the last one; `from`: a row is longer than it seemed. What was read last is not read again, and what comes after it is
-   * read with what lies behind it.
+   * Point cursors to the rows at positions, of which the first is `from`, and those after it that lie near; they are in
+   * order. Returns the number after the last one; `from`: a row is longer than it seemed. What was read last is not
+   * read again, and what comes after it is read with what lies behind it.
    */
   def readNear(positions: Array[Int], into: Array[Row], from: Int, until: Int, last: LastBlocks): Int = {
     val found = pointTo(last, positions, into, from, until)
@@ -53,7 +62,8 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
 
   private def pointTo(last: LastBlocks, positions: Array[Int], into: Array[Row], from: Int, until: Int): Int = {
     var each = from
-    if (last.page eq this) while (each < until && pointTo(last.bytes, positions(each) - last.first * BlockBytes, into(each))) each += 1
+    if (last.page eq this) while (each < until &&
+      pointTo(last.bytes, positions(each) - last.first * BlockBytes, into(each))) each += 1
     each
   }
 
@@ -62,7 +72,8 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
     def ends(length: Long) = at + length <= bytes.length
     val isThere = at >= 0 && ends(EncodedRow.HeaderBytes) && {
       val key = EncodedRow.HeaderBytes.toLong + EncodedRow.keyLength(bytes, at)
-      ends(if (EncodedRow.isList(bytes, at)) key + EncodedRow.ListHeaderBytes else key) && ends(EncodedRow.length(bytes, at))
+      ends(if (EncodedRow.isList(bytes, at)) key + EncodedRow.ListHeaderBytes else key) &&
+      ends(EncodedRow.length(bytes, at))
     }
     if (isThere) into.pointTo(bytes, at)
     isThere

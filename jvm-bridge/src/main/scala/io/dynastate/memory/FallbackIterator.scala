@@ -1,10 +1,14 @@
 package io.dynastate.memory
 
 /**
- * All rows of a version that has no buckets, under an attempt's own layers, which are released at the end, or at `close`. If the disk
- * fails, the rows that are left come from where they are durable.
+ * All rows of a version that has no buckets, under an attempt's own layers, which are released at the end, or at
+ * `close`. If the disk fails, the rows that are left come from where they are durable.
  */
-private[memory] final class FallbackIterator private (base: Version, family: Int, own: List[Slots], below: Option[List[Slots]]) extends RowIterator {
+private[memory] final class FallbackIterator private (
+    base: Version,
+    family: Int,
+    own: List[Slots],
+    below: Option[List[Slots]]) extends RowIterator {
   private[this] val first = below.map { layers =>
     own.foreach(_.retain())
     new SlotIterator((own ++ layers).toArray, showAll = false)
@@ -21,9 +25,10 @@ private[memory] final class FallbackIterator private (base: Version, family: Int
       if (rest != null) advanceRest()
       else
         try first.advance()
-        catch { case _: RowsUnreadable =>
-          rest = left()
-          advanceRest()
+        catch {
+          case _: RowsUnreadable =>
+            rest = left()
+            advanceRest()
         }
     if (!found) close()
     found
@@ -49,7 +54,9 @@ private[memory] final class FallbackIterator private (base: Version, family: Int
 
 private[memory] object FallbackIterator {
   def apply(base: Version, family: Int, own: List[Slots]): RowIterator = {
-    val below = try Some(base.versions.share(base, family, 0)) catch { case _: RowsUnreadable => None }
+    val below =
+      try Some(base.versions.share(base, family, 0))
+      catch { case _: RowsUnreadable => None }
     if (below.exists(_.forall(_.diskPages == null))) new SlotIterator((own ++ below.get).toArray, showAll = false)
     else new FallbackIterator(base, family, own, below)
   }

@@ -4,11 +4,16 @@ import java.io.ByteArrayOutputStream
 import java.nio.{ByteBuffer, ByteOrder}
 
 /**
- * The changes after one version of a store, that of a snapshot or 0, up to another, as encoded records by 2^bits buckets. With them only
- * the rows of the snapshot have to be read for a bucket. Never changes.
+ * The changes after one version of a store, that of a snapshot or 0, up to another, as encoded records by 2^bits
+ * buckets. With them only the rows of the snapshot have to be read for a bucket. Never changes.
  */
 final class HeldChanges private (
-    val snapshot: Long, val version: Long, val attempt: Attempt, val bits: Int, val heapBytes: Long, runs: Array[List[HeldChanges.Run]]) {
+    val snapshot: Long,
+    val version: Long,
+    val attempt: Attempt,
+    val bits: Int,
+    val heapBytes: Long,
+    runs: Array[List[HeldChanges.Run]]) {
   import HeldChanges._
 
   def isEmpty: Boolean = version == 0
@@ -16,7 +21,8 @@ final class HeldChanges private (
   /** Add the changes of some of at least 2^bits buckets to those collected; those of others may be added, too. */
   def addTo(collector: ChangeCollector, bucketBits: Int, buckets: Seq[Int]): Unit =
     buckets.map(_ >>> bucketBits - bits).distinct.foreach { own =>
-      runs(own).reverse.foreach(run => collector.add(run.records, ByteBuffer.wrap(run.bytes).order(ByteOrder.LITTLE_ENDIAN)))
+      runs(own).reverse.foreach(run =>
+        collector.add(run.records, ByteBuffer.wrap(run.bytes).order(ByteOrder.LITTLE_ENDIAN)))
     }
 
   /** Begin the changes up to a later version with these. */
@@ -64,6 +70,7 @@ object HeldChanges {
       }
     }
 
-    def upTo(version: Long, attempt: Attempt): HeldChanges = new HeldChanges(snapshot, version, attempt, bits, heapBytes, runs)
+    def upTo(version: Long, attempt: Attempt): HeldChanges =
+      new HeldChanges(snapshot, version, attempt, bits, heapBytes, runs)
   }
 }

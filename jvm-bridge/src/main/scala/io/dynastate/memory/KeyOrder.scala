@@ -1,11 +1,15 @@
 package io.dynastate.memory
 
 /**
- * The rows of a table in the order of their keys, as unsigned bytes: their addresses, in blocks. Each block but the first has a bound, a
- * key that is not after its own and after those of the blocks before it. The keys of a block begin with the same bytes; the next ones of
- * each are its mark, so that nearly every place is found without reading rows, which may be on disk. Not safe for threads.
+ * The rows of a table in the order of their keys, as unsigned bytes: their addresses, in blocks. Each block but the
+ * first has a bound, a key that is not after its own and after those of the blocks before it. The keys of a block begin
+ * with the same bytes; the next ones of each are its mark, so that nearly every place is found without reading rows,
+ * which may be on disk. Not safe for threads.
  */
-final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[KeyOrder.Block], private[this] var count: Int) {
+final class KeyOrder private (
+    arena: RowArena,
+    private[this] var blocks: Array[KeyOrder.Block],
+    private[this] var count: Int) {
   import KeyOrder._
 
   private[this] val other = new Row
@@ -60,7 +64,16 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
       foundAt = 0
       foundEnd = 0
     } else narrow(from)
-    new RangeCursor(foundBlock, foundAt, endBlock, endAt, sureAt, if (foundAt == foundEnd) null else from, inclusive, to, atOnce)
+    new RangeCursor(
+      foundBlock,
+      foundAt,
+      endBlock,
+      endAt,
+      sureAt,
+      if (foundAt == foundEnd) null else from,
+      inclusive,
+      to,
+      atOnce)
   }
 
   /**
@@ -70,9 +83,19 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
    * @param sureAt the place in the last block from which on rows may be after the range
    */
   final class RangeCursor private[KeyOrder] (
-      private[this] var block: Int, private[this] var at: Int, private[this] var endBlock: Int, private[this] var endAt: Int, sureAt: Int,
-      private[this] var from: Row, inclusive: Boolean, to: Row, atOnce: Int) {
-    /** Rows that were read at once, of which those from `sure` on may be after the range; null: those on the heap are not. */
+      private[this] var block: Int,
+      private[this] var at: Int,
+      private[this] var endBlock: Int,
+      private[this] var endAt: Int,
+      sureAt: Int,
+      private[this] var from: Row,
+      inclusive: Boolean,
+      to: Row,
+      atOnce: Int) {
+    /**
+     * Rows that were read at once, of which those from `sure` on may be after the range; null: those on the heap are
+     * not.
+     */
     private[this] var rows: Array[Row] = _
     private[this] var read, next, sure = 0
 
@@ -105,7 +128,8 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
         next = 1
         at += 1
         true
-      } else {
+      }
+      else {
         if (next == read) readNext()
         next < read && {
           into.pointTo(rows(next))
@@ -279,7 +303,9 @@ private[memory] object KeyOrder {
       size = from
     }
 
-    /** Where a key is by the bytes that all have: before all others (negative), after them (positive), or between them. */
+    /**
+     * Where a key is by the bytes that all have: before all others (negative), after them (positive), or between them.
+     */
     def sideOf(row: Row): Int = {
       val same = commonBytes(row, bound, skip)
       if (same == skip) 0
@@ -302,7 +328,8 @@ private[memory] object KeyOrder {
       val more = skip - newSkip
       val length = math.min(MarkBytes + 1L, (mark & 0xff) + more)
       val moved = if (more >= MarkBytes) 0L else mark >>> 8 * more
-      (0 until math.min(more, MarkBytes)).foldLeft(moved & ~0xffL)((made, each) => made | bound.keyByte(newSkip + each).toLong << 56 - 8 * each) | length
+      (0 until math.min(more, MarkBytes)).foldLeft(moved & ~0xffL)((made, each) =>
+        made | bound.keyByte(newSkip + each).toLong << 56 - 8 * each) | length
     }
   }
 
@@ -381,15 +408,17 @@ private[memory] object KeyOrder {
       slots.read(slot, other)
       new MarkedSlot(mark(other, skip), slot)
     }
-    java.util.Arrays.sort(marked, (a: MarkedSlot, b: MarkedSlot) => {
-      val order = java.lang.Long.compareUnsigned(a.mark, b.mark)
-      if (order != 0 || !isCut(a.mark)) order
-      else {
-        slots.read(a.slot, one)
-        slots.read(b.slot, other)
-        one.compareKeys(other)
-      }
-    })
+    java.util.Arrays.sort(
+      marked,
+      (a: MarkedSlot, b: MarkedSlot) => {
+        val order = java.lang.Long.compareUnsigned(a.mark, b.mark)
+        if (order != 0 || !isCut(a.mark)) order
+        else {
+          slots.read(a.slot, one)
+          slots.read(b.slot, other)
+          one.compareKeys(other)
+        }
+      })
     marked.map(_.slot)
   }
 

@@ -4,12 +4,13 @@ import java.util.concurrent.{CompletableFuture, ExecutionException}
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger}
 
 /**
- * One version that is being loaded. A row that is needed before the load is complete is read with its bucket, so that a task starts on
- * the first rows it needs. The load reads every bucket again, so a task reads only a few alone, and then waits for the load. So do
- * operations on more than single rows; versions made from this one belong to the loaded version's tree.
+ * One version that is being loaded. A row that is needed before the load is complete is read with its bucket, so that a
+ * task starts on the first rows it needs. The load reads every bucket again, so a task reads only a few alone, and then
+ * waits for the load. So do operations on more than single rows; versions made from this one belong to the loaded
+ * version's tree.
  *
- * @param load begins to load the version with all its rows, and completes the future with it or an error. It is called after the first
- *             bucket was read, which it would delay, or when all rows are needed.
+ * @param load begins to load the version with all its rows, and completes the future with it or an error. It is called
+ *             after the first bucket was read, which it would delay, or when all rows are needed.
  */
 final class LoadingVersions(source: BucketSource, load: CompletableFuture[Version] => Unit) extends Versions {
   import LoadingVersions._
@@ -30,11 +31,19 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   override def changed: ChangedBuckets = loaded.versions.changed
 
-  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
+  override def get(
+      version: Version,
+      family: Int,
+      hash: Int,
+      base: AnyRef,
+      offset: Long,
+      length: Int,
+      into: Row): Boolean = {
     val now = meanwhile
     if (now != null && few.isInMemory(now, hash)) few.get(now, family, hash, base, offset, length, into)
     else if (now != null && asked.incrementAndGet() <= AskedMax) {
-      try few.get(now, family, hash, base, offset, length, into) finally beginToLoad()
+      try few.get(now, family, hash, base, offset, length, into)
+      finally beginToLoad()
     } else loaded.versions.get(loaded, family, hash, base, offset, length, into)
   }
 
@@ -44,7 +53,8 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   override def bucketBits(version: Version): Int = loaded.versions.bucketBits(loaded)
 
-  override def share(version: Version, family: Int, bucket: Int): List[Slots] = loaded.versions.share(loaded, family, bucket)
+  override def share(version: Version, family: Int, bucket: Int): List[Slots] =
+    loaded.versions.share(loaded, family, bucket)
 
   override def share(version: Version, bucket: Int): Array[List[Slots]] = loaded.versions.share(loaded, bucket)
 
@@ -87,6 +97,11 @@ object LoadingVersions {
   /** Buckets that are read alone: few enough that time and memory are small beside the load's. */
   private[memory] val AskedMax = 16
 
-  private final class LoadingVersion(number: Long, attempt: Attempt, schema: String, tree: LoadingVersions, keys: Array[Long])
+  private final class LoadingVersion(
+      number: Long,
+      attempt: Attempt,
+      schema: String,
+      tree: LoadingVersions,
+      keys: Array[Long])
     extends Version(number, attempt, schema, tree, keys)
 }

@@ -39,7 +39,10 @@ final class Row {
   private[memory] def keyByte(at: Int): Int = array(position + EncodedRow.HeaderBytes + at) & 0xff
 
   /** A copy of the key. */
-  def key: Array[Byte] = java.util.Arrays.copyOfRange(array, position + EncodedRow.HeaderBytes, position + EncodedRow.HeaderBytes + keyLength)
+  def key: Array[Byte] = java.util.Arrays.copyOfRange(
+    array,
+    position + EncodedRow.HeaderBytes,
+    position + EncodedRow.HeaderBytes + keyLength)
 
   def isDelete: Boolean = EncodedRow.isDelete(array, position)
 
@@ -50,7 +53,9 @@ final class Row {
   def length: Int = EncodedRow.length(array, position)
 
   /** Where the value of a row of one value begins in the array, or the first of those that a list has itself. */
-  def valueAt: Int = if (isList) entriesAt + EncodedRow.EntryHeaderBytes else position + EncodedRow.HeaderBytes + keyLength
+  def valueAt: Int =
+    if (isList) entriesAt + EncodedRow.EntryHeaderBytes
+    else position + EncodedRow.HeaderBytes + keyLength
 
   /** Bytes of that value. */
   def valueLength: Int = if (isList) EncodedRow.int(array, entriesAt) else EncodedRow.valueLength(array, position)
@@ -81,20 +86,29 @@ final class Row {
   private[memory] def segments: Array[Row] = found
 
   /**
-   * Let a list know its segments, which `get` finds as `RowTable.get` does. Those of a version that cannot be read are not found: up to the
-   * last of them, the values are the first ones of the list that `durable` finds, which has no segments.
+   * Let a list know its segments, which `get` finds as `RowTable.get` does. Those of a version that cannot be read are
+   * not found: up to the last of them, the values are the first ones of the list that `durable` finds, which has no
+   * segments.
    */
   private[memory] def findSegments(hash: Int, get: Row.Get, durable: Row.Get): Unit = {
     val segments = Array.tabulate(segmentCount) { number =>
       val segment = new Row
       val key = segmentKey(number)
-      if (get(EncodedRow.segmentHash(hash, number), key, Platform.BYTE_ARRAY_OFFSET, key.length | EncodedRow.SegmentBit, segment)) segment else null
+      if (get(
+          EncodedRow.segmentHash(hash, number),
+          key,
+          Platform.BYTE_ARRAY_OFFSET,
+          key.length | EncodedRow.SegmentBit,
+          segment)) segment
+      else null
     }
     val lost = segments.lastIndexOf(null)
-    found = if (lost < 0) segments else {
+    found = if (lost < 0) segments
+    else {
       val there = segments.drop(lost + 1)
       val whole = new Row
-      if (!durable(hash, array, keyOffset, keyLength, whole)) throw new IllegalStateException(s"segment $lost of a list is lost")
+      if (!durable(hash, array, keyOffset, keyLength, whole))
+        throw new IllegalStateException(s"segment $lost of a list is lost")
       Row.firstValues(whole, countInSegments - there.map(_.entryCount).sum) +: there
     }
   }
@@ -113,7 +127,10 @@ final class Row {
 
   /** The key of a segment of this key. */
   private[memory] def segmentKey(number: Int): Array[Byte] = {
-    val key = java.util.Arrays.copyOfRange(array, position + EncodedRow.HeaderBytes, position + EncodedRow.HeaderBytes + keyLength + 4)
+    val key = java.util.Arrays.copyOfRange(
+      array,
+      position + EncodedRow.HeaderBytes,
+      position + EncodedRow.HeaderBytes + keyLength + 4)
     EncodedRow.putInt(key, key.length - 4, number)
     key
   }

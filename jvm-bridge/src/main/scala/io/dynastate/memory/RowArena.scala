@@ -3,19 +3,24 @@ package io.dynastate.memory
 import io.dynastate.{DynastateException, ErrorKind}
 
 /**
- * Rows of bytes, one after the other, in pages. A row has an address: its position in units of 8 bytes, of pages of nearly 256 KiB each.
- * Only a page of one larger row is longer, and only the newest page shorter, until it is full.
+ * Rows of bytes, one after the other, in pages. A row has an address: its position in units of 8 bytes, of pages of
+ * nearly 256 KiB each. Only a page of one larger row is longer, and only the newest page shorter, until it is full.
  *
- * Nothing is written twice: a row that was replaced is garbage, and stays readable for those who have its page. `pages` is a directory
- * whose entries keep their rows; a page is freed or spilled in a copy of the directory. Not safe for threads.
+ * Nothing is written twice: a row that was replaced is garbage, and stays readable for those who have its page. `pages`
+ * is a directory whose entries keep their rows; a page is freed or spilled in a copy of the directory. Not safe for
+ * threads.
  *
- * With a share of a storage, a page that begins while too much is on the heap spills the oldest full pages: to disk, where rows are
- * read one by one. Rows that were moved have pages of their own, which are spilled first, since they did not change for long.
+ * With a share of a storage, a page that begins while too much is on the heap spills the oldest full pages: to disk,
+ * where rows are read one by one. Rows that were moved have pages of their own, which are spilled first, since they did
+ * not change for long.
  *
  * @param share of the storage of the executor's rows; null: all pages stay on the heap
  */
 private[memory] final class RowArena private (
-    private[this] var directory: Array[Array[Byte]], private[this] var ends: Array[Int], private[this] var dead: Array[Int], val share: StorageShare) {
+    private[this] var directory: Array[Array[Byte]],
+    private[this] var ends: Array[Int],
+    private[this] var dead: Array[Int],
+    val share: StorageShare) {
   import RowArena._
 
   private[this] val pageBytes = if (share == null) PageBytes else share.pageBytes
@@ -64,7 +69,8 @@ private[memory] final class RowArena private (
   /** Point a cursor to the row of an address, or to a copy of it. */
   def read(address: Int, into: Row): Unit = {
     val page = directory(pageOf(address))
-    if (page != null) into.pointTo(page, positionOf(address)) else share.readLive(spilled(pageOf(address)), positionOf(address), into)
+    if (page != null) into.pointTo(page, positionOf(address))
+    else share.readLive(spilled(pageOf(address)), positionOf(address), into)
   }
 
   /** The same for several. Rows on disk are read in the order in which they lie there, near ones together. */
@@ -166,8 +172,10 @@ private[memory] final class RowArena private (
     var page = firstFree
     while (page < directory.length && (ends(page) > 0 || directory(page) != null)) page += 1
     if (page == PagesMax) {
-      throw new DynastateException(ErrorKind.Configuration,
-        s"one column family of a partition may have at most ${PagesMax.toLong * PageBytes} bytes in memory; use more shuffle partitions")
+      throw new DynastateException(
+        ErrorKind.Configuration,
+        s"one column family of a partition may have at most ${PagesMax.toLong * PageBytes} bytes in memory; use " +
+          "more shuffle partitions")
     }
     if (page == directory.length) {
       directory = java.util.Arrays.copyOf(directory, page * 2)
@@ -189,7 +197,8 @@ private[memory] final class RowArena private (
     var oldest = -1
     var page = 0
     while (page < directory.length) {
-      val isFull = directory(page) != null && page != tails(New) && page != tails(Moved) && directory(page).length >= pageBytes
+      val isFull = directory(page) != null && page != tails(New) && page != tails(Moved) &&
+        directory(page).length >= pageBytes
       if (isFull && turns(page) < Never && (oldest < 0 || turns(page) < turns(oldest))) oldest = page
       page += 1
     }
@@ -224,8 +233,8 @@ private[memory] final class RowArena private (
 private[memory] object RowArena {
   private val PageBits = 18
   /**
-   * With the header of an array a power of two, so that pages fill a region of G1; and less than half of its smallest region: a larger array
-   * takes regions of its own.
+   * With the header of an array a power of two, so that pages fill a region of G1; and less than half of its smallest
+   * region: a larger array takes regions of its own.
    */
   val PageBytes: Int = (1 << PageBits) - 16
   private val FirstBytes = 256

@@ -14,14 +14,17 @@ import io.dynastate.{DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
 /**
- * Pages of rows on local disk, of all stores of this executor. The file has no name: it is deleted from its folder as soon as it is open.
- * So only this process can reach it, and it goes with the process, however that ends (docs/decisions/0017).
+ * Pages of rows on local disk, of all stores of this executor. The file has no name: it is deleted from its folder as
+ * soon as it is open. So only this process can reach it, and it goes with the process, however that ends
+ * (docs/decisions/0017).
  *
- * A page is divided into blocks. Their checksums, and the key if they are encrypted, are in memory only: what another process wrote is
- * never read. After the first error of the disk no page is written any more, and after the first of a read none is read. While the disk is
- * full none is written; a minute later, and after each further time twice as long, it is looked at again.
+ * A page is divided into blocks. Their checksums, and the key if they are encrypted, are in memory only: what another
+ * process wrote is never read. After the first error of the disk no page is written any more, and after the first of a
+ * read none is read. While the disk is full none is written; a minute later, and after each further time twice as long,
+ * it is looked at again.
  *
- * Safe for threads. It is read by `RandomAccessFile`, since a `FileChannel` is closed for all when one thread is interrupted.
+ * Safe for threads. It is read by `RandomAccessFile`, since a `FileChannel` is closed for all when one thread is
+ * interrupted.
  */
 final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   import RowFile._
@@ -87,15 +90,17 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
     val length = math.min(page.length, (lastBlock + 1) * BlockBytes) - from
     val at = page.extents(from / ExtentBytes).toLong * ExtentBytes + from % ExtentBytes
     try handle { file =>
-      file.seek(at)
-      file.readFully(into, offset, length)
-    } catch {
+        file.seek(at)
+        file.readFully(into, offset, length)
+      }
+    catch {
       case e: IOException => throw unreadable(page, firstBlock, e.toString)
     }
     var block = firstBlock
     while (block <= lastBlock) {
       val begin = block * BlockBytes - from
-      if (checksum(into, offset + begin, math.min(BlockBytes, length - begin)) != page.checksums(block)) throw unreadable(page, block, "it has changed")
+      if (checksum(into, offset + begin, math.min(BlockBytes, length - begin)) != page.checksums(block))
+        throw unreadable(page, block, "it has changed")
       block += 1
     }
     if (key != null) crypt(Cipher.DECRYPT_MODE, into, offset, length, into, page.number, firstBlock)
@@ -110,7 +115,10 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   /** Give the disk back what no page takes. */
   private def giveBack(): Unit = {
     try handle(_.setLength(0))
-    catch { case e: IOException => stopWriting(s"rows stay in memory, since the file for them cannot be made shorter folder=$folder: $e") }
+    catch {
+      case e: IOException =>
+        stopWriting(s"rows stay in memory, since the file for them cannot be made shorter folder=$folder: $e")
+    }
     free.clear()
     extents = 0
     checked = 0
@@ -128,7 +136,8 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
 
   /** The error for a page that cannot be read. It may only have been released beside a read without a lock. */
   private def unreadable(page: DiskPage, block: Int, why: String): RowsUnreadable = {
-    val error = new RowsUnreadable(s"rows on local disk cannot be read folder=$folder page=${page.number} block=$block: $why")
+    val error =
+      new RowsUnreadable(s"rows on local disk cannot be read folder=$folder page=${page.number} block=$block: $why")
     val isFirst = !page.isReleased && synchronized {
       val before = failure
       if (before == null) failure = error
@@ -136,7 +145,9 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
       isFull = false
       before == null
     }
-    if (isFirst) log.warn(s"rows on local disk cannot be read; they come from DynamoDB from now on, and no page is written folder=$folder: $why")
+    if (isFirst) log.warn(
+      "rows on local disk cannot be read; they come from DynamoDB from now on, and no page is written " +
+        s"folder=$folder: $why")
     error
   }
 
@@ -153,7 +164,9 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
       if (extent < 0) {
         if (!hasRoom) {
           (0 until number).foreach(each => free.set(found(each)))
-          stopWriting(s"rows stay in memory: the local disk, or what diskMb leaves of it, is full folder=$folder bytes=${used.toLong * ExtentBytes}")
+          stopWriting(
+            s"rows stay in memory: the local disk, or what diskMb leaves of it, is full folder=$folder " +
+              s"bytes=${used.toLong * ExtentBytes}")
           if (failure == null) {
             isFull = true
             looksAt = System.nanoTime() + (RowFile.lookAgainNanos << math.min(timesFull, 20))
@@ -205,7 +218,14 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   }
 
   /** A page's number is never used twice, so that no part of the key stream is. */
-  private def crypt(mode: Int, from: Array[Byte], at: Int, length: Int, to: Array[Byte], number: Long, firstBlock: Int): Unit = {
+  private def crypt(
+      mode: Int,
+      from: Array[Byte],
+      at: Int,
+      length: Int,
+      to: Array[Byte],
+      number: Long,
+      firstBlock: Int): Unit = {
     val counter = java.nio.ByteBuffer.allocate(16).putLong(number).putLong(firstBlock.toLong * BlockBytes / 16)
     val cipher = ciphers.get
     cipher.init(mode, key, new IvParameterSpec(counter.array))
@@ -237,8 +257,10 @@ object RowFile {
       try Array.fill(math.max(4, Runtime.getRuntime.availableProcessors))(new RandomAccessFile(path.toFile, "rw"))
       finally Files.delete(path)
     } catch {
-      case e: IOException => throw new DynastateException(ErrorKind.Configuration,
-        s"no file for rows can be made on local disk; set diskPath to a folder that can be written, or diskMb to 0 folder=$folder: $e")
+      case e: IOException => throw new DynastateException(
+          ErrorKind.Configuration,
+          "no file for rows can be made on local disk; set diskPath to a folder that can be written, or diskMb to " +
+            s"0 folder=$folder: $e")
     }
 
   private def random(length: Int): Array[Byte] = {
@@ -248,7 +270,8 @@ object RowFile {
   }
 
   private def checksumsOf(bytes: Array[Byte], length: Int): Array[Int] =
-    Array.tabulate((length + BlockBytes - 1) / BlockBytes)(block => checksum(bytes, block * BlockBytes, math.min(BlockBytes, length - block * BlockBytes)))
+    Array.tabulate((length + BlockBytes - 1) / BlockBytes)(block =>
+      checksum(bytes, block * BlockBytes, math.min(BlockBytes, length - block * BlockBytes)))
 
   private def checksum(bytes: Array[Byte], at: Int, length: Int): Int = {
     val sum = new CRC32C

@@ -8,7 +8,8 @@ import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong, Lo
 import org.slf4j.LoggerFactory
 
 /**
- * Where the rows of this executor's stores are: on the heap, up to a limit, and beyond it in a file on local disk. Safe for threads.
+ * Where the rows of this executor's stores are: on the heap, up to a limit, and beyond it in a file on local disk. Safe
+ * for threads.
  *
  * @param pageBytes of a page of rows
  */
@@ -22,7 +23,10 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
 
   def diskBytes: Long = file.bytes
 
-  /** Whether rows can stay where they are: those on disk can be read, and those on the heap are not many more than there may be. */
+  /**
+   * Whether rows can stay where they are: those on disk can be read, and those on the heap are not many more than there
+   * may be.
+   */
   def isUsable: Boolean = file.isReadable && fits
 
   /** Whether rows on the heap are not many more than there may be. */
@@ -35,13 +39,15 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
   def hasRoomFor(bytes: Long): Boolean = hasRoom && bytes < file.roomBytes / 3 * 2
 
   /**
-   * Whether a share that begins a page, and has spilled some for it, should spill another. All shares may have as much heap: one that has
-   * more gives back, and one that has less may take a little more than there is, until the others have given it back.
+   * Whether a share that begins a page, and has spilled some for it, should spill another. All shares may have as much
+   * heap: one that has more gives back, and one that has less may take a little more than there is, until the others
+   * have given it back.
    */
   private[memory] def shouldSpill(own: Long, spilled: Int): Boolean = {
     val all = heap.get
     val equal = heapLimit / math.max(1, shares.get)
-    all > heapLimit && hasRoom && (all > heapLimit / 16 * 17 || (if (own > equal / 4 * 5) spilled < 2 else own >= equal && spilled < 1))
+    all > heapLimit && hasRoom && (all > heapLimit / 16 * 17 ||
+      (if (own > equal / 4 * 5) spilled < 2 else own >= equal && spilled < 1))
   }
 
   /** Whether much of the heap that rows may have is free. */
@@ -57,8 +63,10 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
     val all = index.addAndGet(bytes)
     if (all > heapLimit && heapLimit > 0 && hasWarned.compareAndSet(false, true)) {
       val needed = (all / 4 * 5 + shares.get * 4L * pageBytes >> 20) + 1
-      RowStorage.log.warn(s"memoryMb is too small for so many rows, whose index alone takes more, and nearly all rows are on local disk; " +
-        s"set it to $needed or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
+      RowStorage.log.warn(
+        "memoryMb is too small for so many rows, whose index alone takes more, and nearly all rows are on local " +
+          "disk; " +
+          s"set it to $needed or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
     }
   }
 
@@ -75,14 +83,16 @@ object RowStorage {
   private val storages = new ConcurrentHashMap[(Long, Seq[Path], Long, Boolean), RowStorage]
 
   /**
-   * The one storage of this process with these settings: all stores of an executor share it. Its file is in the folder whose disk has the
-   * most room, of those given, or else of the others.
+   * The one storage of this process with these settings: all stores of an executor share it. Its file is in the folder
+   * whose disk has the most room, of those given, or else of the others.
    */
   def of(heapLimit: Long, folders: Seq[Path], others: => Seq[Path], diskLimit: Long, isEncrypted: Boolean): RowStorage =
-    storages.computeIfAbsent((heapLimit, folders, diskLimit, isEncrypted), _ => {
-      val folder = (if (folders.isEmpty) others else folders).maxBy(_.toFile.getUsableSpace)
-      new RowStorage(heapLimit, new RowFile(folder, diskLimit, isEncrypted))
-    })
+    storages.computeIfAbsent(
+      (heapLimit, folders, diskLimit, isEncrypted),
+      _ => {
+        val folder = (if (folders.isEmpty) others else folders).maxBy(_.toFile.getUsableSpace)
+        new RowStorage(heapLimit, new RowFile(folder, diskLimit, isEncrypted))
+      })
 }
 
 /** What the rows of one version tree take of a storage. It is released when they have no reader any more. */
@@ -106,7 +116,10 @@ private[memory] final class StorageShare(storage: RowStorage) {
   /** Count bytes of heap. */
   def add(bytes: Long): Unit = taken.add(bytes)
 
-  /** Count bytes of heap that no page can give back: slots, checksums, the order of keys, and what leads back to earlier versions. */
+  /**
+   * Count bytes of heap that no page can give back: slots, checksums, the order of keys, and what leads back to earlier
+   * versions.
+   */
   def addIndex(bytes: Long): Unit = taken.addIndex(bytes)
 
   /** Write a page to disk; null: there is no room. */
@@ -132,7 +145,13 @@ private[memory] final class StorageShare(storage: RowStorage) {
     if (!read(page, position, into)) throw new IllegalStateException(s"no row is at $position of page ${page.number}")
 
   /** The same for some of several positions, which are in order: near ones are read together. */
-  def readLive(page: DiskPage, positions: Array[Int], into: Array[Row], from: Int, until: Int, last: LastBlocks): Unit = {
+  def readLive(
+      page: DiskPage,
+      positions: Array[Int],
+      into: Array[Row],
+      from: Int,
+      until: Int,
+      last: LastBlocks): Unit = {
     var each = from
     while (each < until) {
       val before = last.bytes

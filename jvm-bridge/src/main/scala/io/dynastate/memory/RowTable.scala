@@ -6,19 +6,22 @@ import java.lang.ref.WeakReference
 import org.apache.spark.unsafe.Platform
 
 /**
- * A hash map from key bytes to rows: open addressing with linear probing, at most three quarters full, no tombstones. The slots are an
- * array of longs and the rows bytes in pages, so that the garbage collector has nothing to trace. It shrinks when removals leave less
- * than an eighth, because every iterator walks all slots.
+ * A hash map from key bytes to rows: open addressing with linear probing, at most three quarters full, no tombstones.
+ * The slots are an array of longs and the rows bytes in pages, so that the garbage collector has nothing to trace. It
+ * shrinks when removals leave less than an eighth, because every iterator walks all slots.
  *
- * The home of a hash is its product with a number that differs by capacity. With the same number for all, filling a growing table in
- * the order of another table's slots, or in the order of hashes, as parts are stored, would put all keys into one corner of it, and
- * take time quadratic in their number (measured: 1.4 µs a row instead of 0.3 for 20,000 rows).
+ * The home of a hash is its product with a number that differs by capacity. With the same number for all, filling a
+ * growing table in the order of another table's slots, or in the order of hashes, as parts are stored, would put all
+ * keys into one corner of it, and take time quadratic in their number (measured: 1.4 µs a row instead of 0.3 for 20,000
+ * rows).
  *
- * Rows that were replaced are garbage in their page. `evacuate` moves the live rows of the page with the most garbage to the end; a change
- * does so itself when a third of all is garbage. A load may leave more, where there is room: rows that it moved would be replaced next.
+ * Rows that were replaced are garbage in their page. `evacuate` moves the live rows of the page with the most garbage
+ * to the end; a change does so itself when a third of all is garbage. A load may leave more, where there is room: rows
+ * that it moved would be replaced next.
  *
  * Iterators work on shared slots: `share` marks them, and the next change copies them first if a reader still has them.
- * Not safe for threads; the owner of the table guards it. `get` neither fails nor blocks beside a change, but may be wrong.
+ * Not safe for threads; the owner of the table guards it. `get` neither fails nor blocks beside a change, but may be
+ * wrong.
  */
 final class RowTable private (private[this] var slots: Slots, private[this] val arena: RowArena) {
   import RowTable._
@@ -34,7 +37,9 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   private[this] val row, old, moved, ignored = new Row
   /** The share of garbage from which on a change evacuates pages; after a load it falls with the garbage. */
   private[this] var garbageMax = GarbageShareMax
-  /** Slots that were replaced while somebody read them, and pages on disk that are free as soon as these have no reader. */
+  /**
+   * Slots that were replaced while somebody read them, and pages on disk that are free as soon as these have no reader.
+   */
   private[this] var lent = List.empty[WeakReference[Slots]]
   private[this] var unused = List.empty[DiskPage]
   count(slots.capacity)
@@ -63,7 +68,8 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   def heapBytes: Long = arena.heapBytes + 8L * slots.capacity + (if (order == null) 0L else order.heapBytes)
 
   /** Point a cursor to the row of a key; false: there is none. */
-  def get(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = slots.get(hash, base, offset, length, into)
+  def get(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean =
+    slots.get(hash, base, offset, length, into)
 
   /** Whether a row has a hash; nothing is read from disk. */
   private[memory] def hasHash(hash: Int): Boolean = slots.hasHash(hash)
@@ -77,8 +83,14 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
 
   /** Put a row of one value. Points `previous` to the row that it replaces; false: there was none. */
   def put(
-      hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
-      valueBase: AnyRef, valueOffset: Long, valueLength: Int, previous: Row): Boolean = {
+      hash: Int,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int,
+      previous: Row): Boolean = {
     val address = begin(EncodedRow.lengthOfPut(keyLength, valueLength), valueLength, keyBase, keyOffset, keyLength)
     Platform.copyMemory(valueBase, valueOffset, row.bytes, row.keyOffset + keyLength, valueLength)
     set(hash, address, previous, null)
@@ -93,8 +105,8 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   def put(hash: Int, copied: Row): Boolean = put(hash, copied, old, null)
 
   /**
-   * Put a copy of a row. Segments that the row does not have are removed, and put into `undo`, if it is not null. `replaced` has rows that
-   * are in this table, and need not be read from disk; null: none.
+   * Put a copy of a row. Segments that the row does not have are removed, and put into `undo`, if it is not null.
+   * `replaced` has rows that are in this table, and need not be read from disk; null: none.
    */
   def put(hash: Int, copied: Row, previous: Row, undo: RowTable, replaced: RowTable = null): Boolean = {
     val length = copied.length
@@ -103,26 +115,42 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     set(hash, address, previous, undo, replaced)
   }
 
-  /** Append a value to those that a key has here, or else to those of `below`, the row of another table; null: it has none there. */
+  /**
+   * Append a value to those that a key has here, or else to those of `below`, the row of another table; null: it has
+   * none there.
+   */
   def append(
-      hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
-      valueBase: AnyRef, valueOffset: Long, valueLength: Int, below: Row): Unit = {
+      hash: Int,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int,
+      below: Row): Unit = {
     EncodedRow.lengthOfPut(keyLength, valueLength)
     val entry = EncodedRow.EntryHeaderBytes + valueLength
     val slot = slots.indexOf(hash, keyBase, keyOffset, keyLength, old)
     val isFree = slots.isFree(slot)
     val isHere = !isFree && !old.isDelete
-    if (isHere && old.isList && !isSeen && old.space - old.used >= entry && !slots.isOnDisk(slot)) old.addEntry(valueBase, valueOffset, valueLength)
+    if (isHere && old.isList && !isSeen && old.space - old.used >= entry &&
+      !slots.isOnDisk(slot)) old.addEntry(valueBase, valueOffset, valueLength)
     else {
       val before = if (isHere) old else if (isFree) below else null
-      val known = if (before == null) EncodedRow.Begun else if (!isHere) before.valueCount else if (before.isList) before.known else 0
+      val known =
+        if (before == null) EncodedRow.Begun
+        else if (!isHere) before.valueCount
+        else if (before.isList) before.known
+        else 0
       if (before != null && !isHere && before.isList && before.used > EncodedRow.SegmentBytesMin) {
         putSegment(hash, before)
         beginList(entry, known, before.segmentCount + 1, before.valueCount, keyBase, keyOffset, keyLength)
       } else {
         val used = (if (before == null) 0L else before.entriesLength.toLong) + entry
         // Room for more, where several come one after the other.
-        val space = if (isHere && old.isList) math.max(used, math.min(used + used / 2, EncodedRow.ListBytesMax / 2)) else used
+        val space =
+          if (isHere && old.isList) math.max(used, math.min(used + used / 2, EncodedRow.ListBytesMax / 2))
+          else used
         val (segments, count) = if (before == null) (0, 0) else (before.segmentCount, before.countInSegments)
         beginList(space, known, segments, count, keyBase, keyOffset, keyLength)
         if (before != null) row.addEntries(before)
@@ -144,7 +172,14 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   }
 
   /** Make a list, to which `row` points then; its address is `begun`. */
-  private def beginList(space: Long, known: Int, segments: Int, countInSegments: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit = {
+  private def beginList(
+      space: Long,
+      known: Int,
+      segments: Int,
+      countInSegments: Int,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int): Unit = {
     begun = begin(EncodedRow.lengthOfList(keyLength, space), EncodedRow.ListMarker, keyBase, keyOffset, keyLength)
     row.beginList(space.toInt, known, segments, countInSegments)
   }
@@ -153,14 +188,28 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   private def putSegment(hash: Int, list: Row): Unit = {
     val key = list.segmentKey(list.segmentCount)
     val address = begin(
-      EncodedRow.HeaderBytes + key.length + list.used, list.used, key, Platform.BYTE_ARRAY_OFFSET, key.length | EncodedRow.SegmentBit)
+      EncodedRow.HeaderBytes + key.length + list.used,
+      list.used,
+      key,
+      Platform.BYTE_ARRAY_OFFSET,
+      key.length | EncodedRow.SegmentBit)
     list.copyEntries(row.bytes, row.valueAt)
     set(EncodedRow.segmentHash(hash, list.segmentCount), address, ignored, null)
     ()
   }
 
-  /** Remove the row of a key, with its segments, which are put into `undo`, if it is not null. Points `previous` to the row; false: there was none. */
-  def remove(hash: Int, base: AnyRef, offset: Long, length: Int, previous: Row, undo: RowTable = null, replaced: RowTable = null): Boolean = {
+  /**
+   * Remove the row of a key, with its segments, which are put into `undo`, if it is not null. Points `previous` to the
+   * row; false: there was none.
+   */
+  def remove(
+      hash: Int,
+      base: AnyRef,
+      offset: Long,
+      length: Int,
+      previous: Row,
+      undo: RowTable = null,
+      replaced: RowTable = null): Boolean = {
     val found = indexOf(hash, base, offset, length, row, replaced)
     !slots.isFree(found) && {
       own()
@@ -260,7 +309,10 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     address
   }
 
-  /** The slot that holds the key, to whose row the cursor points then, or to a copy in `replaced`; or the free slot for it. */
+  /**
+   * The slot that holds the key, to whose row the cursor points then, or to a copy in `replaced`; or the free slot for
+   * it.
+   */
   private def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row, replaced: RowTable): Int = {
     val known = if (replaced != null && replaced.get(hash, base, offset, length, into)) slots.onlyWith(hash) else -1
     if (known >= 0) known else slots.indexOf(hash, base, offset, length, into)
@@ -288,7 +340,10 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     before != 0
   }
 
-  /** Move the live rows out of the page with the most garbage, if more than a share of all bytes is garbage. Returns whether it was. */
+  /**
+   * Move the live rows out of the page with the most garbage, if more than a share of all bytes is garbage. Returns
+   * whether it was.
+   */
   def evacuate(share: Double): Boolean = {
     val isDue = arena.deadBytes > GarbageMin && arena.deadBytes > arena.bytes * share
     if (isDue) {
@@ -306,7 +361,9 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   }
 
   private def hasRoomForGarbage: Boolean =
-    if (arena.share == null) arena.bytes < UnboundedLoadBytesMax else arena.diskPages == null && arena.share.hasSpareHeap
+    if (arena.share == null) arena.bytes < UnboundedLoadBytesMax
+    else arena.diskPages == null &&
+    arena.share.hasSpareHeap
 
   private def evacuatePage(page: Int): Unit = {
     val live = new LiveRows(slots, page, arena.bytesOf(page), arena.endOf(page))
@@ -339,7 +396,10 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     }
   }
 
-  /** Bring the slots and rows of hashes into the processor's cache: it waits for the memory of many at once, not of one after the other. */
+  /**
+   * Bring the slots and rows of hashes into the processor's cache: it waits for the memory of many at once, not of one
+   * after the other.
+   */
   private[memory] def touch(hashes: Array[Int], count: Int): Unit = {
     slots.touch(hashes, count)
     slots.touchRows(hashes, count)
@@ -377,7 +437,10 @@ object RowTable {
   /** Rows that are touched at once: they fit into the processor's cache. */
   private[memory] val BlockRows = 256
   private val GarbageShareMax = 1.0 / 3
-  /** The same within a load: as much as the changes since a snapshot are, with the default `snapshotThreshold` and somewhat more. */
+  /**
+   * The same within a load: as much as the changes since a snapshot are, with the default `snapshotThreshold` and
+   * somewhat more.
+   */
   private val GarbageShareOfLoadMax = 0.6
   /** Without a limit of heap, a larger table is loaded with as little garbage as it has later. */
   private val UnboundedLoadBytesMax = Runtime.getRuntime.maxMemory / 4

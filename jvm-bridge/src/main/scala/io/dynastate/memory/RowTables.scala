@@ -63,7 +63,8 @@ final class RowTables(storage: RowStorage = null, isLoad: Boolean = false) {
   private def take(newTables: Array[RowTable]): Unit = tables = newTables
 
   /** Rows of each family. */
-  def counts: Array[Long] = Array.tabulate(tables.length)(family => if (tables(family) == null) 0L else tables(family).size.toLong)
+  def counts: Array[Long] =
+    Array.tabulate(tables.length)(family => if (tables(family) == null) 0L else tables(family).size.toLong)
 
   def rows: Long = sum(_.size.toLong)
 

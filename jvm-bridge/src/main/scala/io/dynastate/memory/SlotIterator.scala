@@ -3,13 +3,14 @@ package io.dynastate.memory
 import java.nio.ByteBuffer
 
 /**
- * Rows of stacked layers, topmost first: a row is hidden if a higher layer has its key, also as a delete marker. Lists know their segments.
- * Delete markers, and segments by themselves, are returned with `showAll` only. Layers above `firstLayer` only hide. The layers are
- * released at the end, or at `close`.
+ * Rows of stacked layers, topmost first: a row is hidden if a higher layer has its key, also as a delete marker. Lists
+ * know their segments. Delete markers, and segments by themselves, are returned with `showAll` only. Layers above
+ * `firstLayer` only hide. The layers are released at the end, or at `close`.
  *
  * Of each layer first the rows on the heap, in the order of its slots; then those on disk, page after page.
  */
-final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int = 0, durable: Row.Get = Slots.Nothing) extends RowIterator {
+final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int = 0, durable: Row.Get = Slots.Nothing)
+  extends RowIterator {
   private[this] var currentLayer = firstLayer
   private[this] var currentSlot = -1
   private[this] var closed = false
@@ -37,14 +38,16 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
   override def advance(): Boolean = {
     while (!closed && currentLayer < layers.length) {
       val slots = layers(currentLayer)
-      while (nextOnHeap(slots) || nextOnDisk(slots)) if ((showAll || !current.isDelete && !current.isSegment) && !isHidden) {
-        if (!showAll) Slots.findSegments(current, currentHash, layers, durable)
-        if (!showAll && live != null && slots.isRepeated(currentHash)) {
-          if (repeated == null) repeated = new java.util.HashSet
-          repeated.add(ByteBuffer.wrap(current.key))
+      while (nextOnHeap(slots) || nextOnDisk(slots))
+        if ((showAll || !current.isDelete && !current.isSegment) &&
+          !isHidden) {
+          if (!showAll) Slots.findSegments(current, currentHash, layers, durable)
+          if (!showAll && live != null && slots.isRepeated(currentHash)) {
+            if (repeated == null) repeated = new java.util.HashSet
+            repeated.add(ByteBuffer.wrap(current.key))
+          }
+          return true
         }
-        return true
-      }
       currentLayer += 1
       currentSlot = -1
       live = null
@@ -59,7 +62,10 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
     layers.foreach(_.release())
   }
 
-  /** Whether the row of a key came before the one at which `advance` failed. Reads nothing from disk, where only the lowest layer may be. */
+  /**
+   * Whether the row of a key came before the one at which `advance` failed. Reads nothing from disk, where only the
+   * lowest layer may be.
+   */
   private[memory] def hasGiven(hash: Int, row: Row): Boolean = {
     var layer = firstLayer
     while (layer < layers.length) {
@@ -67,7 +73,8 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
       val found = slots.find(slot => !layers(layer).isOnDisk(slot) && hasKey(layers(layer), slot, row))
       if (found.nonEmpty) return isBeforeFailure(layer, found.get)
       val (before, after) = slots.filter(layers(layer).isOnDisk(_)).partition(isBeforeFailure(layer, _))
-      if (before.nonEmpty || after.nonEmpty) return after.isEmpty || repeated != null && repeated.contains(ByteBuffer.wrap(row.key))
+      if (before.nonEmpty || after.nonEmpty) return after.isEmpty ||
+        repeated != null && repeated.contains(ByteBuffer.wrap(row.key))
       layer += 1
     }
     false
@@ -82,14 +89,18 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
     val slots = layers(layer)
     // Rows on disk come after all slots.
     def turnOf(address: Int): Long = slots.capacity + Integer.toUnsignedLong(address)
-    val failedAt = if (live != null) turnOf(live.address) else if (currentSlot < slots.capacity) currentSlot.toLong else turnOf(RowArena.addressOf(page, 0))
+    val failedAt =
+      if (live != null) turnOf(live.address)
+      else if (currentSlot < slots.capacity) currentSlot.toLong
+      else turnOf(RowArena.addressOf(page, 0))
     (if (slots.isOnDisk(slot)) turnOf(slots.addressAt(slot)) else slot.toLong) < failedAt
   }
 
   private def nextOnHeap(slots: Slots): Boolean = live == null && {
     do {
       currentSlot += 1
-      if (currentSlot % SlotIterator.BlockSlots == 0) slots.touchRows(currentSlot, math.min(currentSlot + SlotIterator.BlockSlots, slots.capacity))
+      if (currentSlot % SlotIterator.BlockSlots == 0)
+        slots.touchRows(currentSlot, math.min(currentSlot + SlotIterator.BlockSlots, slots.capacity))
     } while (currentSlot < slots.capacity && (slots.isFree(currentSlot) || slots.isOnDisk(currentSlot)))
     val found = currentSlot < slots.capacity
     if (found) {

@@ -3,8 +3,8 @@ package io.dynastate.memory
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
- * The slots of a table, and the pages that hold their rows. `capacity` is a power of two. A slot has the hash of a row and one more than
- * its address, 32 bits each; 0: it is free.
+ * The slots of a table, and the pages that hold their rows. `capacity` is a power of two. A slot has the hash of a row
+ * and one more than its address, 32 bits each; 0: it is free.
  *
  * A `get` without a lock may find anything while slots change, but neither fails nor reads beyond an array.
  */
@@ -21,7 +21,7 @@ final class Slots(val capacity: Int) {
   /** Without it, the compiler would remove the reads. */
   private[this] var touched = 0L
   /** Odd, and different for every capacity: a multiple of 2^32 divided by the golden ratio. */
-  private[this] val multiplier = 0x9E3779B1 * (2 * Integer.numberOfTrailingZeros(capacity) + 1)
+  private[this] val multiplier = 0x9e3779b1 * (2 * Integer.numberOfTrailingZeros(capacity) + 1)
 
   /** Add a reader of slots that are shared already. */
   def retain(): Unit = readers.incrementAndGet()
@@ -72,7 +72,10 @@ final class Slots(val capacity: Int) {
     found
   }
 
-  /** Point a cursor to the row of a key; false: there is none. What it points to lies within its array, also beside a change. */
+  /**
+   * Point a cursor to the row of a key; false: there is none. What it points to lies within its array, also beside a
+   * change.
+   */
   def get(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
     var at = home(hash)
     var left = capacity
@@ -107,7 +110,8 @@ final class Slots(val capacity: Int) {
   /** The slot that holds the key, to whose row the cursor points then, or the free one for it; not beside a change. */
   private[memory] def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Int = {
     var at = home(hash)
-    while (entries(at) != 0 && !(Slots.mayHave(entries(at), hash) && holds(at, base, offset, length, into))) at = (at + 1) & mask
+    while (entries(at) != 0 && !(Slots.mayHave(entries(at), hash) &&
+        holds(at, base, offset, length, into))) at = (at + 1) & mask
     at
   }
 
@@ -235,7 +239,7 @@ final class Slots(val capacity: Int) {
 
 private[memory] object Slots {
   private val CacheLineBytes = 64
-  private val ComparedBits = 0xFFF
+  private val ComparedBits = 0xfff
 
   def entry(hash: Int, address: Int): Long = hash.toLong << 32 | address + 1L
 
@@ -244,14 +248,18 @@ private[memory] object Slots {
   def addressOf(entry: Long): Int = entry.toInt - 1
 
   /**
-   * Whether a row may have a hash, by some of its bits; the key decides. With all bits, keys would differ once in billions of
-   * comparisons: the compiler would leave that case out, and compile again all that puts and gets when it comes first, within a load.
+   * Whether a row may have a hash, by some of its bits; the key decides. With all bits, keys would differ once in
+   * billions of comparisons: the compiler would leave that case out, and compile again all that puts and gets when it
+   * comes first, within a load.
    */
   private def mayHave(entry: Long, hash: Int): Boolean = ((hashOf(entry) ^ hash) & ComparedBits) == 0
 
   /** Let a list know its segments, which are in the same layers, or else in the list that `durable` finds. */
   def findSegments(row: Row, hash: Int, layers: Array[Slots], durable: Row.Get): Unit =
-    if (row.segmentCount > 0) row.findSegments(hash, (hash, base, offset, length, into) => layers.exists(_.get(hash, base, offset, length, into)), durable)
+    if (row.segmentCount > 0) row.findSegments(
+      hash,
+      (hash, base, offset, length, into) => layers.exists(_.get(hash, base, offset, length, into)),
+      durable)
 
   /** Finds no row. */
   val Nothing: Row.Get = (_, _, _, _, _) => false

@@ -8,13 +8,17 @@ trait BucketSink extends ChangeSink {
 }
 
 /**
- * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (over one bucket after the
- * other, if the version has buckets), and ordered by a counting sort. The tree is not locked while they are sent, so that commits
- * continue. Takes 16 bytes a row of a pass until the end; rows on disk are read when they are sent.
+ * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (over one
+ * bucket after the other, if the version has buckets), and ordered by a counting sort. The tree is not locked while
+ * they are sent, so that commits continue. Takes 16 bytes a row of a pass until the end; rows on disk are read when
+ * they are sent.
  */
 private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWanted: Array[Boolean]) {
   private[this] val buckets = isWanted.length
-  require(bucketBits >= 0 && bucketBits <= ChangedBuckets.HashBits && buckets == 1 << bucketBits, s"$buckets buckets of $bucketBits bits")
+  require(
+    bucketBits >= 0 && bucketBits <= ChangedBuckets.HashBits &&
+      buckets == 1 << bucketBits,
+    s"$buckets buckets of $bucketBits bits")
   private[this] val shift = ChangedBuckets.HashBits - bucketBits
   private[this] val ownBits = version.versions.bucketBits(version)
   /** A pass covers one value of this many first bits: whole buckets of the snapshot and of the version. */
@@ -84,19 +88,20 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     layers ++= together.map((_, together))
     val all = new SlotIterator(together, showAll = false)
     try while (all.advance()) {
-      if (isWanted(ChangedBuckets.cellOf(all.hash) >>> shift)) {
-        if (count == hashes.length) {
-          val length = Math.addExact(count, count / 4 + 16)
-          hashes = java.util.Arrays.copyOf(hashes, length)
-          addresses = java.util.Arrays.copyOf(addresses, length)
-          layerOf = java.util.Arrays.copyOf(layerOf, length)
+        if (isWanted(ChangedBuckets.cellOf(all.hash) >>> shift)) {
+          if (count == hashes.length) {
+            val length = Math.addExact(count, count / 4 + 16)
+            hashes = java.util.Arrays.copyOf(hashes, length)
+            addresses = java.util.Arrays.copyOf(addresses, length)
+            layerOf = java.util.Arrays.copyOf(layerOf, length)
+          }
+          hashes(count) = all.hash
+          addresses(count) = together(all.layer).addressAt(all.slot)
+          layerOf(count) = firstLayer + all.layer
+          count += 1
         }
-        hashes(count) = all.hash
-        addresses(count) = together(all.layer).addressAt(all.slot)
-        layerOf(count) = firstLayer + all.layer
-        count += 1
       }
-    } finally all.close()
+    finally all.close()
   }
 
   private def read(row: Int): Unit = {
@@ -105,7 +110,10 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     Slots.findSegments(current, hashes(row), together, Slots.Nothing)
   }
 
-  /** Indexes of the rows in the order of their cells, and within a cell of their families. Fills `cellEnds` with the end of each cell. */
+  /**
+   * Indexes of the rows in the order of their cells, and within a cell of their families. Fills `cellEnds` with the end
+   * of each cell.
+   */
   private def order(cellEnds: Array[Int]): Array[Int] = {
     var row = 0
     while (row < count) {

@@ -10,7 +10,7 @@ final class StoredValue(val bytes: Array[Byte], val at: Int, val length: Int) {
 
   /** The id of the schema that the row was written with. */
   def schemaId: Int =
-    if ((length & ValueSuffix.SchemaIdBytes) == 0) 0 else Platform.getShort(bytes, rowOffset + rowLength) & 0xFFFF
+    if ((length & ValueSuffix.SchemaIdBytes) == 0) 0 else Platform.getShort(bytes, rowOffset + rowLength) & 0xffff
 
   def hasChecksum: Boolean = (length & ValueSuffix.ChecksumBytes) != 0
 

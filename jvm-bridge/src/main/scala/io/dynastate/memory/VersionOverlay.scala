@@ -5,9 +5,9 @@ import java.nio.ByteBuffer
 /**
  * A version as one open store sees it: the rows of a base version under this attempt's changes.
  *
- * Changes are collected as `fresh` until they are worth sending (`FlushBytes`), so that of several changes to one key only the last is
- * written; then they are sent, and kept as `sent`. Of a family with `keepEveryWrite` all changes are written, in their order
- * (docs/decisions/0014). Used by one thread at a time; any number may be open on one tree.
+ * Changes are collected as `fresh` until they are worth sending (`FlushBytes`), so that of several changes to one key
+ * only the last is written; then they are sent, and kept as `sent`. Of a family with `keepEveryWrite` all changes are
+ * written, in their order (docs/decisions/0014). Used by one thread at a time; any number may be open on one tree.
  *
  * {{{
  * open -> (put | remove | merge | get | rows | scan)* -> flush, fold, show     then it shows the new version
@@ -23,7 +23,9 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private[this] var iterators = new Array[RowIterator](1)
   /** Rows of the base that were read from disk one by one, the last ones; null: none. */
   private[this] var readRows: RowTables = _
-  /** Rows of the base that were changed after they were read: the fold does not read them from disk again. Null: none. */
+  /**
+   * Rows of the base that were changed after they were read: the fold does not read them from disk again. Null: none.
+   */
   private[this] var replacedRows: RowTables = _
   /** Of families that keep every write: the earlier fresh changes of a key, by family and key; null: there are none. */
   private[this] var earlier: java.util.HashMap[(Int, ByteBuffer), RowBatch] = _
@@ -41,7 +43,8 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   def get(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Row = {
     val row = new Row
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
-    val isOwn = isIn(fresh, family, hash, keyBase, keyOffset, keyLength, row) || sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, row)
+    val isOwn = isIn(fresh, family, hash, keyBase, keyOffset, keyLength, row) ||
+      sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, row)
     if (if (isOwn) !row.isDelete else base.versions.get(base, family, hash, keyBase, keyOffset, keyLength, row)) {
       if (!isOwn && row.isCopy) keepRead(family, hash, row)
       if (row.segmentCount > 0) findSegments(family, hash, row)
@@ -51,8 +54,13 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 
   /** Put one value, which replaces all values of the key. */
   def put(
-      family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
-      valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+      family: Int,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     keepReplaced(family, hash, keyBase, keyOffset, keyLength)
     val existed = fresh(family).put(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, replaced)
@@ -61,12 +69,19 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 
   /** Append a value to those of the key. */
   def merge(
-      family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
-      valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+      family: Int,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      valueBase: AnyRef,
+      valueOffset: Long,
+      valueLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     val table = fresh(family)
     val isFresh = table.get(hash, keyBase, keyOffset, keyLength, replaced)
-    val below = if (!isFresh && isSent(family, hash, keyBase, keyOffset, keyLength, found) && !found.isDelete) found else null
+    val below =
+      if (!isFresh && isSent(family, hash, keyBase, keyOffset, keyLength, found) && !found.isDelete) found
+      else null
     table.append(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, below)
     // What it appends to here is sent with it.
     changed(family, isFresh && replaced.isDelete, EncodedRow.HeaderBytes + keyLength + valueLength)
@@ -105,8 +120,8 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   }
 
   /**
-   * Rows of a family in the order of their keys' bytes, from a key (null: the first) up to another, exclusive (null: the end), as of
-   * now, without later changes.
+   * Rows of a family in the order of their keys' bytes, from a key (null: the first) up to another, exclusive (null:
+   * the end), as of now, without later changes.
    */
   def scan(family: Int, from: Array[Byte], to: Array[Byte]): RowIterator =
     begun(family)(new ScanIterator(base, family, probe(from), probe(to), ownRows(family, probe(from), probe(to))))
@@ -146,7 +161,10 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     forgetFresh()
   }
 
-  /** Make the version of base and changes, after `flush`. This overlay still shows the base with the changes, until `show`. */
+  /**
+   * Make the version of base and changes, after `flush`. This overlay still shows the base with the changes, until
+   * `show`.
+   */
   def fold(attempt: Attempt, schema: String): Version = {
     val changes = if (sent == null) new RowTables else sent
     changes.replaced = replacedRows
@@ -180,24 +198,42 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 
   /** Point a cursor to the row of a key; false: there is none. */
   private def isThere(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean =
-    (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, into) || isSent(family, hash, keyBase, keyOffset, keyLength, into)) && !into.isDelete
+    (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, into) ||
+      isSent(family, hash, keyBase, keyOffset, keyLength, into)) && !into.isDelete
 
-  /** Whether there is a row of a key; what is on disk is not read, so it may be wrongly true. A remove of no row changes nothing. */
+  /**
+   * Whether there is a row of a key; what is on disk is not read, so it may be wrongly true. A remove of no row changes
+   * nothing.
+   */
   private def mayBeThere(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
-    if (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, found) || sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, found)) !found.isDelete
+    if (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, found) ||
+      sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, found)) !found.isDelete
     else base.versions.mayHave(base, family, hash, keyBase, keyOffset, keyLength)
 
-  /** Point a cursor to the row of a key as the engine has it: as sent by this attempt, else as in the base. May be a delete marker. */
+  /**
+   * Point a cursor to the row of a key as the engine has it: as sent by this attempt, else as in the base. May be a
+   * delete marker.
+   */
   private def isSent(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean =
     sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, into) ||
       base.versions.get(base, family, hash, keyBase, keyOffset, keyLength, into)
 
-  private def findSegments(family: Int, hash: Int, row: Row): Unit = row.findSegments(hash, isThere(family, _, _, _, _, _), { (hash, keyBase, keyOffset, keyLength, into) =>
-    val durable = base.versions.durable(base)
-    durable.versions.get(durable, family, hash, keyBase, keyOffset, keyLength, into)
-  })
+  private def findSegments(family: Int, hash: Int, row: Row): Unit = row.findSegments(
+    hash,
+    isThere(family, _, _, _, _, _),
+    { (hash, keyBase, keyOffset, keyLength, into) =>
+      val durable = base.versions.durable(base)
+      durable.versions.get(durable, family, hash, keyBase, keyOffset, keyLength, into)
+    })
 
-  private def isIn(in: RowTables, family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean = {
+  private def isIn(
+      in: RowTables,
+      family: Int,
+      hash: Int,
+      keyBase: AnyRef,
+      keyOffset: Long,
+      keyLength: Int,
+      into: Row): Boolean = {
     val table = in.existing(family)
     table != null && table.get(hash, keyBase, keyOffset, keyLength, into)
   }
@@ -245,7 +281,13 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   /** Send one change: of a list that continues what the engine has, the new values; else all values. */
   private def sendChange(family: Int, hash: Int, row: Row, chunks: Chunks): Unit =
     // What is in segments was there before.
-    if (row.isList) chunks.addValues(family, hash, row, row.newestValues, math.max(0, row.known - row.countInSegments), beginsWithPut = row.known == 0)
+    if (row.isList) chunks.addValues(
+      family,
+      hash,
+      row,
+      row.newestValues,
+      math.max(0, row.known - row.countInSegments),
+      beginsWithPut = row.known == 0)
     else chunks.add(family, hash, row)
 
   private def keyOf(row: Row): ByteBuffer = ByteBuffer.wrap(row.bytes, row.at + EncodedRow.HeaderBytes, row.keyLength)
@@ -257,7 +299,8 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     if (sent != null) merged.add(sent.existing(family))
     val rows = new RowBatch
     while (merged.advance()) {
-      if (merged.row.segmentCount > 0) findSegments(family, EncodedRow.hash(merged.row.bytes, merged.row.at), merged.row)
+      if (merged.row.segmentCount > 0)
+        findSegments(family, EncodedRow.hash(merged.row.bytes, merged.row.at), merged.row)
       rows.add(merged.row)
     }
     rows

@@ -4,12 +4,18 @@ import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.locks.StampedLock
 
 /**
- * One version in a tree. Either it is the head, whose rows are in the tree's tables; or it has a link to a version nearer to the head,
- * and undo records: for every key in which the two differ, this version's row, or a delete marker.
+ * One version in a tree. Either it is the head, whose rows are in the tree's tables; or it has a link to a version
+ * nearer to the head, and undo records: for every key in which the two differ, this version's row, or a delete marker.
  *
  * Links point towards the head only, so a version without other references is garbage, with its undo records.
  */
-private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: String, tree: VersionTree, keys: Array[Long], added: Long = 0L)
+private[memory] final class TreeVersion(
+    number: Long,
+    attempt: Attempt,
+    schema: String,
+    tree: VersionTree,
+    keys: Array[Long],
+    added: Long = 0L)
   extends Version(number, attempt, schema, tree, keys, added) {
   var next: TreeVersion = _
   var undo: RowTables = _
@@ -19,20 +25,25 @@ private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: 
  * Rows of one store at several versions. One, the head, is in hash maps; the others differ from it by undo records.
  * (Baker's trick for persistent arrays: H. G. Baker, "Shallow binding makes functional arrays fast", 1991.)
  *
- * Life cycle: made from rows that the engine sends (`load`), then every commit folds an attempt's changes into the head.
- * Opening any version is O(1), a commit is O(changes), and every version that is referenced stays readable, so that a
- * retry, a zombie, a reader and a writer work at the same time. A commit whose base is not the head first moves the head
- * to its base, which costs the changes between the two.
+ * Life cycle: made from rows that the engine sends (`load`), then every commit folds an attempt's changes into the
+ * head. Opening any version is O(1), a commit is O(changes), and every version that is referenced stays readable, so
+ * that a retry, a zombie, a reader and a writer work at the same time. A commit whose base is not the head first moves
+ * the head to its base, which costs the changes between the two.
  *
- * `changed` has what changed in each version. It belongs to the tree, not the provider: a version that was loaded with all its rows
- * begins its own tree, and the changes of another tree's versions are unknown in it.
+ * `changed` has what changed in each version. It belongs to the tree, not the provider: a version that was loaded with
+ * all its rows begins its own tree, and the changes of another tree's versions are unknown in it.
  *
- * An error within a fold, such as a lack of memory, leaves the head half changed. Nothing of the tree can be read from then on. What cannot
- * be read, here or from local disk, is read from where it is durable, with `fallback`; versions that are made then do not belong to the tree.
+ * An error within a fold, such as a lack of memory, leaves the head half changed. Nothing of the tree can be read from
+ * then on. What cannot be read, here or from local disk, is read from where it is durable, with `fallback`; versions
+ * that are made then do not belong to the tree.
  *
- * Safe for threads: a fold, and the begin of an iterator or scan, has a lock. Reads of single rows take none, unless one of these came between.
+ * Safe for threads: a fold, and the begin of an iterator or scan, has a lock. Reads of single rows take none, unless
+ * one of these came between.
  */
-final class VersionTree private (private[this] val tables: RowTables, val changed: ChangedBuckets, fallback: Version => Version) extends Versions {
+final class VersionTree private (
+    private[this] val tables: RowTables,
+    val changed: ChangedBuckets,
+    fallback: Version => Version) extends Versions {
   private var head: TreeVersion = _
   /** The error that left the head half changed. */
   @volatile private[this] var failure: Throwable = _
@@ -44,13 +55,21 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   /** Versions that could not be read here, as they are durable. */
   private[this] val elsewhere = new ConcurrentHashMap[Version, Version]
 
-  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
+  override def get(
+      version: Version,
+      family: Int,
+      hash: Int,
+      base: AnyRef,
+      offset: Long,
+      length: Int,
+      into: Row): Boolean = {
     // No lock is needed while no other thread folds.
     val stamp = lock.tryOptimisticRead()
     val found = stamp != 0 && {
       try find(version, family, hash, base, offset, length, into)
       catch {
-        case e: RowsUnreadable if lock.validate(stamp) => return durableGet(version, family, hash, base, offset, length, into, e)
+        case e: RowsUnreadable if lock.validate(stamp) =>
+          return durableGet(version, family, hash, base, offset, length, into, e)
         // Versions may have been linked the other way meanwhile, and a page on disk given to other rows.
         case e: RuntimeException => if (lock.validate(stamp)) throw e else false
       }
@@ -63,7 +82,14 @@ final class VersionTree private (private[this] val tables: RowTables, val change
 
   /** What is durable has no segments. */
   private def durableGet(
-      version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row, error: RowsUnreadable): Boolean = {
+      version: Version,
+      family: Int,
+      hash: Int,
+      base: AnyRef,
+      offset: Long,
+      length: Int,
+      into: Row,
+      error: RowsUnreadable): Boolean = {
     if (fallback == null) throw error
     (length & EncodedRow.SegmentBit) == 0 && {
       val durable = this.durable(version)
@@ -71,9 +97,18 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     }
   }
 
-  override def durable(version: Version): Version = if (fallback == null) version else elsewhere.computeIfAbsent(version, fallback(_))
+  override def durable(version: Version): Version =
+    if (fallback == null) version
+    else elsewhere.computeIfAbsent(version, fallback(_))
 
-  private def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
+  private def find(
+      version: Version,
+      family: Int,
+      hash: Int,
+      base: AnyRef,
+      offset: Long,
+      length: Int,
+      into: Row): Boolean = {
     requireUsable()
     var at = version.asInstanceOf[TreeVersion]
     while (at.next != null) {
@@ -120,7 +155,8 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     layers.reverse
   }
 
-  override def share(version: Version, bucket: Int): Array[List[Slots]] = version.keys.indices.toArray.map(share(version, _, bucket))
+  override def share(version: Version, bucket: Int): Array[List[Slots]] =
+    version.keys.indices.toArray.map(share(version, _, bucket))
 
   /** Most scans are of one prefix, and short. */
   override def scanBatch(isFirst: Boolean): Int = {
@@ -129,7 +165,8 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   }
 
   override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =
-    orDurable(version)(scanHere(version, family, from, inclusive, to, limit))(each => each.versions.scan(each, family, from, inclusive, to, limit))
+    orDurable(version)(scanHere(version, family, from, inclusive, to, limit))(each =>
+      each.versions.scan(each, family, from, inclusive, to, limit))
 
   private def scanHere(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =
     writing {
@@ -144,7 +181,8 @@ final class VersionTree private (private[this] val tables: RowTables, val change
       val rows = new RowBatch
       while (rows.size < limit && merged.advance()) if (!merged.row.isDelete) {
         val row = merged.row
-        if (row.segmentCount > 0) row.findSegments(EncodedRow.hash(row.bytes, row.at), find(version, family, _, _, _, _, _), Slots.Nothing)
+        if (row.segmentCount > 0)
+          row.findSegments(EncodedRow.hash(row.bytes, row.at), find(version, family, _, _, _, _, _), Slots.Nothing)
         rows.add(row)
       }
       rows
@@ -157,27 +195,28 @@ final class VersionTree private (private[this] val tables: RowTables, val change
       each.versions.fold(each, changes, number, attempt, schema)
     }
 
-  private def foldHere(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version = writing {
-    requireUsable()
-    require(base.versions eq this, "a version of another tree")
-    val before = base.asInstanceOf[TreeVersion]
-    // Before the version is visible.
-    changed.add(number, ChangedBuckets.of(changes))
-    try {
-      moveHeadTo(before)
-      val undo = apply(changes)
-      val version = new TreeVersion(number, attempt, schema, this, tables.counts, added)
-      before.next = version
-      before.undo = undo
-      head = version
-      Evacuator.submit(this)
-      version
-    } catch {
-      case e: Throwable =>
-        failure = e
-        throw e
+  private def foldHere(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version =
+    writing {
+      requireUsable()
+      require(base.versions eq this, "a version of another tree")
+      val before = base.asInstanceOf[TreeVersion]
+      // Before the version is visible.
+      changed.add(number, ChangedBuckets.of(changes))
+      try {
+        moveHeadTo(before)
+        val undo = apply(changes)
+        val version = new TreeVersion(number, attempt, schema, this, tables.counts, added)
+        before.next = version
+        before.undo = undo
+        head = version
+        Evacuator.submit(this)
+        version
+      } catch {
+        case e: Throwable =>
+          failure = e
+          throw e
+      }
     }
-  }
 
   /** Evacuate pages of the head's rows. Returns whether more may be due. */
   private[memory] def evacuate(): Boolean = writing {
@@ -220,7 +259,10 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   }
 
   private def requireUsable(): Unit = if (failure != null) {
-    throw new RowsUnreadable(s"rows in memory were left half changed by an error, and are loaded again by the next task; this one fails: $failure", failure)
+    throw new RowsUnreadable(
+      "rows in memory were left half changed by an error, and are loaded again by the next task; this one fails: " +
+        s"$failure",
+      failure)
   }
 
   /** Reverse the links between a version and the head. */
@@ -249,12 +291,18 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     added = 0
     changes.foreach { (family, changed) =>
       val replaced = if (changes.replaced == null) null else changes.replaced.existing(family)
-      if (!changed.isEmpty) applyTo(tables(family), changed, changes.isKeptInOrder(family), replaced, undo(family, changed.size))
+      if (!changed.isEmpty)
+        applyTo(tables(family), changed, changes.isKeptInOrder(family), replaced, undo(family, changed.size))
     }
     undo
   }
 
-  private def applyTo(table: RowTable, changed: RowTable, isInOrder: Boolean, replaced: RowTable, undo: RowTable): Unit = {
+  private def applyTo(
+      table: RowTable,
+      changed: RowTable,
+      isInOrder: Boolean,
+      replaced: RowTable,
+      undo: RowTable): Unit = {
     val slots = changed.share()
     // Neighbours in the order of keys are neighbours in pages then, and on disk.
     val ordered = if (isInOrder) KeyOrder.slotsInOrder(slots) else null
@@ -299,22 +347,29 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   }
 
   private def orDurable[A](version: Version)(use: => A)(instead: Version => A): A =
-    try use catch { case e: RowsUnreadable => if (fallback == null) throw e else instead(durable(version)) }
+    try use
+    catch { case e: RowsUnreadable => if (fallback == null) throw e else instead(durable(version)) }
 
   private def reading[A](use: => A): A = {
     val stamp = lock.readLock()
-    try use finally lock.unlockRead(stamp)
+    try use
+    finally lock.unlockRead(stamp)
   }
 
   private def writing[A](use: => A): A = {
     val stamp = lock.writeLock()
-    try use finally lock.unlockWrite(stamp)
+    try use
+    finally lock.unlockWrite(stamp)
   }
 }
 
 object VersionTree {
   /** A version without rows: version 0, or the base of a version that is imported. */
-  def empty(schema: String, number: Long = 0L, storage: RowStorage = null, fallback: Version => Version = null): Version =
+  def empty(
+      schema: String,
+      number: Long = 0L,
+      storage: RowStorage = null,
+      fallback: Version => Version = null): Version =
     load(new RowTables(storage), number, Attempt.None, schema, new ChangedBuckets(number), fallback)
 
   /** A tree whose head is a version that the engine sent. The tables belong to the tree from then on. */
@@ -324,9 +379,16 @@ object VersionTree {
   /**
    * The same, with the changes since an earlier version, as far as they are known.
    *
-   * @param fallback makes of a version that cannot be read here the same, read from where it is durable; null: there is none
+   * @param fallback makes of a version that cannot be read here the same, read from where it is durable; null: there is
+   *                 none
    */
-  def load(tables: RowTables, number: Long, attempt: Attempt, schema: String, changed: ChangedBuckets, fallback: Version => Version = null): Version = {
+  def load(
+      tables: RowTables,
+      number: Long,
+      attempt: Attempt,
+      schema: String,
+      changed: ChangedBuckets,
+      fallback: Version => Version = null): Version = {
     val tree = new VersionTree(tables, changed, fallback)
     val version = new TreeVersion(number, attempt, schema, tree, tables.counts)
     tree.writing(tree.head = version)

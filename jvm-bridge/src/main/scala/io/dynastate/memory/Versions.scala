@@ -3,10 +3,16 @@ package io.dynastate.memory
 /**
  * One version of a store in memory, and its keys by column family. Neither it nor its rows ever change.
  *
- * @param added how many values it has more than the version that it was made of: a row has one, a list all of its values
+ * @param added how many values it has more than the version that it was made of: a row has one, a list all of its
+ *              values
  */
 abstract class Version private[memory] (
-    val number: Long, val attempt: Attempt, val schema: String, val versions: Versions, val keys: Array[Long], val added: Long = 0L) {
+    val number: Long,
+    val attempt: Attempt,
+    val schema: String,
+    val versions: Versions,
+    val keys: Array[Long],
+    val added: Long = 0L) {
   override def toString: String = s"$number/$attempt"
 }
 
@@ -18,7 +24,8 @@ abstract class Version private[memory] (
  */
 final case class DiskUse(bytes: Long, reads: Long, spilled: Long) {
   /** What came after an earlier use. */
-  def since(earlier: DiskUse): DiskUse = DiskUse(bytes, math.max(0, reads - earlier.reads), math.max(0, spilled - earlier.spilled))
+  def since(earlier: DiskUse): DiskUse =
+    DiskUse(bytes, math.max(0, reads - earlier.reads), math.max(0, spilled - earlier.spilled))
 }
 
 object DiskUse {
@@ -26,8 +33,8 @@ object DiskUse {
 }
 
 /**
- * Rows of one store at several versions. All rows are in memory (`VersionTree`), or as many as there is room for (`BucketedVersions`).
- * Safe for threads.
+ * Rows of one store at several versions. All rows are in memory (`VersionTree`), or as many as there is room for
+ * (`BucketedVersions`). Safe for threads.
  */
 trait Versions {
   /** What changed in each version. */
@@ -53,14 +60,15 @@ trait Versions {
   def scanBatch(isFirst: Boolean): Int
 
   /**
-   * Rows of a family at a version in the order of their keys, from a key (or its beginning: null) up to another, exclusive
-   * (or its end: null): at most `limit`. A version never changes, so a scan continues after the last row it has read.
+   * Rows of a family at a version in the order of their keys, from a key (or its beginning: null) up to another,
+   * exclusive (or its end: null): at most `limit`. A version never changes, so a scan continues after the last row it
+   * has read.
    */
   def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch
 
   /**
-   * Make the version of a base and changes, and count its keys and the values that it adds. The changes belong to the versions from then on. If the commit fails, the
-   * new version is garbage, and the base is as readable as before.
+   * Make the version of a base and changes, and count its keys and the values that it adds. The changes belong to the
+   * versions from then on. If the commit fails, the new version is garbage, and the base is as readable as before.
    */
   def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version
 

@@ -6,8 +6,9 @@ import io.dynastate.memory.{Attempt, Version}
 import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
 
 /**
- * The connection of one attempt, from its first changes to its end. Safe for threads: a task may end the attempt while another thread,
- * such as that of PySpark's state server, sends changes. No lock is held while it is leased, or while anything is sent.
+ * The connection of one attempt, from its first changes to its end. Safe for threads: a task may end the attempt while
+ * another thread, such as that of PySpark's state server, sends changes. No lock is held while it is leased, or while
+ * anything is sent.
  */
 private[spark] final class AttemptConnection(client: EngineClient, base: Version, attempt: Attempt) {
   private[this] var connection: Connection = _
@@ -44,5 +45,6 @@ private[spark] final class AttemptConnection(client: EngineClient, base: Version
     leased
   }
 
-  private def refuse(): Nothing = throw StateStoreErrors.stateStoreOperationOutOfOrder("a change is written after its attempt has ended")
+  private def refuse(): Nothing =
+    throw StateStoreErrors.stateStoreOperationOutOfOrder("a change is written after its attempt has ended")
 }

@@ -11,16 +11,21 @@ import io.dynastate.memory.{BucketCache, BucketSource, ChangeCollector, ChangedB
 import org.slf4j.LoggerFactory
 
 /**
- * Reads buckets of a store's versions through the engine. Changes since the snapshot are read with each bucket, as far as they may be of
- * its rows. Where they are many, a thread reads all of them once, and they are held in memory, so that from then on a read has only the
- * rows of the snapshot and the newest changes (docs/decisions/0015). The engine says with each answer whether they are applied: a change
- * that is applied twice appends to a list twice. Safe for threads.
+ * Reads buckets of a store's versions through the engine. Changes since the snapshot are read with each bucket, as far
+ * as they may be of its rows. Where they are many, a thread reads all of them once, and they are held in memory, so
+ * that from then on a read has only the rows of the snapshot and the newest changes (docs/decisions/0015). The engine
+ * says with each answer whether they are applied: a change that is applied twice appends to a list twice. Safe for
+ * threads.
  *
  * @param cache   which has the room for changes that are held; None: none are
  * @param counters of buckets
  */
-private[spark] final class BucketReads(client: EngineClient, counters: PendingCounters, threads: ExecutorService, cache: Option[BucketCache])
-    extends BucketSource {
+private[spark] final class BucketReads(
+    client: EngineClient,
+    counters: PendingCounters,
+    threads: ExecutorService,
+    cache: Option[BucketCache])
+  extends BucketSource {
   import BucketReads._
   import client.{deadlineSeconds, store}
 
@@ -66,16 +71,29 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
       if (!deltas.appliesHeld) discard()
       val bytes = deltas.rawBytes * 5 / 4
       if (deltas.rawBytes >= math.min(BytesMin, cache.limit / 64) && cache.reserve(bytes)) threads.execute { () =>
-        try readChanges(version, deltas.after, if (deltas.appliesHeld) known.builder else HeldChanges.after(deltas.snapshot, bits), bytes, cache)
+        try readChanges(
+            version,
+            deltas.after,
+            if (deltas.appliesHeld) known.builder else HeldChanges.after(deltas.snapshot, bits),
+            bytes,
+            cache)
         finally isReading.set(false)
-      } else isReading.set(false)
+      }
+      else isReading.set(false)
     }
   }
 
-  private def readChanges(version: Version, after: Long, changes: HeldChanges.Builder, bytes: Long, cache: BucketCache): Unit = {
+  private def readChanges(
+      version: Version,
+      after: Long,
+      changes: HeldChanges.Builder,
+      bytes: Long,
+      cache: BucketCache): Unit = {
     val started = System.nanoTime()
     try {
-      val cost = client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)((_, chunk) => changes.add(client.verified(chunk))))
+      val cost =
+        client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)((_, chunk) =>
+          changes.add(client.verified(chunk))))
       counters.add(cost)
       val made = changes.upTo(version.number, version.attempt)
       synchronized {
@@ -83,13 +101,16 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
           cache.unreserve(held.heapBytes - made.heapBytes)
           held = made
           val ms = NANOSECONDS.toMillis(System.nanoTime() - started)
-          log.debug(s"holds changes store=$store version=$version snapshot=${made.snapshot} bytes=${made.heapBytes} ms=$ms")
+          log.debug(
+            s"holds changes store=$store version=$version snapshot=${made.snapshot} bytes=${made.heapBytes} ms=$ms")
         }
       }
     } catch {
       // Buckets are read with their changes all the same, and report what is wrong.
       case NonFatal(e) =>
-        log.info(s"changes are read with each bucket, since they could not be read at once store=$store version=$version: ${e.getMessage}")
+        log.info(
+          s"changes are read with each bucket, since they could not be read at once store=$store version=$version: " +
+            s"${e.getMessage}")
         failed = version
     } finally cache.unreserve(bytes)
   }
@@ -102,6 +123,9 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
 
 private[spark] object BucketReads {
   private val log = LoggerFactory.getLogger("io.dynastate.Provider")
-  /** Of fewer bytes of changes those of a bucket are read about as fast as its rows; where there is little room, buckets are read more often. */
+  /**
+   * Of fewer bytes of changes those of a bucket are read about as fast as its rows; where there is little room, buckets
+   * are read more often.
+   */
   private val BytesMin = 4L << 20
 }

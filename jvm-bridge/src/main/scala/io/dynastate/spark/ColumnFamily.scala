@@ -7,14 +7,20 @@ import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec
 import org.apache.spark.sql.types.StructType
 
 /**
- * A column family as its operator describes it. Its key schema is the encoder spec's: a join passes another one beside it.
+ * A column family as its operator describes it. Its key schema is the encoder spec's: a join passes another one beside
+ * it.
  *
  * @param multipleValues whether a key has a list of values
  * @param internal       Spark's own bookkeeping, such as timers: not counted as rows
- * @param earlierSchemas of values that were written before, by the ids that Spark gave them, from 0 on; with Avro encoding only
+ * @param earlierSchemas of values that were written before, by the ids that Spark gave them, from 0 on; with Avro
+ *                       encoding only
  */
 final case class ColumnFamily(
-    name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean, internal: Boolean,
+    name: String,
+    spec: KeyStateEncoderSpec,
+    valueSchema: StructType,
+    multipleValues: Boolean,
+    internal: Boolean,
     earlierSchemas: Seq[StructType] = Nil) {
   def keySchema: StructType = spec.keySchema
 

@@ -22,12 +22,12 @@ import org.apache.spark.unsafe.Platform
  * UPDATING --abort---> ABORTED          then reads show the base
  * }}}
  *
- * One that `isImport` is imported: all its rows are kept here, and written at commit. After the commit of one that `forcesSnapshot`
- * the next maintenance makes a snapshot.
+ * One that `isImport` is imported: all its rows are kept here, and written at commit. After the commit of one that
+ * `forcesSnapshot` the next maintenance makes a snapshot.
  *
- * Changes are legal while UPDATING only; reads, metrics and a second abort always. Used by one thread at a time, but not
- * always by the task's own (PySpark's state server), so `commit` and `abort` are synchronized, and either may come while another thread
- * sends changes.
+ * Changes are legal while UPDATING only; reads, metrics and a second abort always. Used by one thread at a time, but
+ * not always by the task's own (PySpark's state server), so `commit` and `abort` are synchronized, and either may come
+ * while another thread sends changes.
  */
 final class DynamoDBStateStore private[spark] (
     protected val provider: DynamoDBStateStoreProvider,
@@ -92,7 +92,8 @@ final class DynamoDBStateStore private[spark] (
     requireUpdating("deleteRange")
     val family = familyOf("deleteRange", colFamilyName)
     if (!family.supportsDeleteRange) {
-      throw new IllegalStateException(s"deleteRange requires an encoder that supports it, column family $colFamilyName has none")
+      throw new IllegalStateException(
+        s"deleteRange requires an encoder that supports it, column family $colFamilyName has none")
     }
     val rows = range(family, Some(beginKey), Some(endKey))
     while (rows.advance()) {
@@ -101,11 +102,20 @@ final class DynamoDBStateStore private[spark] (
   }
 
   override def createColFamilyIfAbsent(
-      colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
-      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
+      colFamilyName: String,
+      keySchema: StructType,
+      valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean,
+      isInternal: Boolean): Unit = {
     requireUpdating("createColFamilyIfAbsent")
     provider.families.validateName(provider.toString, "create_col_family", colFamilyName, isInternal)
-    schema = schema.add(provider.families.register(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal))
+    schema = schema.add(provider.families.register(
+      colFamilyName,
+      keyStateEncoderSpec,
+      valueSchema,
+      useMultipleValuesPerKey,
+      isInternal))
     forgetFamily(colFamilyName)
   }
 
@@ -125,7 +135,8 @@ final class DynamoDBStateStore private[spark] (
   /**
    * Make the next version durable, then visible.
    *
-   * 1. Send what has not been sent; the engine compresses and writes it in the background. (Failure: nothing is committed.)
+   * 1. Send what has not been sent; the engine compresses and writes it in the background. (Failure: nothing is
+   *    committed.)
    * 2. Meanwhile fold the changes into memory, as a version that is not visible yet. (Failure: it is garbage.)
    * 3. Commit: the engine waits until every part is durable and appends the version entry. (Failure: as the error says;
    *    the folded version is garbage, and the base is as readable as before.)
@@ -152,7 +163,8 @@ final class DynamoDBStateStore private[spark] (
       next.number
     } catch {
       case NonFatal(e) =>
-        // The changes may be folded and sent already: a second commit of this store would commit a version without them.
+        // The changes may be folded and sent already: a second commit of this store would commit a version without
+        // them.
         abort()
         throw SparkInternals.failedToCommit(toString, e)
     }
@@ -174,17 +186,25 @@ final class DynamoDBStateStore private[spark] (
 
   override def metrics: StateStoreMetrics = {
     val version = overlay.version
-    val (internal, rows) = version.keys.zipWithIndex.partition { case (_, family) => schema.internalIds.contains(family) }
+    val (internal, rows) = version.keys.zipWithIndex.partition { case (_, family) =>
+      schema.internalIds.contains(family)
+    }
     val disk = version.versions.disk.since(diskBefore)
-    val own = ProviderMetrics.of(load, read, committed, maintained, disk, commitMillis, internal.map(_._1).sum, forcesSnapshot)
-    StateStoreMetrics(rows.map(_._1).sum, heapBytes(version), ProviderMetrics.ofJoin(provider.client.store, base.number, own))
+    val own =
+      ProviderMetrics.of(load, read, committed, maintained, disk, commitMillis, internal.map(_._1).sum, forcesSnapshot)
+    StateStoreMetrics(
+      rows.map(_._1).sum,
+      heapBytes(version),
+      ProviderMetrics.ofJoin(provider.client.store, base.number, own))
   }
 
   /** Of the rows, of what undoes their last changes, and of the changes under way. */
-  private def heapBytes(version: Version): Long = version.versions.heapBytes(version) + provider.retained.undoBytes + overlay.heapBytes
+  private def heapBytes(version: Version): Long =
+    version.versions.heapBytes(version) + provider.retained.undoBytes + overlay.heapBytes
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
-    if (state != Committed) throw StateStoreErrors.stateStoreOperationOutOfOrder("checkpoint info is asked for before commit")
+    if (state != Committed)
+      throw StateStoreErrors.stateStoreOperationOutOfOrder("checkpoint info is asked for before commit")
     val checkpointId = if (provider.usesCheckpointIds) Some(attempt.checkpointId) else None
     StateStoreCheckpointInfo(id.partitionId, version + 1, checkpointId, baseCheckpointId)
   }
@@ -196,7 +216,8 @@ final class DynamoDBStateStore private[spark] (
       sentBytes += length
     }
 
-  override def toString: String = s"DynamoDBStateStore[store=${provider.client.store}, version=$version, attempt=$attempt]"
+  override def toString: String =
+    s"DynamoDBStateStore[store=${provider.client.store}, version=$version, attempt=$attempt]"
 
   private def putValue(family: OpenFamily, key: UnsafeRow, value: UnsafeRow, isAppended: Boolean): Unit = {
     requireKey(key)
@@ -213,7 +234,15 @@ final class DynamoDBStateStore private[spark] (
     var valueOffset = value.getBaseOffset
     var valueLength = value.getSizeInBytes
     if (hasRowChecksums || family.schemaId != 0) {
-      val bytes = ValueSuffix.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, family.schemaId, hasRowChecksums)
+      val bytes = ValueSuffix.append(
+        keyBase,
+        keyOffset,
+        keyLength,
+        valueBase,
+        valueOffset,
+        valueLength,
+        family.schemaId,
+        hasRowChecksums)
       valueBase = bytes
       valueOffset = Platform.BYTE_ARRAY_OFFSET + keyLength
       valueLength = bytes.length - keyLength

@@ -14,12 +14,12 @@ import org.apache.spark.sql.types.StructType
 /**
  * Keeps a Structured Streaming query's state in DynamoDB.
  *
- * Life cycle: made by reflection, `init` once (no I/O: Spark holds an executor-wide lock), then any number of stores, several
- * of them open at once, until `close`. It retains the last `maxBatchesToRetainInMemory` versions in memory.
+ * Life cycle: made by reflection, `init` once (no I/O: Spark holds an executor-wide lock), then any number of stores,
+ * several of them open at once, until `close`. It retains the last `maxBatchesToRetainInMemory` versions in memory.
  *
- * It is the facade that Spark calls: `ProviderSettings` has identity and settings, `FamilyRegistry` the column families, `VersionLoader`
- * opens versions, `RetainedVersions` holds them, `Maintenance` writes snapshots and cleans up, `ChangeReader` is the change feed,
- * `ProviderMetrics` makes the metrics. Each of them is safe for threads.
+ * It is the facade that Spark calls: `ProviderSettings` has identity and settings, `FamilyRegistry` the column
+ * families, `VersionLoader` opens versions, `RetainedVersions` holds them, `Maintenance` writes snapshots and cleans
+ * up, `ChangeReader` is the change feed, `ProviderMetrics` makes the metrics. Each of them is safe for threads.
  */
 class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   private[this] var id: StateStoreId = _
@@ -50,8 +50,15 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
     this.id = stateStoreId
     this.conf = storeConfs
     this.hadoopConf = hadoopConf
-    client = new EngineClient(ProviderSettings(stateStoreId, storeConfs, hadoopConf), RowVerifier.ofAll(stateStoreId, storeConfs))
-    val default = ColumnFamily(StateStore.DEFAULT_COL_FAMILY_NAME, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, internal = false)
+    client = new EngineClient(
+      ProviderSettings(stateStoreId, storeConfs, hadoopConf),
+      RowVerifier.ofAll(stateStoreId, storeConfs))
+    val default = ColumnFamily(
+      StateStore.DEFAULT_COL_FAMILY_NAME,
+      keyStateEncoderSpec,
+      valueSchema,
+      useMultipleValuesPerKey,
+      internal = false)
     families = new FamilyRegistry(default, useColumnFamilies, stateStoreId, storeConfs, stateSchemaProvider)
     retained = new RetainedVersions(storeConfs.maxVersionsToRetainInMemory)
     loader = new VersionLoader(client, retained, read)
@@ -61,7 +68,10 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   override def stateStoreId: StateStoreId = id
 
   override def getStore(
-      version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore = {
+      version: Long,
+      stateStoreCkptId: Option[String],
+      forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore = {
     // At version 0 every store is empty. Above it, the next version has no parent, and is written with all its rows.
     if (loadEmpty && version > 0) new DynamoDBStateStore(this, loader.empty(version), None, None, isImport = true)
     else readStores.take(version, stateStoreCkptId) match {
@@ -81,35 +91,53 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
 
   /** The read store may be of an earlier instance of this provider: it holds its version itself. */
   override def upgradeReadStoreToWriteStore(
-      readStore: ReadStateStore, version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore =
+      readStore: ReadStateStore,
+      version: Long,
+      uniqueId: Option[String],
+      forceSnapshotOnCommit: Boolean): StateStore =
     readStore match {
       case read: DynamoDBReadStateStore =>
-        require(read.version == version && read.id == id, s"a read store of ${read.id} at version ${read.version} cannot be written as $id at $version")
+        require(
+          read.version == version && read.id == id,
+          s"a read store of ${read.id} at version ${read.version} cannot be written as $id at $version")
         new DynamoDBStateStore(this, read.base, uniqueId, read.load, forceSnapshotOnCommit)
       case other => throw new IllegalArgumentException(s"not a read store of dynastate: ${other.getClass.getName}")
     }
 
   /** Every version can be opened, and has the same rows whichever snapshot it is read from. */
   override def replayStateFromSnapshot(
-      snapshotVersion: Long, endVersion: Long, readOnly: Boolean,
-      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): StateStore = {
+      snapshotVersion: Long,
+      endVersion: Long,
+      readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): StateStore = {
     validateRange(snapshotVersion, endVersion)
     getStore(endVersion, endVersionStateStoreCkptId, forceSnapshotOnCommit = false, loadEmpty = false)
   }
 
   override def replayReadStateFromSnapshot(
-      snapshotVersion: Long, endVersion: Long,
-      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): ReadStateStore = {
+      snapshotVersion: Long,
+      endVersion: Long,
+      snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): ReadStateStore = {
     validateRange(snapshotVersion, endVersion)
     getReadStore(endVersion, endVersionStateStoreCkptId)
   }
 
   override def getStateStoreChangeDataReader(
-      startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String],
+      startVersion: Long,
+      endVersion: Long,
+      colFamilyNameOpt: Option[String],
       endVersionStateStoreCkptId: Option[String]): ChangeIterator = {
     validateRange(startVersion, endVersion)
     val family = colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)
-    try new ChangeReader(client, families, family, startVersion, endVersion, loader.attemptOf(endVersion, endVersionStateStoreCkptId))
+    try new ChangeReader(
+        client,
+        families,
+        family,
+        startVersion,
+        endVersion,
+        loader.attemptOf(endVersion, endVersionStateStoreCkptId))
     catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
   }
 
@@ -146,18 +174,21 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   private[spark] def reportCommit(newVersion: Long): Unit = Spark41.reportCommit(newVersion, id, conf, hadoopConf)
 
   /**
-   * Leave a file in the partition's folder, once, that names the store. Spark's state reader lists folders to find partitions, and
-   * would otherwise silently read partition 0 only. In a copied checkpoint the file names the store of the query that it was copied from:
-   * it is written again.
+   * Leave a file in the partition's folder, once, that names the store. Spark's state reader lists folders to find
+   * partitions, and would otherwise silently read partition 0 only. In a copied checkpoint the file names the store of
+   * the query that it was copied from: it is written again.
    */
   private[spark] def writeMarker(): Unit = if (!markerIsWritten) {
-    val marker = new Path(new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString), "dynastate")
+    val marker = new Path(
+      new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString),
+      "dynastate")
     val fileSystem = marker.getFileSystem(hadoopConf)
     val text = s"state of this partition is in DynamoDB store=${client.store}\n"
     // Stores of a join share the folder: any of them may be named.
     if (!beginsWith(fileSystem, marker, text.substring(0, text.lastIndexOf('/') + 1).getBytes(UTF_8))) {
       val out = fileSystem.create(marker, true)
-      try out.write(text.getBytes(UTF_8)) finally out.close()
+      try out.write(text.getBytes(UTF_8))
+      finally out.close()
     }
     markerIsWritten = true
   }
@@ -165,7 +196,8 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   private[this] def beginsWith(fileSystem: FileSystem, file: Path, bytes: Array[Byte]): Boolean =
     try {
       val in = fileSystem.open(file)
-      try in.readNBytes(bytes.length).sameElements(bytes) finally in.close()
+      try in.readNBytes(bytes.length).sameElements(bytes)
+      finally in.close()
     } catch {
       case _: FileNotFoundException => false
     }

@@ -11,16 +11,18 @@ import org.apache.spark.SparkConf
 import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext, SparkPlugin}
 
 /**
- * Starts the sidecar, or all of several, with the executor, in the background, so that the first task does not wait for it; without the
- * plugin that task starts it. It is the one that tasks use, unless their session has another interpreter. Only where the application's
- * conf selects dynastate: what a session selects later is not known here. Set by `spark.plugins`; `dynastate.configure` does so.
+ * Starts the sidecar, or all of several, with the executor, in the background, so that the first task does not wait for
+ * it; without the plugin that task starts it. It is the one that tasks use, unless their session has another
+ * interpreter. Only where the application's conf selects dynastate: what a session selects later is not known here. Set
+ * by `spark.plugins`; `dynastate.configure` does so.
  */
 final class DynastatePlugin extends SparkPlugin {
   /** Spark allows none: the driver has no sidecar, unless it is the executor, too. */
   override def driverPlugin(): DriverPlugin = null
 
   override def executorPlugin(): ExecutorPlugin = new ExecutorPlugin {
-    override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = DynastatePlugin.startSidecar(context.conf)
+    override def init(context: PluginContext, extraConf: JMap[String, String]): Unit =
+      DynastatePlugin.startSidecar(context.conf)
   }
 }
 
@@ -39,8 +41,8 @@ object DynastatePlugin {
     }
 
   /**
-   * Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left this thread would
-   * end the executor.
+   * Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left this
+   * thread would end the executor.
    */
   private def prepare(conf: SparkConf): Unit =
     try {

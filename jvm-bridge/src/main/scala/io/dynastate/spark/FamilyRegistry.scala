@@ -10,7 +10,11 @@ import org.apache.spark.sql.types.StructType
 
 /** The column families of one store, as operators described them. Safe for threads. */
 private[spark] final class FamilyRegistry(
-    default: ColumnFamily, useColumnFamilies: Boolean, id: StateStoreId, conf: StateStoreConf, schemas: Option[StateSchemaProvider]) {
+    default: ColumnFamily,
+    useColumnFamilies: Boolean,
+    id: StateStoreId,
+    conf: StateStoreConf,
+    schemas: Option[StateSchemaProvider]) {
   private[this] val registered = new ConcurrentHashMap[String, ColumnFamily]
   /** The parsed schema of the newest version: nearly every version has the same. */
   @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
@@ -21,7 +25,12 @@ private[spark] final class FamilyRegistry(
   private def register(family: ColumnFamily): Unit = registered.put(family.name, family)
 
   /** Register a family, with the earlier schemas of its values where the encoding of state is Avro. */
-  def register(name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean, internal: Boolean): ColumnFamily = {
+  def register(
+      name: String,
+      spec: KeyStateEncoderSpec,
+      valueSchema: StructType,
+      multipleValues: Boolean,
+      internal: Boolean): ColumnFamily = {
     val earlier = avroSchemas.toSeq.flatMap { known =>
       (0 until known.getCurrentStateSchemaId(name, isKey = false))
         .map(id => known.getSchemaMetadataValue(StateSchemaMetadataKey(name, id.toShort, isKey = false)).sqlSchema)
@@ -43,8 +52,9 @@ private[spark] final class FamilyRegistry(
   }
 
   /**
-   * Open a family for a store. A writer must have made it, or its version must have it: the registry also has families of aborted attempts
-   * and of later versions. For a reader, a family that its version does not have is empty, with the id that it would get.
+   * Open a family for a store. A writer must have made it, or its version must have it: the registry also has families
+   * of aborted attempts and of later versions. For a reader, a family that its version does not have is empty, with the
+   * id that it would get.
    */
   def open(operation: String, name: String, schema: StateSchema, isForWriter: Boolean): OpenFamily = {
     val family = registered.get(name)
@@ -63,7 +73,10 @@ private[spark] final class FamilyRegistry(
     if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
 
-  /** Spark's cheap check for wrong schemas, on the first row that is read. As in RocksDB's provider, only if column families are off. */
+  /**
+   * Spark's cheap check for wrong schemas, on the first row that is read. As in RocksDB's provider, only if column
+   * families are off.
+   */
   def validateFormat(key: UnsafeRow, value: UnsafeRow): Unit = if (!formatIsValidated) {
     if (!useColumnFamilies) Spark41.validateStateRowFormat(key, default.keySchema, value, default.valueSchema, id, conf)
     formatIsValidated = true

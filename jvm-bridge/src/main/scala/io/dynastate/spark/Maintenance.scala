@@ -12,12 +12,16 @@ import org.slf4j.LoggerFactory
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 
 /**
- * Snapshots and clean-up of one store, and versions that are written as a snapshot. Spark calls `snapshot` and `cleanUp` in threads of
- * its own, at the same time as tasks and each other.
+ * Snapshots and clean-up of one store, and versions that are written as a snapshot. Spark calls `snapshot` and
+ * `cleanUp` in threads of its own, at the same time as tasks and each other.
  *
  * @param counters what maintenance cost
  */
-private[spark] final class Maintenance(client: EngineClient, retained: RetainedVersions, conf: StateStoreConf, counters: PendingCounters) {
+private[spark] final class Maintenance(
+    client: EngineClient,
+    retained: RetainedVersions,
+    conf: StateStoreConf,
+    counters: PendingCounters) {
   import Maintenance.log
   import client.{deadlineSeconds, settings, store}
 
@@ -30,7 +34,10 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
   /** Let the next maintenance make a snapshot, whether one is due or not. */
   def forceSnapshot(version: Version): Unit = forcedAt = version.number
 
-  /** Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine decides whether one is due. */
+  /**
+   * Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine decides whether one is
+   * due.
+   */
   def snapshot(): Unit = {
     val forced = forcedAt
     val least = if (forced > 0) 0 else math.max(1, conf.minDeltasForSnapshot)
@@ -39,7 +46,13 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
       val version = if (newest.versions.isUsable) newest else newest.versions.durable(newest)
       maintain("a snapshot was not written", version) { connection =>
         val started = System.nanoTime()
-        connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least, deadlineSeconds)
+        connection.snapshot(
+          store,
+          settings.run.id,
+          version,
+          version.versions.stateBytes(version),
+          least,
+          deadlineSeconds)
           .fold(counters.add, wanted => counters.add(sendSnapshot(connection, version, wanted, started)))
         offeredAt = version.number
         if (forcedAt == forced) forcedAt = 0
@@ -47,19 +60,26 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     }
   }
 
-  /** Clean up every `minVersionsToDelete` versions; already at the next maintenance if versions were left, or it failed. */
+  /**
+   * Clean up every `minVersionsToDelete` versions; already at the next maintenance if versions were left, or it failed.
+   */
   def cleanUp(): Unit = {
     val least = math.min(math.max(1L, conf.minVersionsToDelete), Int.MaxValue.toLong).toInt
-    retained.newestToMaintain.filter(version => cleanedUpAt == 0 || math.abs(version.number - cleanedUpAt) >= least).foreach { version =>
+    retained.newestToMaintain.filter(version =>
+      cleanedUpAt == 0 ||
+        math.abs(version.number - cleanedUpAt) >= least).foreach { version =>
       maintain("nothing was cleaned up", version) { connection =>
         val started = System.nanoTime()
         val most = math.max(0, Spark41.maxVersionsToDeletePerMaintenance(conf))
-        val cost = connection.cleanUp(store, settings.run.id, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
+        val cost =
+          connection.cleanUp(store, settings.run.id, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
         counters.add(cost)
         val (deleted, left) = (cost.getOrElse("itemsDeleted", 0L), cost.getOrElse("versionsLeft", 0L))
         cleanedUpAt = if (left == 0) version.number else 0
         if (deleted > 0) {
-          log.info(s"cleaned up store=$store version=$version itemsDeleted=$deleted versionsLeft=$left ms=${millisSince(started)}")
+          log.info(
+            s"cleaned up store=$store version=$version itemsDeleted=$deleted versionsLeft=$left " +
+              s"ms=${millisSince(started)}")
         }
       }
     }
@@ -67,7 +87,8 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
 
   /** Import a version: write all its rows, and commit it. Returns counters. */
   def importVersion(version: Version): Map[String, Long] = client.converse { connection =>
-    val wanted = connection.importVersion(store, settings.run, version, version.versions.stateBytes(version), deadlineSeconds)
+    val wanted =
+      connection.importVersion(store, settings.run, version, version.versions.stateBytes(version), deadlineSeconds)
     sendBuckets(connection, version, wanted.bits, Array.fill(1 << wanted.bits)(true))
   }
 
@@ -75,30 +96,50 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
   private def maintain(failed: String, version: Version)(conversation: Connection => Unit): Unit =
     try client.converse(conversation)
     catch {
-      case NonFatal(e) => log.warn(s"$failed, and will be tried again; no state is lost store=$store version=$version: ${e.getMessage}")
+      case NonFatal(e) =>
+        log.warn(s"$failed, and will be tried again; no state is lost store=$store version=$version: ${e.getMessage}")
     }
 
-  /** Send the buckets that changed since the snapshot before; all, if there is none or the changes since are not known. */
-  private def sendSnapshot(connection: Connection, version: Version, wanted: Wanted, started: Long): Map[String, Long] = {
+  /**
+   * Send the buckets that changed since the snapshot before; all, if there is none or the changes since are not known.
+   */
+  private def sendSnapshot(
+      connection: Connection,
+      version: Version,
+      wanted: Wanted,
+      started: Long): Map[String, Long] = {
     val changed = if (wanted.base == 0) null else version.versions.changed.since(wanted.base)
-    val isSent = Array.tabulate(1 << wanted.bits)(bucket => changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
+    val isSent = Array.tabulate(1 << wanted.bits)(bucket =>
+      changed == null ||
+        ChangedBuckets.touches(changed, bucket, wanted.bits))
     val cost = sendBuckets(connection, version, wanted.bits, isSent)
     version.versions.changed.forget(version.number)
-    log.info(s"snapshot store=$store version=$version base=${wanted.base} buckets=${isSent.count(identity)}/${isSent.length} " +
-      s"bytesWritten=${cost.getOrElse("bytesWritten", 0L)} writeUnits=${cost.getOrElse("writeUnits", 0L)} ms=${millisSince(started)}")
+    log.info(
+      s"snapshot store=$store version=$version base=${wanted.base} " +
+        s"buckets=${isSent.count(identity)}/${isSent.length} " +
+        s"bytesWritten=${cost.getOrElse("bytesWritten", 0L)} writeUnits=${cost.getOrElse("writeUnits", 0L)} " +
+        s"ms=${millisSince(started)}")
     cost
   }
 
-  private def sendBuckets(connection: Connection, version: Version, bits: Int, isSent: Array[Boolean]): Map[String, Long] = {
-    SnapshotRows.send(version, bits, isSent, new BucketSink {
-      override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
+  private def sendBuckets(
+      connection: Connection,
+      version: Version,
+      bits: Int,
+      isSent: Array[Boolean]): Map[String, Long] = {
+    SnapshotRows.send(
+      version,
+      bits,
+      isSent,
+      new BucketSink {
+        override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
 
-      override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
-        // A snapshot replaces what it was made of.
-        client.verified(ByteBuffer.wrap(chunk, 0, length))
-        connection.append(records, hashMin, hashMax, chunk, length, deadlineSeconds)
-      }
-    })
+        override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
+          // A snapshot replaces what it was made of.
+          client.verified(ByteBuffer.wrap(chunk, 0, length))
+          connection.append(records, hashMin, hashMax, chunk, length, deadlineSeconds)
+        }
+      })
     connection.endSnapshot(deadlineSeconds)
   }
 

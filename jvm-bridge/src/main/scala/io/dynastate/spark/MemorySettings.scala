@@ -40,10 +40,13 @@ object MemorySettings {
   }
 
   private def foldersOf(configured: String): Seq[Path] = {
-    val folders = try configured.split(",", -1).toSeq.map(Path.of(_)) catch { case _: InvalidPathException => Nil }
+    val folders =
+      try configured.split(",", -1).toSeq.map(Path.of(_))
+      catch { case _: InvalidPathException => Nil }
     if (folders.nonEmpty && folders.forall(_.isAbsolute)) folders
     else refuse("diskPath", "absolute folders with commas between them", configured)
   }
 
-  private def isEncrypted: Boolean = Option(SparkEnv.get).exists(_.conf.getBoolean("spark.io.encryption.enabled", false))
+  private def isEncrypted: Boolean =
+    Option(SparkEnv.get).exists(_.conf.getBoolean("spark.io.encryption.enabled", false))
 }

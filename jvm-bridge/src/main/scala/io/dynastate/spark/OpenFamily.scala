@@ -4,13 +4,19 @@ import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.memory.{Row, StoredValue}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.execution.streaming.state.{NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder, StateSchemaProvider, UnsafeRowDataEncoder}
+import org.apache.spark.sql.execution.streaming.state.{
+  NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder, StateSchemaProvider, UnsafeRowDataEncoder
+}
 
 /**
- * A column family of one open store. Keys without prefix or range scans are the raw row; others are encoded by Spark's own
- * encoder, which has state, so that every store has its own.
+ * A column family of one open store. Keys without prefix or range scans are the raw row; others are encoded by Spark's
+ * own encoder, which has state, so that every store has its own.
  */
-final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies: Boolean, schemas: Option[StateSchemaProvider]) {
+final class OpenFamily(
+    val id: Int,
+    val family: ColumnFamily,
+    useColumnFamilies: Boolean,
+    schemas: Option[StateSchemaProvider]) {
   val encoder: RocksDBKeyStateEncoder = family.spec match {
     case _: NoPrefixKeyStateEncoderSpec => null
     case spec => spec.toEncoder(new UnsafeRowDataEncoder(spec, family.valueSchema), useColumnFamilies)
@@ -41,7 +47,9 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
       into.pointTo(value.bytes, value.rowOffset, value.rowLength)
       into
     } else if (writtenWith < schemaId) earlier.read(value)
-    else throw new DynastateException(ErrorKind.Corrupt,
-      s"a row was written with a schema that the query does not have family=${family.name} schema_id=$writtenWith last_schema_id=$schemaId")
+    else throw new DynastateException(
+      ErrorKind.Corrupt,
+      s"a row was written with a schema that the query does not have family=${family.name} schema_id=$writtenWith " +
+        s"last_schema_id=$schemaId")
   }
 }

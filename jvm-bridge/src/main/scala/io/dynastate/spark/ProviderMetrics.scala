@@ -4,7 +4,9 @@ import java.util.concurrent.ConcurrentHashMap
 
 import io.dynastate.memory.DiskUse
 
-import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric}
+import org.apache.spark.sql.execution.streaming.state.{
+  StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric
+}
 
 /** Custom metrics in query progress and in the SQL tab; docs/metrics.md says what each of them counts. */
 object ProviderMetrics {
@@ -19,7 +21,9 @@ object ProviderMetrics {
     "bytesWritten" -> StateStoreCustomSumMetric("dynastateBytesWritten", "bytes written to DynamoDB"),
     "bytesRead" -> StateStoreCustomSumMetric("dynastateBytesRead", "bytes read from DynamoDB"),
     "cacheHits" -> StateStoreCustomSumMetric("dynastateItemCacheHits", "items found in the sidecar's memory"),
-    "cacheMisses" -> StateStoreCustomSumMetric("dynastateItemCacheMisses", "items of parts and buckets read from DynamoDB"),
+    "cacheMisses" -> StateStoreCustomSumMetric(
+      "dynastateItemCacheMisses",
+      "items of parts and buckets read from DynamoDB"),
     "bucketsRead" -> StateStoreCustomSumMetric("dynastateBucketsRead", "buckets read because they were not in memory"),
     "nanodollars" -> StateStoreCustomSumMetric("dynastateNanodollars", "price of requests, in billionths of a dollar"),
     "puts" -> StateStoreCustomSumMetric("dynastatePuts", "S3 requests that write or list objects"),
@@ -30,14 +34,22 @@ object ProviderMetrics {
 
   /** Counters of maintenance. */
   private val maintenance: Seq[(String, StateStoreCustomMetric)] = Seq(
-    "requests" -> StateStoreCustomSumMetric("dynastateMaintenanceRequests", "DynamoDB requests of snapshots and clean-up"),
+    "requests" -> StateStoreCustomSumMetric(
+      "dynastateMaintenanceRequests",
+      "DynamoDB requests of snapshots and clean-up"),
     "writeUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceWriteUnits", "DynamoDB write units of snapshots"),
-    "readUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceReadUnits", "DynamoDB read units of snapshots and clean-up"),
+    "readUnits" -> StateStoreCustomSumMetric(
+      "dynastateMaintenanceReadUnits",
+      "DynamoDB read units of snapshots and clean-up"),
     "deleteUnits" -> StateStoreCustomSumMetric("dynastateDeleteUnits", "DynamoDB write units of deletes"),
     "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"),
-    "puts" -> StateStoreCustomSumMetric("dynastateMaintenancePuts", "S3 requests of maintenance that write or list objects"),
+    "puts" -> StateStoreCustomSumMetric(
+      "dynastateMaintenancePuts",
+      "S3 requests of maintenance that write or list objects"),
     "gets" -> StateStoreCustomSumMetric("dynastateMaintenanceGets", "S3 requests of maintenance that read objects"),
-    "nanodollars" -> StateStoreCustomSumMetric("dynastateMaintenanceNanodollars", "price of maintenance, in billionths of a dollar"))
+    "nanodollars" -> StateStoreCustomSumMetric(
+      "dynastateMaintenanceNanodollars",
+      "price of maintenance, in billionths of a dollar"))
 
   /** What the store takes in DynamoDB and S3 after the commit. */
   private val stored: Seq[(String, StateStoreCustomMetric)] = Seq(
@@ -56,22 +68,38 @@ object ProviderMetrics {
   private val cacheHits = StateStoreCustomSumMetric("dynastateCacheHits", "versions found in the executor's memory")
   private val cacheMisses = StateStoreCustomSumMetric("dynastateCacheMisses", "versions loaded from DynamoDB")
 
-  private val internalKeys = StateStoreCustomSumMetric("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
+  private val internalKeys =
+    StateStoreCustomSumMetric("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
 
   /** By the name that Spark's HDFS-backed provider gives it. */
-  private val forcedSnapshots = StateStoreCustomSumMetric("forceSnapshotCount", "stores of which Spark forced a snapshot")
+  private val forcedSnapshots =
+    StateStoreCustomSumMetric("forceSnapshotCount", "stores of which Spark forced a snapshot")
 
-  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++ Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
+  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++ Seq(
+    loadMs,
+    commitMs,
+    cacheHits,
+    cacheMisses,
+    internalKeys,
+    forcedSnapshots)
 
   /**
-   * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version was in memory; `read`
-   * has the counters of single buckets and of loads in the background, `used` those of local disk since the store was opened.
+   * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version
+   * was in memory; `read` has the counters of single buckets and of loads in the background, `used` those of local disk
+   * since the store was opened.
    */
   def of(
-      loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long], used: DiskUse, commitMillis: Long,
-      internal: Long, forcesSnapshot: Boolean): Map[StateStoreCustomMetric, Long] = {
+      loaded: Option[Load],
+      read: Map[String, Long],
+      committed: Map[String, Long],
+      maintained: Map[String, Long],
+      used: DiskUse,
+      commitMillis: Long,
+      internal: Long,
+      forcesSnapshot: Boolean): Map[StateStoreCustomMetric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
-      metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(_.counters.get(name)).getOrElse(0L))
+      metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(
+        _.counters.get(name)).getOrElse(0L))
     }
     val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
     val fromCommit = stored.map { case (name, metric) => metric -> committed.getOrElse(name, 0L) }
@@ -90,8 +118,8 @@ object ProviderMetrics {
   private val hidden = new ConcurrentHashMap[String, (Long, Map[StateStoreCustomMetric, Long])]
 
   /**
-   * The metrics of a store of a join. Spark asks both stores of a side, in this order, and reports the custom metrics of the second only
-   * (SymmetricHashJoinStateManagerV1.metrics): those of the first are kept here and added to them.
+   * The metrics of a store of a join. Spark asks both stores of a side, in this order, and reports the custom metrics
+   * of the second only (SymmetricHashJoinStateManagerV1.metrics): those of the first are kept here and added to them.
    */
   def ofJoin(store: String, version: Long, own: Map[StateStoreCustomMetric, Long]): Map[StateStoreCustomMetric, Long] =
     if (store.endsWith(Hidden)) {

@@ -18,21 +18,27 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStor
 import org.apache.spark.unsafe.Platform
 
 /**
- * Settings and identity of a provider. The sidecar validates the settings that it gets, in one place for every user of the engine; the
- * others are validated here.
+ * Settings and identity of a provider. The sidecar validates the settings that it gets, in one place for every user of
+ * the engine; the others are validated here.
  *
  * @param python          interpreter of the sidecar
- * @param engine          JSON object of the settings, without their prefix and those that only the provider needs: queries with equal ones
- *                        share connections
+ * @param engine          JSON object of the settings, without their prefix and those that only the provider needs:
+ *                        queries with equal ones share connections
  * @param store           `{namespace}/{operator id}/{partition id}/{store name}`
  * @param sidecar         number of the sidecar of this executor that serves the store
  * @param run             the run of the query
- * @param deadlineSeconds limit of the wait for an answer. The engine's own deadlines are shorter; this one only frees a task
- *                        from a sidecar that hangs
+ * @param deadlineSeconds limit of the wait for an answer. The engine's own deadlines are shorter; this one only frees a
+ *                        task from a sidecar that hangs
  * @param memory          where the rows of all stores of this executor may be
  */
 final case class ProviderSettings(
-    python: String, engine: String, store: String, sidecar: Int, run: QueryRun, deadlineSeconds: Long, memory: MemorySettings) {
+    python: String,
+    engine: String,
+    store: String,
+    sidecar: Int,
+    run: QueryRun,
+    deadlineSeconds: Long,
+    memory: MemorySettings) {
   /** Limit of the heap that rows take where there is no disk tier; 0: none. */
   def memoryBytes: Long = if (memory.isHeapGiven) memory.heapBytes else 0L
 }
@@ -51,7 +57,8 @@ object ProviderSettings {
 
   def apply(id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): ProviderSettings = {
     val location = locationOf(id.checkpointRootLocation, hadoopConf)
-    val configured = conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
+    val configured =
+      conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
     val namespace = namespaceOf(configured.getOrElse("namespace", ""), location)
     // The sidecar refuses what is not a number, with a message that names the setting.
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
@@ -63,14 +70,18 @@ object ProviderSettings {
       sidecar = sidecarOf(store, sidecarsOf(configured)),
       run = QueryRun(
         id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(
-          ErrorKind.Internal, s"Spark gave no run id to the state store store=$store")),
+          ErrorKind.Internal,
+          s"Spark gave no run id to the state store store=$store")),
         queryId = queryId(hadoopConf),
         checkpoint = location),
       deadlineSeconds = 15 * requestDeadline + 60,
       memory = MemorySettings.of(configured))
   }
 
-  /** Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf, and the number of its sidecars. */
+  /**
+   * Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf, and the number of its
+   * sidecars.
+   */
   def ofExecutor(conf: SparkConf): (String, String, Int) = {
     val configured = conf.getAllWithPrefix(Prefix).toMap
     (pythonOf(configured, conf.getOption(PySparkPython)), engineOf(configured), sidecarsOf(configured))
@@ -89,8 +100,9 @@ object ProviderSettings {
   }
 
   /** The number of sidecars of this executor. */
-  private def sidecarsOf(configured: Map[String, String]): Int = configured.get("sidecars").map(wholeNumber("sidecars", _, 1, SidecarsMax))
-    .getOrElse(math.min(SidecarsMax, (SparkInternals.executorCores + CoresOfSidecar - 1) / CoresOfSidecar)).toInt
+  private def sidecarsOf(configured: Map[String, String]): Int =
+    configured.get("sidecars").map(wholeNumber("sidecars", _, 1, SidecarsMax))
+      .getOrElse(math.min(SidecarsMax, (SparkInternals.executorCores + CoresOfSidecar - 1) / CoresOfSidecar)).toInt
 
   /** By a hash that leaves no pattern: Spark may give an executor every other partition. */
   private def sidecarOf(store: String, sidecars: Int): Int = {
@@ -103,7 +115,8 @@ object ProviderSettings {
     else refuse(name, s"a whole number from $least to $most", configured)
 
   private[spark] def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
-    ErrorKind.Configuration, s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
+    ErrorKind.Configuration,
+    s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
 
   /** First 32 hex digits of SHA-256 over the location of the checkpoint's state (docs/storage-format.md, "Names"). */
   def digest(location: String): String =
@@ -112,13 +125,19 @@ object ProviderSettings {
   /** A folder in one spelling, whether Spark or a user wrote it (docs/storage-format.md, "Names"). */
   def locationOf(folder: String, hadoopConf: Configuration): String = {
     val path = new Path(folder)
-    val qualified = if (path.toUri.getScheme == null) path.makeQualified(FileSystem.getDefaultUri(hadoopConf), new Path("/")) else path
+    val qualified =
+      if (path.toUri.getScheme == null) path.makeQualified(FileSystem.getDefaultUri(hadoopConf), new Path("/"))
+      else path
     qualified.toString.replaceFirst("^s3[an]:", "s3:")
   }
 
-  /** The query's id: from its session, or the checkpoint of an import; without the extension from the thread that submitted the job. */
+  /**
+   * The query's id: from its session, or the checkpoint of an import; without the extension from the thread that
+   * submitted the job.
+   */
   private def queryId(hadoopConf: Configuration): String =
-    Option(hadoopConf.get(QueryId)).orElse(Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(QueryId)))).getOrElse("")
+    Option(hadoopConf.get(QueryId)).orElse(Option(TaskContext.get()).flatMap(task =>
+      Option(task.getLocalProperty(QueryId)))).getOrElse("")
 
   /** The interpreter that is configured, or that PySpark itself would use on this executor. */
   private def pythonOf(configured: Map[String, String], ofSession: Option[String]): String =

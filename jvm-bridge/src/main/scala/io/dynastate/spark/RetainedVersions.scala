@@ -4,7 +4,10 @@ import scala.collection.mutable
 
 import io.dynastate.memory.{Attempt, Version}
 
-/** The versions of one store that are kept in memory: at most `limit`, and at least the newest. Safe for threads; no lock is held during I/O. */
+/**
+ * The versions of one store that are kept in memory: at most `limit`, and at least the newest. Safe for threads; no
+ * lock is held during I/O.
+ */
 private[spark] final class RetainedVersions(limit: Int) {
   /** Newest use first. */
   private[this] val versions = mutable.ListBuffer.empty[Version]
@@ -15,7 +18,8 @@ private[spark] final class RetainedVersions(limit: Int) {
   def all: List[Version] = synchronized(versions.toList)
 
   /** Bytes of heap that they take beside the newest one. */
-  def undoBytes: Long = all.distinctBy(each => (each.number, each.attempt)).map(each => each.versions.undoBytes(each)).sum
+  def undoBytes: Long =
+    all.distinctBy(each => (each.number, each.attempt)).map(each => each.versions.undoBytes(each)).sum
 
   /** Retain a version, and discard the one that was not used for longest. */
   def retain(version: Version): Unit = synchronized {
@@ -32,7 +36,9 @@ private[spark] final class RetainedVersions(limit: Int) {
       if (base.number > 0) retain(base)
       retain(next)
       hasCommitted = true
-      versions.toList.groupBy(_.versions).foreach { case (tree, some) => tree.countUndo(some.map(tree.undoBytes(_)).sum) }
+      versions.toList.groupBy(_.versions).foreach { case (tree, some) =>
+        tree.countUndo(some.map(tree.undoBytes(_)).sum)
+      }
     }
   }
 
@@ -42,7 +48,9 @@ private[spark] final class RetainedVersions(limit: Int) {
   }
 
   /** The newest version, if there is anything to maintain; of several with its number the one used last. */
-  def newestToMaintain: Option[Version] = synchronized(if (isClosed || !hasCommitted) None else versions.maxByOption(_.number))
+  def newestToMaintain: Option[Version] = synchronized(if (isClosed ||
+    !hasCommitted) None
+  else versions.maxByOption(_.number))
 
   def close(): Unit = synchronized {
     isClosed = true

@@ -7,7 +7,10 @@ import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.bridge.{Content, Found}
-import io.dynastate.memory.{Attempt, BucketCache, BucketedVersions, ChangeCollector, ChangedBuckets, LoadingVersions, RowStorage, RowsUnreadable, Version, VersionTree}
+import io.dynastate.memory.{
+  Attempt, BucketCache, BucketedVersions, ChangeCollector, ChangedBuckets, LoadingVersions, RowStorage, RowsUnreadable,
+  Version, VersionTree
+}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.sql.dynastate.SparkInternals
@@ -15,9 +18,9 @@ import org.apache.spark.sql.dynastate.SparkInternals
 /**
  * Opens versions: from memory, or through the engine, which sends only what comes after the nearest version in memory.
  *
- * Rows that do not fit on the heap are on local disk (docs/decisions/0017). Without it, or when it is full, a version's rows are read
- * bucket by bucket, when they are needed (docs/decisions/0007). A large version of which nothing is in memory is read in both ways at
- * once (docs/decisions/0008).
+ * Rows that do not fit on the heap are on local disk (docs/decisions/0017). Without it, or when it is full, a version's
+ * rows are read bucket by bucket, when they are needed (docs/decisions/0007). A large version of which nothing is in
+ * memory is read in both ways at once (docs/decisions/0008).
  *
  * @param counters of buckets, and of loads in the background
  */
@@ -27,7 +30,12 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
 
   /** Where rows are that do not fit on the heap; null: all are on the heap, or in buckets. */
   private[this] val storage = client.settings.memory.disk.map { disk =>
-    RowStorage.of(client.settings.memory.heapBytes, disk.folders, SparkInternals.localFolders, disk.limitBytes, disk.isEncrypted)
+    RowStorage.of(
+      client.settings.memory.heapBytes,
+      disk.folders,
+      SparkInternals.localFolders,
+      disk.limitBytes,
+      disk.isEncrypted)
   }.orNull
 
   /** A version and, if the engine was asked for it, the cost. */
@@ -39,7 +47,8 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     }
     val attempt = attemptOf(version, checkpointId)
     val held = usable()
-    // An id names one attempt for ever. Only the engine can resolve a bare number: another executor may have made the version again.
+    // An id names one attempt for ever. Only the engine can resolve a bare number: another executor may have made the
+    // version again.
     RetainedVersions.byId(held, version, attempt) match {
       case Some(found) => (found, None)
       case None =>
@@ -47,7 +56,9 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
           if (readsBuckets) openInBuckets(version, attempt, held)
           else if (held.isEmpty) openCold(version, attempt)
           else loadOrRead(version, attempt, held.filter(_.number <= version))
-        } catch { case e @ (_: DynastateException | SparkInternals.WrongRowChecksum()) => throw SparkInternals.cannotLoad(e) }
+        } catch {
+          case e @ (_: DynastateException | SparkInternals.WrongRowChecksum()) => throw SparkInternals.cannotLoad(e)
+        }
     }
   }
 
@@ -57,7 +68,10 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   /** Whether rows are read bucket by bucket, since not all of them may be in memory, and there is no room on disk. */
   private def readsBuckets: Boolean = if (storage == null) client.settings.memoryBytes > 0 else !storage.hasRoom
 
-  /** The versions in memory, without those that an error left half changed, and those whose rows are not where they may be. */
+  /**
+   * The versions in memory, without those that an error left half changed, and those whose rows are not where they may
+   * be.
+   */
   private def usable(): List[Version] = {
     val bucketed = retained.all.filter(_.versions.isInstanceOf[BucketedVersions])
     if (storage != null && bucketed.exists(version => storage.hasRoomFor(version.versions.stateBytes(version)))) {
@@ -67,8 +81,11 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     val (usable, others) = retained.all.partition(_.versions.isUsable)
     others.foreach { version =>
       retained.discard(version)
-      if (version.versions.isHalfChanged) log.warn(s"rows in memory were left half changed by an error, and are loaded again store=$store version=$version")
-      else log.info(s"rows do not fit into memory and on local disk, or cannot be read from it, and are read from DynamoDB store=$store version=$version")
+      if (version.versions.isHalfChanged) log.warn(
+        s"rows in memory were left half changed by an error, and are loaded again store=$store version=$version")
+      else log.info(
+        "rows do not fit into memory and on local disk, or cannot be read from it, and are read from DynamoDB " +
+          s"store=$store version=$version")
     }
     usable
   }
@@ -77,11 +94,14 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   def attemptOf(version: Long, checkpointId: Option[String]): Attempt = checkpointId match {
     case None => Attempt.None
     case Some(text) => Attempt.parse(text).getOrElse(throw SparkInternals.cannotLoad(new DynastateException(
-      ErrorKind.Missing, s"this checkpoint id is none of dynastate's store=$store version=$version id=$text")))
+        ErrorKind.Missing,
+        s"this checkpoint id is none of dynastate's store=$store version=$version id=$text")))
   }
 
   /** Load a version, or open it without rows if the disk fails, or is full, meanwhile. */
-  private def loadOrRead(version: Long, attempt: Attempt, held: List[Version], keys: Array[Long] = Array.empty): (Version, Option[Load]) =
+  private def loadOrRead(version: Long, attempt: Attempt, held: List[Version], keys: Array[Long] = Array.empty): (
+      Version,
+      Option[Load]) =
     try load(version, attempt, held, keys)
     catch { case _: RowsUnreadable => openInBuckets(version, attempt, held) }
 
@@ -91,10 +111,17 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     var collector: ChangeCollector = null
     var answer: Found = null
     var from = 0L
-    val cost = client.converse(_.open(store, client.settings.run, version, attempt, held.map(each => (each.number, each.attempt)), deadlineSeconds)(
+    val cost = client.converse(_.open(
+      store,
+      client.settings.run,
+      version,
+      attempt,
+      held.map(each => (each.number, each.attempt)),
+      deadlineSeconds)(
       found => {
         answer = found
-        collector = if (found.base > 0) new ChangeCollector else new ChangeCollector(storage = storage, expected = keys, isLoad = true)
+        collector = if (found.base > 0) new ChangeCollector
+        else new ChangeCollector(storage = storage, expected = keys, isLoad = true)
         from = 0L
         if (found.base > 0) collector.startFrom(baseOf(held, found))
       },
@@ -104,7 +131,9 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       },
       (records, changes) => {
         collector.add(records, client.verified(changes))
-        if (storage != null && answer.base == 0 && !storage.isUsable) throw new RowsUnreadable(s"rows do not fit into memory and on local disk store=$store version=$version")
+        if (storage != null && answer.base == 0 &&
+          !storage.isUsable)
+          throw new RowsUnreadable(s"rows do not fit into memory and on local disk store=$store version=$version")
       }))
     val loaded = versionOf(answer, from, held, collector)
     retained.retain(loaded)
@@ -117,7 +146,10 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     (loaded, Some(Load(missed, millis, cost)))
   }
 
-  /** @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and every row counts as changed */
+  /**
+   * @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and every row counts as
+   * changed
+   */
   private def versionOf(found: Found, snapshot: Long, held: List[Version], collector: ChangeCollector): Version =
     if (found.base == 0) {
       val changed = new ChangedBuckets(if (snapshot == 0) found.version else snapshot)
@@ -131,11 +163,12 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
 
   private def baseOf(held: List[Version], found: Found): Version =
     RetainedVersions.byId(held, found.base, found.baseAttempt).getOrElse(throw new DynastateException(
-      ErrorKind.Internal, s"the engine built on a version the provider does not hold store=$store base=${found.base}"))
+      ErrorKind.Internal,
+      s"the engine built on a version the provider does not hold store=$store base=${found.base}"))
 
   /**
-   * Open a version when none is in memory. A large one is loaded in the background, while the task reads the rows it needs first
-   * with their buckets; the next commit reports what that costs.
+   * Open a version when none is in memory. A large one is loaded in the background, while the task reads the rows it
+   * needs first with their buckets; the next commit reports what that costs.
    */
   private def openCold(version: Long, attempt: Attempt): (Version, Option[Load]) = {
     val started = System.nanoTime()
@@ -144,7 +177,9 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       val (loaded, load) = loadOrRead(version, answer.attempt, Nil, content.keys)
       (loaded, load.map(each => Load(missed = true, millisSince(started), PendingCounters.sum(each.counters, cost))))
     } else {
-      lazy val loading: Version = new LoadingVersions(new BucketReads(client, counters, loaders, None), whole => loaders.execute(() => loadInBackground(loading, whole)))
+      lazy val loading: Version = new LoadingVersions(
+        new BucketReads(client, counters, loaders, None),
+        whole => loaders.execute(() => loadInBackground(loading, whole)))
         .begin(answer.version, answer.attempt, answer.schema, content.keys, content.bits)
       retained.retain(loading)
       (loading, Some(Load(missed = true, millisSince(started), cost)))
@@ -159,7 +194,8 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     } catch {
       // Tasks wait for `whole`, whatever the error.
       case e: Throwable =>
-        log.warn(s"a load failed, and is tried again by the next task that needs it store=$store version=$loading: ${e.getMessage}")
+        log.warn(s"a load failed, and is tried again by the next task that needs it store=$store version=$loading: " +
+          s"${e.getMessage}")
         whole.completeExceptionally(e match {
           case failed: DynastateException => SparkInternals.cannotLoad(failed)
           case other => other
@@ -172,13 +208,21 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     val started = System.nanoTime()
     val (answer, content, cost) = find(version, attempt)
     val known = RetainedVersions.byId(held, answer.version, answer.attempt)
-    val opened = known.getOrElse(bucketed(answer.version).absent(answer.version, answer.attempt, answer.schema, content.keys, content.bits))
+    val opened = known.getOrElse(bucketed(answer.version).absent(
+      answer.version,
+      answer.attempt,
+      answer.schema,
+      content.keys,
+      content.bits))
     retained.retain(opened)
     (opened, Some(Load(known.isEmpty, millisSince(started), cost)))
   }
 
-  /** The same version as one that cannot be read, without rows: they are read when they are needed. Null without a disk. */
-  private val fallback: Version => Version = if (storage == null) null else { version =>
+  /**
+   * The same version as one that cannot be read, without rows: they are read when they are needed. Null without a disk.
+   */
+  private val fallback: Version => Version = if (storage == null) null
+  else { version =>
     // Without an attempt it was never stored: version 0, or the base of a version that is imported.
     if (version.attempt == Attempt.None) bucketed(version.number).empty(version.schema, version.number)
     else {

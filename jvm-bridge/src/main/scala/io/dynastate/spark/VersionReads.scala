@@ -42,9 +42,11 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     }
   }
 
-  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean = rowOf(familyOf("keyExists", colFamilyName), key) != null
+  override def keyExists(key: UnsafeRow, colFamilyName: String): Boolean =
+    rowOf(familyOf("keyExists", colFamilyName), key) != null
 
-  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = keys.iterator.map(get(_, colFamilyName))
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] =
+    keys.iterator.map(get(_, colFamilyName))
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = {
     val family = multipleFamilyOf("valuesIterator", colFamilyName)
@@ -67,17 +69,25 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     pairs(prefixed(family, prefixKey), family)
   }
 
-  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def prefixScanWithMultiValues(
+      prefixKey: UnsafeRow,
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = multipleFamilyOf("prefixScanWithMultiValues", colFamilyName)
     valuePairs(prefixed(family, prefixKey), family)
   }
 
-  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def rangeScan(
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = familyOf("rangeScan", colFamilyName)
     pairs(range(family, startKey, endKey), family)
   }
 
-  override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def rangeScanWithMultiValues(
+      startKey: Option[UnsafeRow],
+      endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = multipleFamilyOf("rangeScanWithMultiValues", colFamilyName)
     valuePairs(range(family, startKey, endKey), family)
   }
@@ -108,7 +118,8 @@ private[spark] trait VersionReads extends ReadStateStore43 {
   protected def multipleFamilyOf(operation: String, name: String): OpenFamily = {
     val family = familyOf(operation, name)
     if (!family.family.multipleValues) {
-      throw new IllegalStateException(s"$operation requires an encoder that supports multiple values for a single key, column family $name has none")
+      throw new IllegalStateException(
+        s"$operation requires an encoder that supports multiple values for a single key, column family $name has none")
     }
     family
   }
@@ -122,7 +133,8 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     }
   }
 
-  protected def requireKey(key: UnsafeRow): Unit = if (key == null) throw new IllegalStateException("Key cannot be null")
+  protected def requireKey(key: UnsafeRow): Unit =
+    if (key == null) throw new IllegalStateException("Key cannot be null")
 
   protected def range(family: OpenFamily, startKey: Option[UnsafeRow], endKey: Option[UnsafeRow]): RowIterator = {
     require(family.scansInOrder, "Range scan requires an encoder that supports range scans!")
@@ -131,7 +143,9 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     overlay.scan(family.id, from.orNull, endKey.map(family.encoder.encodeKey).orNull)
   }
 
-  private def all(family: OpenFamily): RowIterator = if (family.scansInOrder) overlay.scan(family.id, null, null) else overlay.rows(family.id)
+  private def all(family: OpenFamily): RowIterator =
+    if (family.scansInOrder) overlay.scan(family.id, null, null)
+    else overlay.rows(family.id)
 
   private def prefixed(family: OpenFamily, prefixKey: UnsafeRow): RowIterator = {
     require(family.encoder != null && family.encoder.supportPrefixKeyScan, "Prefix scan requires setting prefix key!")
@@ -162,7 +176,8 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     new StateStoreIterator(values, () => rows.close())
   }
 
-  private def iteratorOf(rows: RowIterator): Iterator[Row] = Iterator.continually(rows).takeWhile(_.advance()).map(_.row)
+  private def iteratorOf(rows: RowIterator): Iterator[Row] =
+    Iterator.continually(rows).takeWhile(_.advance()).map(_.row)
 
   /** The values of a row, in the order in which they were appended; of null, none. */
   private def valuesOf(row: Row, family: OpenFamily): Iterator[UnsafeRow] =

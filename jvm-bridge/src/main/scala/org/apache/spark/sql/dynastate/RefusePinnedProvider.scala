@@ -15,17 +15,21 @@ import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * Refuses the start of a stateful query whose checkpoint was begun on another provider, in a session whose provider is dynastate's.
- * Spark would continue on the provider that the offset log names, and write nothing to DynamoDB.
+ * Refuses the start of a stateful query whose checkpoint was begun on another provider, in a session whose provider is
+ * dynastate's. Spark would continue on the provider that the offset log names, and write nothing to DynamoDB.
  */
 private[dynastate] object RefusePinnedProvider {
   val Provider = "io.dynastate.spark.DynamoDBStateStoreProvider"
   private val Setting = SQLConf.STATE_STORE_PROVIDER_CLASS.key
 
-  /** Spark analyses the plan of a query in the session that starts it, whose conf is the user's; the query's own has the pinned class. */
+  /**
+   * Spark analyses the plan of a query in the session that starts it, whose conf is the user's; the query's own has the
+   * pinned class.
+   */
   def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { session =>
     {
-      case write: WriteToStream if isChosen => check(write.resolvedCheckpointLocation, session.sessionState.newHadoopConf())
+      case write: WriteToStream if isChosen =>
+        check(write.resolvedCheckpointLocation, session.sessionState.newHadoopConf())
       case _: LogicalPlan =>
     }
   }
@@ -39,21 +43,29 @@ private[dynastate] object RefusePinnedProvider {
 
   private def check(checkpoint: String, hadoopConf: Configuration): Unit =
     pinned(new Path(checkpoint), hadoopConf).filter(_ != Provider).foreach { other =>
-      throw new QueryRefused(new DynastateException(ErrorKind.Configuration,
-        "this checkpoint was begun on another state store, and Spark continues it there, whatever the session says; move its state with " +
+      throw new QueryRefused(new DynastateException(
+        ErrorKind.Configuration,
+        "this checkpoint was begun on another state store, and Spark continues it there, whatever the session says; " +
+          "move its state with " +
           "'dynastate import', or give the query a new checkpoint; to continue on the other store, set " +
           s"$Setting to it in the session before this query starts checkpoint=$checkpoint providerClass=$other"))
     }
 
-  /** The provider that the newest offset names, if the checkpoint has state. Stateless queries pin one too, and never use it. */
+  /**
+   * The provider that the newest offset names, if the checkpoint has state. Stateless queries pin one too, and never
+   * use it.
+   */
   private def pinned(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
     val files = checkpoint.getFileSystem(hadoopConf)
     val offsets = new Path(checkpoint, "offsets")
     if (!files.exists(offsets) || !files.exists(new Path(checkpoint, "state"))) None
-    else files.listStatus(offsets).map(_.getPath).flatMap(path => path.getName.toLongOption.map(_ -> path)).maxByOption(_._1).flatMap { case (_, newest) =>
+    else files.listStatus(offsets).map(_.getPath).flatMap(path => path.getName.toLongOption.map(_ -> path)).maxByOption(
+      _._1).flatMap { case (_, newest) =>
       val in = files.open(newest)
       // The second line is JSON; what cannot be read Spark reports itself.
-      val lines = try scala.io.Source.fromInputStream(in, UTF_8.name).getLines().slice(1, 2).toList finally in.close()
+      val lines =
+        try scala.io.Source.fromInputStream(in, UTF_8.name).getLines().slice(1, 2).toList
+        finally in.close()
       lines.headOption.flatMap(parseOpt(_)).map(_ \ "conf" \ Setting).collect { case JString(name) => name }
     }
   }

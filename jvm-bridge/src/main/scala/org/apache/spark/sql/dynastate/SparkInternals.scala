@@ -19,13 +19,21 @@ object SparkInternals {
   /** For a version that cannot be opened; Spark's own message of this error has no place for a reason. */
   def cannotLoad(cause: Throwable): Throwable = {
     val condition = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"
-    new SparkException(s"[$condition] An error occurred during loading state: ${cause.getMessage}", cause, Some(condition),
-      Map.empty[String, String], Array.empty[QueryContext])
+    new SparkException(
+      s"[$condition] An error occurred during loading state: ${cause.getMessage}",
+      cause,
+      Some(condition),
+      Map.empty[String, String],
+      Array.empty[QueryContext])
   }
 
-  /** Spark's folders on the local disks of this executor, those it could make; without Spark the JVM's for temporary files. */
-  def localFolders: Seq[Path] = Option(SparkEnv.get).map(_.blockManager.diskBlockManager.localDirs.toSeq.map(_.toPath.toAbsolutePath))
-    .getOrElse(Seq(Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath))
+  /**
+   * Spark's folders on the local disks of this executor, those it could make; without Spark the JVM's for temporary
+   * files.
+   */
+  def localFolders: Seq[Path] =
+    Option(SparkEnv.get).map(_.blockManager.diskBlockManager.localDirs.toSeq.map(_.toPath.toAbsolutePath))
+      .getOrElse(Seq(Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath))
 
   /** The number of tasks that run on this executor at once: its cores, and at most those of the machine. */
   def executorCores: Int = {
@@ -33,8 +41,10 @@ object SparkInternals {
     Option(SparkEnv.get).fold(processors)(env => coresOf(env.conf, processors))
   }
 
-  def coresOf(conf: SparkConf, processors: Int): Int = math.min(processors,
-    if (Utils.isLocalMaster(conf)) SparkContext.numDriverCores(conf.get("spark.master"), conf) else conf.getInt("spark.executor.cores", processors))
+  def coresOf(conf: SparkConf, processors: Int): Int = math.min(
+    processors,
+    if (Utils.isLocalMaster(conf)) SparkContext.numDriverCores(conf.get("spark.master"), conf)
+    else conf.getInt("spark.executor.cores", processors))
 
   /** Spark's error for a row that does not fit its checksum. */
   object WrongRowChecksum {

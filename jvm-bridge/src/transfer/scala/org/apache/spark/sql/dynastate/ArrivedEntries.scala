@@ -6,7 +6,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
 /** Entries that arrive at a new store, in packets. */
-private[dynastate] final class ArrivedEntries(shape: StoreShape, packets: Iterator[Array[Byte]]) extends Iterator[StateEntry] {
+private[dynastate] final class ArrivedEntries(shape: StoreShape, packets: Iterator[Array[Byte]])
+  extends Iterator[StateEntry] {
   private val families = shape.families.toArray
   private val expected = new Content
   private var bytes: ByteBuffer = ByteBuffer.allocate(0)

@@ -4,7 +4,10 @@ import io.dynastate.{DynastateException, ErrorKind}
 
 import org.apache.spark.sql.catalyst.expressions.XXH64
 
-/** Content of a store: values, their bytes with those of their keys, and a digest that does not depend on the order of keys. */
+/**
+ * Content of a store: values, their bytes with those of their keys, and a digest that does not depend on the order of
+ * keys.
+ */
 private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, var digest: Long = 0) {
 
   def add(family: String, entry: StateEntry): Unit = {
@@ -12,7 +15,11 @@ private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, 
     entry.values.zipWithIndex.foreach { case (value, place) =>
       rows += 1
       bytes += key.getSizeInBytes + value.getSizeInBytes
-      val ofKey = XXH64.hashUnsafeBytes(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes, family.hashCode.toLong << 32 | place)
+      val ofKey = XXH64.hashUnsafeBytes(
+        key.getBaseObject,
+        key.getBaseOffset,
+        key.getSizeInBytes,
+        family.hashCode.toLong << 32 | place)
       digest += XXH64.hashUnsafeBytes(value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, ofKey)
     }
   }
@@ -25,6 +32,8 @@ private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, 
 
   def mustBe(other: Content, store: StoreAt, step: String): Unit =
     if ((rows, bytes, digest) != (other.rows, other.bytes, other.digest)) {
-      throw new DynastateException(ErrorKind.Corrupt, s"$step is not what was written; nothing was moved $store written=$rows found=${other.rows}")
+      throw new DynastateException(
+        ErrorKind.Corrupt,
+        s"$step is not what was written; nothing was moved $store written=$rows found=${other.rows}")
     }
 }

@@ -40,5 +40,6 @@ private final class Packet {
 private object Packet {
   val End: Int = -1
 
-  def end(sent: Content): Array[Byte] = ByteBuffer.allocate(28).putInt(End).putLong(sent.rows).putLong(sent.bytes).putLong(sent.digest).array
+  def end(sent: Content): Array[Byte] =
+    ByteBuffer.allocate(28).putInt(End).putLong(sent.rows).putLong(sent.bytes).putLong(sent.digest).array
 }

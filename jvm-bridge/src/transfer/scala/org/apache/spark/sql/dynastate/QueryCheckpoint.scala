@@ -45,7 +45,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   def pinned: SQLConf = {
     val own = session.sessionState.conf.clone()
     val metadata = offsets.get(lastCommitted).flatMap(_.metadataOpt).getOrElse(throw new DynastateException(
-      ErrorKind.Configuration, s"the offset log of the checkpoint does not hold its last committed batch batch=$lastCommitted"))
+      ErrorKind.Configuration,
+      s"the offset log of the checkpoint does not hold its last committed batch batch=$lastCommitted"))
     OffsetSeqMetadata.setSessionConf(metadata, own)
     own
   }
@@ -54,7 +55,10 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
 
   /** The stores of every operator, the same in each partition. */
   lazy val shapes: Seq[StoreShape] =
-    new StateMetadataPartitionReader(root, new SerializableConfiguration(conf), lastCommitted).allOperatorStateMetadata.toSeq.flatMap { operator =>
+    new StateMetadataPartitionReader(
+      root,
+      new SerializableConfiguration(conf),
+      lastCommitted).allOperatorStateMetadata.toSeq.flatMap { operator =>
       val (id, name) = (operator.operatorInfo.operatorId, operator.operatorInfo.operatorName)
       val variables = operator match {
         case known: OperatorStateMetadataV2 if StatefulOperatorsUtils.TRANSFORM_WITH_STATE_OP_NAMES.contains(name) =>
@@ -65,30 +69,47 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
       operator.stateStoresMetadata.map { store =>
         val (files, prefix) = store match {
           case first: StateStoreMetadataV1 => (Nil, first.numColsPrefixKey)
-          case second: StateStoreMetadataV2 => (second.stateSchemaFilePaths.map(path => new Path(within(stateRoot(root), path))), 0)
+          case second: StateStoreMetadataV2 =>
+            (second.stateSchemaFilePaths.map(path => new Path(within(stateRoot(root), path))), 0)
         }
         val anywhere = StateStoreId(stateRoot(root), id, StateStore.PARTITION_ID_TO_CHECK_SCHEMA, store.storeName)
-        val read = new StateSchemaCompatibilityChecker(StateStoreProviderId(anywhere, UUID.randomUUID()), conf, files).readSchemaFile()
+        val read = new StateSchemaCompatibilityChecker(
+          StateStoreProviderId(anywhere, UUID.randomUUID()),
+          conf,
+          files).readSchemaFile()
         val families = read.map { each =>
           val spec = each.keyStateEncoderSpec.getOrElse(
-            if (prefix > 0) PrefixKeyScanStateEncoderSpec(each.keySchema, prefix) else NoPrefixKeyStateEncoderSpec(each.keySchema))
-          ColumnFamily(each.colFamilyName, spec, each.valueSchema, isList(each.colFamilyName, lists), isInternal(each.colFamilyName))
+            if (prefix > 0) PrefixKeyScanStateEncoderSpec(each.keySchema, prefix)
+            else NoPrefixKeyStateEncoderSpec(each.keySchema))
+          ColumnFamily(
+            each.colFamilyName,
+            spec,
+            each.valueSchema,
+            isList(each.colFamilyName, lists),
+            isInternal(each.colFamilyName))
         }
         // An operator that needs all rows together has one partition, whatever its metadata says.
-        val isSingle = name == "globalLimit" || read.exists(_.keySchema.isEmpty) || (name.startsWith("sessionWindow") && store.numColsPrefixKey == 0)
+        val isSingle = name == "globalLimit" || read.exists(_.keySchema.isEmpty) ||
+          (name.startsWith("sessionWindow") && store.numColsPrefixKey == 0)
         val partitions = if (isSingle) 1 else store.numPartitions
         mustBeThere(new Path(stateRoot(root), id.toString), partitions)
         val schemas = Option.when(isAvro && files.nonEmpty)(
-          new InMemoryStateSchemaProvider(StateSchemaMetadata.createStateSchemaMetadata(stateRoot(root), conf, files.map(_.toString))))
+          new InMemoryStateSchemaProvider(StateSchemaMetadata.createStateSchemaMetadata(
+            stateRoot(root),
+            conf,
+            files.map(_.toString))))
         StoreShape(id, name, store.storeName, partitions, isSingle, families, variables, schemas)
       }
     }
 
   private def mustBeThere(operator: Path, partitions: Int): Unit = {
-    val found = operator.getFileSystem(conf).listStatus(operator).map(_.getPath.getName).flatMap(_.toIntOption).sorted.toSeq
+    val found =
+      operator.getFileSystem(conf).listStatus(operator).map(_.getPath.getName).flatMap(_.toIntOption).sorted.toSeq
     if (found != (0 until partitions)) {
-      throw new DynastateException(ErrorKind.Configuration, "folders of partitions are gone from the old checkpoint, or there are too many; nothing " +
-        s"was written folder=$operator partitions=$partitions found=${found.mkString(",")}")
+      throw new DynastateException(
+        ErrorKind.Configuration,
+        "folders of partitions are gone from the old checkpoint, or there are too many; nothing " +
+          s"was written folder=$operator partitions=$partitions found=${found.mkString(",")}")
     }
   }
 
@@ -97,9 +118,11 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     lists.contains(family) || family.endsWith("-keyWithTsToValues") || family.endsWith("-tsWithKey")
 
   private def isInternal(family: String): Boolean =
-    StateStoreColumnFamilySchemaUtils.isInternalColFamily(family) || family.endsWith("-tsWithKey") || family.endsWith("-keyToNumValues")
+    StateStoreColumnFamilySchemaUtils.isInternalColFamily(family) || family.endsWith("-tsWithKey") ||
+      family.endsWith("-keyToNumValues")
 
-  // ------------------------------------------------------------------------------------------------------- the new checkpoint
+  // ------------------------------------------------------------------------------------------------------- the new
+  // checkpoint
 
   /**
    * Make a checkpoint of it for state that was moved: without rows, and with its commit log last.
@@ -107,18 +130,28 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
    * @param made    ids of the new stores' versions, by operator, partition and store
    * @param changed stores with other schemas
    */
-  def copyTo(newRoot: String, provider: String, partitions: Int, made: Map[(Long, Int, String), String], changed: Seq[StoreShape]): Unit = {
+  def copyTo(
+      newRoot: String,
+      provider: String,
+      partitions: Int,
+      made: Map[(Long, Int, String), String],
+      changed: Seq[StoreShape]): Unit = {
     val newOffsets = offsetLog(newRoot, readOnly = false)
     // Spark begins with the last two batches.
     val begun = offsets.listBatchesOnDisk.filter(_ >= lastCommitted - 1).sorted
-    begun.foreach(number => mustBeNew(newOffsets.add(number, moved(offsets.get(number).get, provider, partitions)), newRoot))
+    begun.foreach(number =>
+      mustBeNew(newOffsets.add(number, moved(offsets.get(number).get, provider, partitions)), newRoot))
 
     val (oldPath, newPath) = (new Path(root), new Path(newRoot))
     val (oldFiles, newFiles) = (oldPath.getFileSystem(conf), newPath.getFileSystem(conf))
     oldFiles.listStatus(oldPath).map(_.getPath).filterNot(path => isApart(path.getName)).foreach { path =>
       FileUtil.copy(oldFiles, path, newFiles, new Path(newPath, path.getName), false, conf)
     }
-    copyDescriptions(new Path(stateRoot(root)), new Path(stateRoot(newRoot)), shapes.filterNot(_.isSingle).map(_.operator).toSet, partitions)
+    copyDescriptions(
+      new Path(stateRoot(root)),
+      new Path(stateRoot(newRoot)),
+      shapes.filterNot(_.isSingle).map(_.operator).toSet,
+      partitions)
     changed.foreach(describe(newRoot, _))
 
     val committed = commits.get(lastCommitted).get
@@ -146,13 +179,18 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   }
 
   /** Ids of an operator's new stores, in the order in which the commit log has those of a partition. */
-  private def idsOf(operator: Long, before: Array[Array[String]], partitions: Int, made: Map[(Long, Int, String), String]): Array[Array[String]] = {
+  private def idsOf(
+      operator: Long,
+      before: Array[Array[String]],
+      partitions: Int,
+      made: Map[(Long, Int, String), String]): Array[Array[String]] = {
     val own = shapes.filter(_.operator == operator)
     val count = if (partitions == 0) before.length else own.head.repartitioned(partitions).partitions
     // Spark answers with the place of a store, when the ids are places.
     val places = Some(Array(before.head.indices.map(_.toString).toArray))
     Array.tabulate(count) { at =>
-      def place(shape: StoreShape) = SymmetricHashJoinStateManager.getStateStoreCheckpointId(shape.name, 0, places).get.toInt
+      def place(shape: StoreShape) =
+        SymmetricHashJoinStateManager.getStateStoreCheckpointId(shape.name, 0, places).get.toInt
       val ids = own.map(shape => place(shape) -> made((operator, at, shape.name))).toMap
       Array.tabulate(before.head.length)(ids)
     }
@@ -162,49 +200,63 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     val number = Option.when(partitions > 0)(SQLConf.SHUFFLE_PARTITIONS.key -> partitions.toString)
     val more = Map(SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider) ++ number
     begun match {
-      case first: OffsetSeq => first.copy(metadataOpt = first.metadataOpt.map(each => each.copy(conf = each.conf ++ more)))
+      case first: OffsetSeq =>
+        first.copy(metadataOpt = first.metadataOpt.map(each => each.copy(conf = each.conf ++ more)))
       case second: OffsetMap => second.copy(metadata = second.metadata.copy(conf = second.metadata.conf ++ more))
-      case other => throw new DynastateException(ErrorKind.Configuration, s"an offset log of this kind is not known kind=${other.getClass.getName}")
+      case other => throw new DynastateException(
+          ErrorKind.Configuration,
+          s"an offset log of this kind is not known kind=${other.getClass.getName}")
     }
   }
 
   private def mustBeNew(isNew: Boolean, newRoot: String): Unit = if (!isNew) {
-    throw new DynastateException(ErrorKind.Configuration,
-      s"another command writes this checkpoint at the same time; let it end, or delete the folder, and run it again checkpoint=$newRoot")
+    throw new DynastateException(
+      ErrorKind.Configuration,
+      "another command writes this checkpoint at the same time; let it end, or delete the folder, and run it again " +
+        s"checkpoint=$newRoot")
   }
 
-  /** Copy the descriptions of operators and rows. Operators' metadata name the files of schemas by full path, and the number of partitions. */
+  /**
+   * Copy the descriptions of operators and rows. Operators' metadata name the files of schemas by full path, and the
+   * number of partitions.
+   */
   private def copyDescriptions(from: Path, to: Path, repartitioned: Set[Long], partitions: Int): Unit = {
     val (oldFiles, newFiles) = (from.getFileSystem(conf), to.getFileSystem(conf))
-    def copy(folder: Path, target: Path, operator: Option[Long], inside: Seq[String]): Unit = oldFiles.listStatus(folder).foreach { status =>
-      val (path, copied) = (status.getPath, new Path(target, status.getPath.getName))
-      if (status.isDirectory) copy(path, copied, operator.orElse(path.getName.toLongOption), inside :+ path.getName)
-      // Without its checksum, which is that of the old text; Spark then checks none.
-      else if (!path.getName.endsWith(".crc") && inside.exists(Descriptions)) {
-        val isOfOperator = inside.last == "v2" || (inside.last == "_metadata" && path.getName == "metadata")
-        if (isOfOperator) {
-          val moved = SchemaPath.replaceAllIn(read(oldFiles, path), found => Regex.quoteReplacement(within(to.toString, found.matched)))
-          val isChanged = partitions > 0 && operator.exists(repartitioned)
-          write(newFiles, copied, if (isChanged) Partitions.replaceAllIn(moved, s"$$1$partitions") else moved)
+    def copy(folder: Path, target: Path, operator: Option[Long], inside: Seq[String]): Unit =
+      oldFiles.listStatus(folder).foreach { status =>
+        val (path, copied) = (status.getPath, new Path(target, status.getPath.getName))
+        if (status.isDirectory) copy(path, copied, operator.orElse(path.getName.toLongOption), inside :+ path.getName)
+        // Without its checksum, which is that of the old text; Spark then checks none.
+        else if (!path.getName.endsWith(".crc") && inside.exists(Descriptions)) {
+          val isOfOperator = inside.last == "v2" || (inside.last == "_metadata" && path.getName == "metadata")
+          if (isOfOperator) {
+            val moved = SchemaPath.replaceAllIn(
+              read(oldFiles, path),
+              found => Regex.quoteReplacement(within(to.toString, found.matched)))
+            val isChanged = partitions > 0 && operator.exists(repartitioned)
+            write(newFiles, copied, if (isChanged) Partitions.replaceAllIn(moved, s"$$1$partitions") else moved)
+          } else FileUtil.copy(oldFiles, path, newFiles, copied, false, conf)
         }
-        else FileUtil.copy(oldFiles, path, newFiles, copied, false, conf)
       }
-    }
     copy(from, to, None, Nil)
   }
 
-  private def offsetLog(at: String, readOnly: Boolean): OffsetSeqLog = new OffsetSeqLog(session, new Path(at, "offsets").toString, readOnly)
+  private def offsetLog(at: String, readOnly: Boolean): OffsetSeqLog =
+    new OffsetSeqLog(session, new Path(at, "offsets").toString, readOnly)
 
-  private def commitLog(at: String, readOnly: Boolean): CommitLog = new CommitLog(session, new Path(at, "commits").toString, readOnly)
+  private def commitLog(at: String, readOnly: Boolean): CommitLog =
+    new CommitLog(session, new Path(at, "commits").toString, readOnly)
 
   private def read(files: FileSystem, path: Path): String = {
     val in = files.open(path)
-    try new String(in.readAllBytes(), UTF_8) finally in.close()
+    try new String(in.readAllBytes(), UTF_8)
+    finally in.close()
   }
 
   private def write(files: FileSystem, path: Path, text: String): Unit = {
     val out = files.create(path, true)
-    try out.write(text.getBytes(UTF_8)) finally out.close()
+    try out.write(text.getBytes(UTF_8))
+    finally out.close()
   }
 }
 
@@ -220,7 +272,8 @@ private[dynastate] object QueryCheckpoint {
   def stateRoot(root: String): String = new Path(root, "state").toString
 
   /** Folders that are copied by other means, and copies that a rollback keeps. */
-  private def isApart(name: String): Boolean = Set("offsets", "commits", "state")(name) || name.startsWith("before-rollback-")
+  private def isApart(name: String): Boolean = Set("offsets", "commits", "state")(name) ||
+    name.startsWith("before-rollback-")
 
   /** The current path of a schema file: the stored one has the scheme and the folder that the checkpoint had then. */
   private def within(root: String, path: String): String = s"$root/${path.split('/').takeRight(4).mkString("/")}"

@@ -9,8 +9,9 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitio
 import org.apache.spark.sql.execution.streaming.state.DropLastNFieldsStatePartitionKeyExtractor
 
 /**
- * Sorts the entries of a store, or of one of its old partitions, by their new partitions. A packet is `family, length and bytes of the key, number of values, length and
- * bytes of each` for one entry after another; the last one for each partition is `-1, rows, bytes, digest` of all that were sent there.
+ * Sorts the entries of a store, or of one of its old partitions, by their new partitions. A packet is `family, length
+ * and bytes of the key, number of values, length and bytes of each` for one entry after another; the last one for each
+ * partition is `-1, rows, bytes, digest` of all that were sent there.
  */
 private[dynastate] final class Router(shape: StoreShape, old: Option[Int], partitions: Int) {
   private val limit = math.min(Router.PacketBytes, Router.PendingBytes / partitions)
@@ -32,10 +33,12 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
       last.iterator ++ Iterator.single(partition -> Packet.end(sent(partition)))
     }
 
-  private def partitionOf(entry: StateEntry): Int = if (shape.isSingle) 0 else {
-    if (placements(entry.family) == null) placements(entry.family) = new Placement(shape.families(entry.family))
-    placements(entry.family).of(entry.key)
-  }
+  private def partitionOf(entry: StateEntry): Int =
+    if (shape.isSingle) 0
+    else {
+      if (placements(entry.family) == null) placements(entry.family) = new Placement(shape.families(entry.family))
+      placements(entry.family).of(entry.key)
+    }
 
   /** The partition of a row of state: that of its grouping key, which is a part of the state's key. */
   private final class Placement(family: ColumnFamily) {
@@ -43,7 +46,12 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
       // Spark 4.3 takes the whole keys of this format for join keys, although a time comes after them.
       if (shape.isJoinByTime) new DropLastNFieldsStatePartitionKeyExtractor(family.keySchema, 1)
       else StatePartitionKeyExtractorFactory.create(
-        shape.operatorName, family.keySchema, shape.name, family.name, Some(shape.joinFormat), shape.variable(family.name))
+        shape.operatorName,
+        family.keySchema,
+        shape.name,
+        family.name,
+        Some(shape.joinFormat),
+        shape.variable(family.name))
     private val projection = {
       val fields = extractor.partitionKeySchema.fields.zipWithIndex.toSeq
       val columns = fields.map { case (field, at) => BoundReference(at, field.dataType, field.nullable) }
@@ -54,9 +62,12 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
     def of(key: UnsafeRow): Int = {
       val places = projection(extractor.partitionKey(key))
       if (old.exists(_ != places.getInt(0))) {
-        throw new DynastateException(ErrorKind.Configuration,
-          "a row is not in the partition that Spark's hash of its key names, so the operator was not partitioned by its key, and cannot be " +
-            s"repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} store=${shape.name} " +
+        throw new DynastateException(
+          ErrorKind.Configuration,
+          "a row is not in the partition that Spark's hash of its key names, so the operator was not partitioned by " +
+            "its key, and cannot be " +
+            s"repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} " +
+            s"store=${shape.name} " +
             s"family=${family.name} hash=${places.getInt(0)}")
       }
       places.getInt(1)

@@ -15,9 +15,13 @@ private final class RowWriter(shape: StoreShape, column: Int, schema: StructType
   def write(row: InternalRow): UnsafeRow = {
     val struct = if (row.isNullAt(column)) null else row.getStruct(column, schema.length)
     if (struct == null || never.exists(struct.isNullAt)) {
-      val columns = if (struct == null) Seq("key", "value")(column) else never.filter(struct.isNullAt).map(schema(_).name).mkString(",")
-      throw new DynastateException(ErrorKind.Configuration,
-        s"a row has a null where the state has none; nothing was written operator=${shape.operator} store=${shape.name} columns=$columns")
+      val columns =
+        if (struct == null) Seq("key", "value")(column)
+        else never.filter(struct.isNullAt).map(schema(_).name).mkString(",")
+      throw new DynastateException(
+        ErrorKind.Configuration,
+        s"a row has a null where the state has none; nothing was written operator=${shape.operator} " +
+          s"store=${shape.name} columns=$columns")
     }
     projection(struct)
   }

@@ -20,12 +20,19 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
   /** The rows of an old store in packets, each with the number of its new store: `first` is that of partition 0. */
   def send(store: StoreAt, first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
     val opened = source.open(store, from)
-    numbered(first, new Router(store.shape, Some(store.partition), partitions).packets(entriesOf(opened.rows, store.shape)))
+    numbered(
+      first,
+      new Router(store.shape, Some(store.partition), partitions).packets(entriesOf(opened.rows, store.shape)))
   }
 
   /** The same of rows from elsewhere, with a key and a value each. */
-  def bring(shape: StoreShape, rows: Iterator[InternalRow], first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
-    val (keys, values) = (new RowWriter(shape, 0, shape.default.keySchema), new RowWriter(shape, 1, shape.default.valueSchema))
+  def bring(
+      shape: StoreShape,
+      rows: Iterator[InternalRow],
+      first: Int,
+      partitions: Int): Iterator[(Int, Array[Byte])] = {
+    val (keys, values) =
+      (new RowWriter(shape, 0, shape.default.keySchema), new RowWriter(shape, 1, shape.default.valueSchema))
     val entries = rows.map(row => new StateEntry(0, keys.write(row), Seq(values.write(row))))
     numbered(first, new Router(shape, None, partitions).packets(entries))
   }
@@ -52,8 +59,10 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
         val family = names(entry.family)
         written.add(family, entry)
         if (store.shape.isNew && rows.keyExists(entry.key, family)) {
-          throw new DynastateException(ErrorKind.Configuration,
-            s"two rows have the same key; nothing was written $store key=${entry.key.toSeq(store.shape.default.keySchema).mkString(",")}")
+          val key = entry.key.toSeq(store.shape.default.keySchema).mkString(",")
+          throw new DynastateException(
+            ErrorKind.Configuration,
+            s"two rows have the same key; nothing was written $store key=$key")
         }
         rows.put(entry.key, entry.values.head, family)
         entry.values.tail.foreach(rows.merge(entry.key, _, family)) // 1
@@ -66,17 +75,24 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
     } // 3
     written.mustBe(found, store, "what was read back")
     JObject(
-      "operator" -> JInt(store.shape.operator), "partition" -> JInt(store.partition), "name" -> JString(store.shape.name),
-      "rows" -> JInt(written.rows), "bytes" -> JInt(written.bytes),
-      "write_units" -> JInt(made.metric("dynastateWriteUnits")), "bytes_written" -> JInt(made.metric("dynastateBytesWritten")),
-      "ms" -> JInt((System.nanoTime() - started) / 1000000), "id" -> made.id.fold[JValue](JNull)(JString(_)))
+      "operator" -> JInt(store.shape.operator),
+      "partition" -> JInt(store.partition),
+      "name" -> JString(store.shape.name),
+      "rows" -> JInt(written.rows),
+      "bytes" -> JInt(written.bytes),
+      "write_units" -> JInt(made.metric("dynastateWriteUnits")),
+      "bytes_written" -> JInt(made.metric("dynastateBytesWritten")),
+      "ms" -> JInt((System.nanoTime() - started) / 1000000),
+      "id" -> made.id.fold[JValue](JNull)(JString(_)))
   }
 
   /** Every key of every family; the values of a list come one after another. */
   private def entriesOf(store: ReadStateStore, shape: StoreShape): Iterator[StateEntry] =
     shape.families.iterator.zipWithIndex.flatMap { case (family, number) =>
       val pairs = if (family.multipleValues) store.iteratorWithMultiValues(family.name) else store.iterator(family.name)
-      val entries = if (family.multipleValues) lists(number, pairs) else pairs.map(pair => new StateEntry(number, pair.key, Seq(pair.value)))
+      val entries =
+        if (family.multipleValues) lists(number, pairs)
+        else pairs.map(pair => new StateEntry(number, pair.key, Seq(pair.value)))
       entries ++ { pairs.close(); Iterator.empty[StateEntry] }
     }
 

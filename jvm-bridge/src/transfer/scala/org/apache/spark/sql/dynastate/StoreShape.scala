@@ -53,16 +53,21 @@ private[dynastate] final case class StoreShape(
     copy(described = Seq(default.copy(spec = spec, valueSchema = either(default.valueSchema, value))), isNew = true)
   }
 
-  /** The state format of a join, which its stores and families show: 1 and 2 have stores of their own, 3 and 4 have families. */
+  /**
+   * The state format of a join, which its stores and families show: 1 and 2 have stores of their own, 3 and 4 have
+   * families.
+   */
   def joinFormat: Int = if (!usesFamilies) 2 else if (isJoinByTime) 4 else 3
 
   /** A join of state format 4, whose keys end with a time. */
   def isJoinByTime: Boolean =
-    operatorName == StatefulOperatorsUtils.SYMMETRIC_HASH_JOIN_EXEC_OP_NAME && others.exists(_.name.endsWith("-keyWithTsToValues"))
+    operatorName == StatefulOperatorsUtils.SYMMETRIC_HASH_JOIN_EXEC_OP_NAME &&
+      others.exists(_.name.endsWith("-keyWithTsToValues"))
 
   /** The state variable that a family of transformWithState belongs to; families of timers have one of their own. */
   def variable(family: String): Option[TransformWithStateVariableInfo] =
-    if (TimerStateUtils.isTimerCFName(family)) Some(TransformWithStateVariableInfo(family, StateVariableType.TimerState, ttlEnabled = false))
+    if (TimerStateUtils.isTimerCFName(family))
+      Some(TransformWithStateVariableInfo(family, StateVariableType.TimerState, ttlEnabled = false))
     else variables.find(_.stateName == StateStoreColumnFamilySchemaUtils.getBaseStateName(family))
 }
 
