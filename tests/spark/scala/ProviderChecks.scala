@@ -14,7 +14,7 @@ import io.dynastate.spark.{DiskSettings, DynamoDBStateStoreProvider, MemorySetti
 
 import org.apache.spark.{SPARK_VERSION, SparkConf, SparkContext}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.dynastate.SparkInternals
+import org.apache.spark.sql.dynastate.internals.SparkInternals
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
 

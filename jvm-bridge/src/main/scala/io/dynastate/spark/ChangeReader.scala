@@ -7,7 +7,7 @@ import scala.util.control.NonFatal
 import io.dynastate.memory.{Attempt, ChangeRecords}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.dynastate.ChangeIterator
+import org.apache.spark.sql.dynastate.internals.ChangeIterator
 import org.apache.spark.sql.execution.streaming.state.RecordType
 
 /** The changes of a column family, version by version; the number beside each change is its batch, version - 1. */

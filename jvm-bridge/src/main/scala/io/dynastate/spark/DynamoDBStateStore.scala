@@ -9,7 +9,7 @@ import org.slf4j.LoggerFactory
 
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.dynastate.SparkInternals
+import org.apache.spark.sql.dynastate.internals.SparkInternals
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform

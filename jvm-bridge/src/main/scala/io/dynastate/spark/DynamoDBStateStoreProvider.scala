@@ -7,7 +7,7 @@ import io.dynastate.DynastateException
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
 
-import org.apache.spark.sql.dynastate.{ChangeIterator, SparkInternals}
+import org.apache.spark.sql.dynastate.internals.{ChangeIterator, SparkInternals}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 

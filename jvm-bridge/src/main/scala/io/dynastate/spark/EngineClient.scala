@@ -6,7 +6,7 @@ import io.dynastate.DynastateException
 import io.dynastate.bridge.{Connection, Sidecar}
 import io.dynastate.memory.{Attempt, Version}
 
-import org.apache.spark.sql.dynastate.SparkInternals
+import org.apache.spark.sql.dynastate.internals.SparkInternals
 
 /**
  * One store's conversations with the engine. Safe for threads.

@@ -13,7 +13,7 @@ import org.json4s.JsonAST.{JObject, JString}
 import org.json4s.jackson.JsonMethods.{compact, render}
 
 import org.apache.spark.{SparkConf, SparkEnv, TaskContext}
-import org.apache.spark.sql.dynastate.SparkInternals
+import org.apache.spark.sql.dynastate.internals.SparkInternals
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.unsafe.Platform
 

@@ -13,7 +13,7 @@ import io.dynastate.memory.{
 }
 import org.slf4j.LoggerFactory
 
-import org.apache.spark.sql.dynastate.SparkInternals
+import org.apache.spark.sql.dynastate.internals.SparkInternals
 
 /**
  * Opens versions: from memory, or through the engine, which sends only what comes after the nearest version in memory.

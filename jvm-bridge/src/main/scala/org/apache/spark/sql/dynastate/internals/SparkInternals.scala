@@ -1,4 +1,4 @@
-package org.apache.spark.sql.dynastate
+package org.apache.spark.sql.dynastate.internals
 
 import java.nio.file.Path
 
