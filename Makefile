@@ -16,7 +16,7 @@ SPARKS := 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories setup lint audit bench jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories setup lint lint-scala format-scala audit bench jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -128,6 +128,13 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy
+
+# Format and layers of all Scala. Needs Java, and Maven and a network once.
+lint-scala: java $(READY)
+	@$(PYTHON) -m tests.support.scala_lint
+
+format-scala: java $(READY)
+	@$(PYTHON) -m tests.support.scala_lint --fix
 
 # Known weaknesses of what constraints.txt pins. It asks PyPI, so it needs a network, and it is no part of CI.
 # --strict: what cannot be looked up fails it, too.
