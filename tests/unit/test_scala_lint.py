@@ -1,9 +1,12 @@
 """Layers of the bridge's Scala packages, and columns of all Scala, as `make lint-scala` checks them."""
 
+import re
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from tests.support.jvm import TREES
 from tests.support.scala_lint import ROOT, broken_layers, long_lines
 
 MAIN = "jvm-bridge/src/main/scala"
@@ -75,3 +78,16 @@ def test_long_line_is_found(tmp_path: Path) -> None:
     """Columns count, not bytes."""
     (found,) = long_lines(planted(tmp_path, "// " + "µ" * 117 + "\n// " + "µ" * 118 + "\n"))
     assert found.startswith(f"{MAIN}/Planted.scala:2: 121 columns")
+
+
+def test_build_file_for_ides_is_of_this_tree() -> None:
+    """Its folders are there, all trees of tests and benchmarks among them, and its Scala is that of PySpark."""
+    text = (ROOT / "jvm-bridge" / "build.sbt").read_text()
+    trees = set(re.findall(r'"((?:tests|benchmarks)/[\w/]*scala)"', text))
+    assert trees == {*TREES, "benchmarks/scala"}
+    assert [tree for tree in trees if not (ROOT / tree).is_dir()] == []
+    assert {folder.name for folder in (ROOT / "jvm-bridge" / "src").iterdir()} == {"main", "transfer"}
+    assert 'Seq("main", "transfer")' in text
+    scala = re.search(r'scalaVersion := "(.+)"', text)
+    assert scala is not None
+    assert (Path(pyspark.__file__).parent / "jars" / f"scala-compiler-{scala[1]}.jar").is_file()
