@@ -28,6 +28,7 @@ from targets import Target, console, save, show
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.engine.engine import Engine
+from dynastate.engine.updates import append_version
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, part_key, store_shard, version_list_key
@@ -61,7 +62,7 @@ def verbs(tables: Tables, way: str, dice: random.Random) -> Iterator[tuple[str, 
     yield "Query, an item of 60 KB", lambda _: tables.query("delta", shard, "0", "~", Meter())
     yield (
         "UpdateItem, a version list",
-        lambda n: tables.append_version(version_list_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run", Meter()),
+        lambda n: append_version(tables, version_list_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run", Meter()),
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.updates import append_version
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, meta_key, part_key, store_shard, version_list_key
 from dynastate.storage.meter import Meter, units_of_write
@@ -73,7 +74,7 @@ def test_commits_are_counted_as_dynamodb_counts_them(place: Place, tables: BotoT
     """A version list that grows is paid for whole at each append."""
     key = version_list_key(store, 1)
     for size in SIZES:
-        append = partial(tables.append_version, key, bytes(size), "run-1")
+        append = partial(append_version, tables, key, bytes(size), "run-1")
         (writes, reads), meter = consumed(place.ledger, append)
         assert (writes, reads) == (meter.write_units, 0), size
 

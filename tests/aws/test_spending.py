@@ -9,6 +9,7 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
+from dynastate.engine.updates import append_version
 from dynastate.errors import DynastateError
 from dynastate.format.items import FORMAT, item_key
 from dynastate.format.keys import meta_key, version_list_key
@@ -48,12 +49,12 @@ def test_a_failed_condition_is_counted_by_the_item_that_is_there(place: Place) -
     fence = item_key(listed) | {"format": FORMAT, REFUSED: frozenset({"run-1"}), "data": bytes(6_000)}
     with closing(ledger.watch(BotoTables(place.settings))) as tables:
         tables.write([(meta, item | {"data": bytes(6_000)}), (listed, fence)], Meter())
-        tables.append_version(version_list_key("refused/1/0/default", 1), b"entry", "run-1", Meter())
+        append_version(tables, version_list_key("refused/1/0/default", 1), b"entry", "run-1", Meter())
         before = ledger.spent
         assert not tables.put_new(meta, item, Meter())
         assert ledger.spent == before + Units(write=6)
         with pytest.raises(DynastateError, match="run-1"):
-            tables.append_version(listed, b"entry", "run-1", Meter())
+            append_version(tables, listed, b"entry", "run-1", Meter())
         assert ledger.spent == before + Units(write=12)
     place.ledger.add(ledger.spent)
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from dynastate.engine.updates import advance_epoch, append_version
 from dynastate.errors import ConfigurationError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, part_key, store_shard, version_list_key
 from dynastate.format.keys import meta_key as meta_key_of
+from dynastate.format.meta import EPOCHS_KEPT
 from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
@@ -138,7 +140,7 @@ def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
     """The first append makes the item, later ones add to the end of its list, and the same entry may come twice."""
     key = version_list_key(store, 1)
     for entry in (b"one", b"\x00two", b"one"):
-        tables.append_version(key, entry, "run-1", Meter())
+        append_version(tables, key, entry, "run-1", Meter())
     versions: Item = {"format": FORMAT, "versions": [b"one", b"\x00two", b"one"]}
     assert tables.get([key], Meter()) == {key: item_key(key) | versions}
 
@@ -150,17 +152,17 @@ def test_a_list_that_should_exist_is_not_made(tables: Tables, store: str) -> Non
     assert tables.put_new(fence, fenced, Meter())
     for key, run, said in ((list_key, "run-1", "not listed"), (fence, "run-2", "not listed"), (fence, "run-1", "drop")):
         with pytest.raises(ConfigurationError, match=said):
-            tables.append_version(key, b"two", run, Meter(), must_exist=True)
+            append_version(tables, key, b"two", run, Meter(), must_exist=True)
     assert tables.get([list_key, fence], Meter()) == {fence: fenced}
-    tables.append_version(list_key, b"one", "run-1", Meter())
-    assert tables.append_version(list_key, b"two", "run-1", Meter(), must_exist=True) == [b"one", b"two"]
+    append_version(tables, list_key, b"one", "run-1", Meter())
+    assert append_version(tables, list_key, b"two", "run-1", Meter(), must_exist=True) == [b"one", b"two"]
 
 
 def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -> None:
     """A commit whose task has ended is an error of which nothing is stored."""
     key = version_list_key(store, 1)
     with pytest.raises(UnavailableError, match="this task ended before its commit was sent"):
-        tables.append_version(key, b"one", "run-1", Meter(), lambda: False)
+        append_version(tables, key, b"one", "run-1", Meter(), lambda: False)
     assert tables.get([key], Meter()) == {}
 
 
@@ -172,40 +174,44 @@ def test_an_item_with_400_kb_takes_nothing_more(tables: Tables, store: str) -> N
     others: Item = {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "pad": bytes(60_000)}
     before = {listed: item_key(listed) | full, meta: item_key(meta) | others}
     tables.write(list(before.items()), Meter())
-    tables.append_version(listed, bytes(10_000), "run-1", Meter())
+    append_version(tables, listed, bytes(10_000), "run-1", Meter())
     before[listed]["versions"] = [bytes(60_000), bytes(10_000)]
     with pytest.raises(ItemFullError, match="400 KB"):
-        tables.append_version(listed, bytes(360_000), "run-1", Meter())
+        append_version(tables, listed, bytes(360_000), "run-1", Meter())
     with pytest.raises(ItemFullError, match="400 KB"):
-        tables.advance_epoch(meta, "run-2", {RUN: 1}, [], {"locations": {"2": "x" * 360_000}}, Meter())
+        advance_epoch(tables, meta, "run-2", {RUN: 1}, {"locations": {"2": "x" * 360_000}}, Meter())
     # moto changes a part of the meta item, and refuses then.
     assert tables.get([listed], Meter())[listed] == before[listed]
 
 
 def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
-    """A new run gets the next epoch, in the place of those to forget, and removes the mark of a drop.
+    """A new run gets the next epoch, in the place of the oldest of many, and removes the mark of a drop.
 
     But not if another run was faster, also in a store that was made again, or a drop deletes items.
     """
     key = meta_key_of(store)
     meta: Item = item_key(key) | {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "dropped": 1}
     tables.put_new(key, meta, Meter())
-    assert tables.advance_epoch(key, "run.2", {"run-0": 1}, [], {}, Meter()) is False
+    assert advance_epoch(tables, key, "run.2", {"run-0": 1}, {}, Meter()) is False
     assert tables.get([key], Meter()) == {key: meta}
-    assert tables.advance_epoch(key, "run.2", {RUN: 1}, [], {}, Meter()) is True
+    assert advance_epoch(tables, key, "run.2", {RUN: 1}, {}, Meter()) is True
     assert tables.get([key], Meter()) == {
         key: item_key(key) | {"format": FORMAT, "epoch": 2, "epochs": {RUN: 1, "run.2": 2}}
     }
-    assert tables.advance_epoch(key, "run-3", {RUN: 1}, [RUN], {}, Meter()) is False
-    assert tables.advance_epoch(key, "run-3", {RUN: 1, "run.2": 2}, [RUN], {}, Meter()) is True
-    expected: Item = {"format": FORMAT, "epoch": 3, "epochs": {"run.2": 2, "run-3": 3}}
+    assert advance_epoch(tables, key, "run-3", {RUN: 1}, {}, Meter()) is False
+    epochs = {RUN: 1, "run.2": 2}
+    for epoch in range(3, EPOCHS_KEPT + 2):
+        assert advance_epoch(tables, key, f"run-{epoch}", epochs, {}, Meter()) is True
+        epochs[f"run-{epoch}"] = epoch
+    del epochs[RUN]
+    expected: Item = {"format": FORMAT, "epoch": EPOCHS_KEPT + 1, "epochs": epochs}
     assert tables.get([key], Meter()) == {key: item_key(key) | expected}
     deleting: Item = item_key(key) | expected | {"dropped": 2}
     tables.write([(key, deleting)], Meter())
-    assert tables.advance_epoch(key, "run-4", {"run.2": 2, "run-3": 3}, [], {}, Meter()) is False
+    assert advance_epoch(tables, key, "run-new", epochs, {}, Meter()) is False
     assert tables.get([key], Meter()) == {key: deleting}
     other = meta_key_of(f"{store}x")
-    assert tables.advance_epoch(other, "run-4", {RUN: 1}, [], {}, Meter()) is False
+    assert advance_epoch(tables, other, "run-4", {RUN: 1}, {}, Meter()) is False
     assert tables.get([other], Meter()) == {}
 
 
@@ -224,9 +230,9 @@ def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> Non
     assert (queried.requests, queried.read_units, queried.items_read) == (1, 1, 3)
     tables.delete([key for key, _ in items], deleted)
     assert (deleted.requests, deleted.items_deleted, deleted.write_units) == (1, 3, 0)
-    tables.append_version(version_list_key(store, 1), bytes(900), "run-1", appended)
+    append_version(tables, version_list_key(store, 1), bytes(900), "run-1", appended)
     assert (appended.requests, appended.write_units) == (1, 1)
-    tables.append_version(version_list_key(store, 1), bytes(200), "run-1", appended)
+    append_version(tables, version_list_key(store, 1), bytes(200), "run-1", appended)
     assert (appended.requests, appended.write_units) == (2, 3), "an update pays for the whole item"
 
 
@@ -283,7 +289,7 @@ VERBS: dict[str, Callable[[Tables, Key], object]] = {
     "delete": lambda tables, key: tables.delete([key], Meter()),
     "get": lambda tables, key: tables.get([key], Meter()),
     "put_new": lambda tables, key: tables.put_new(key, item_key(key), Meter()),
-    "append_version": lambda tables, key: tables.append_version(key, b"", "run-1", Meter()),
+    "update": lambda tables, key: append_version(tables, key, b"", "run-1", Meter()),
 }
 
 
@@ -308,7 +314,7 @@ def test_the_memory_fake_keeps_copies() -> None:
     """What a test does to an item it has read or written does not change the one in memory."""
     tables = MemoryTables()
     key = version_list_key("s", 1)
-    tables.append_version(key, b"one", "run-1", Meter())
+    append_version(tables, key, b"one", "run-1", Meter())
     versions = tables.get([key], Meter())[key]["versions"]
     assert isinstance(versions, list)
     versions.append(b"two")

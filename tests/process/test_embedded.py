@@ -19,6 +19,7 @@ from dynastate.dynamodb.admin import check_tables, create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.embedded import HOST, REGION, EmbeddedDynamoDB
+from dynastate.engine.updates import append_version
 from dynastate.errors import ConfigurationError, InternalError, UnavailableError
 from dynastate.format.keys import Key
 from dynastate.settings import Settings
@@ -85,7 +86,7 @@ def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
     key = Key("snapshot", "at-once#0", "list/0")
     entries = [number.to_bytes(2, "big") for number in range(160)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda entry: tables.append_version(key, entry, "run-1", Meter()), entries))
+        list(pool.map(lambda entry: append_version(tables, key, entry, "run-1", Meter()), entries))
 
     item = tables.get([key], Meter())[key]
     assert isinstance(item["versions"], list)

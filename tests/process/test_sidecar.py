@@ -730,7 +730,7 @@ def test_a_failed_commit_is_answered_by_its_kind(
     failing_engine: Engine, failing_tables: FailingTables, store: str, error: Exception, kind: int
 ) -> None:
     """COMMIT is answered by the error's kind, and the next attempt works."""
-    failing_tables.fail("append_version", Fault(error))
+    failing_tables.fail("update", Fault(error))
     first, second = [begin(store, A), append({b"a": b"1"}), COMMIT], [begin(store, B), append({b"a": b"2"}), COMMIT]
     answers = converse(FixedEngines(failing_engine), *first, *second)
     assert [type(answer) for answer in answers] == [protocol.Error, protocol.Committed]
@@ -905,7 +905,7 @@ def test_a_task_that_is_killed_while_it_commits_has_no_version(memory: MemoryTab
     assert not serving.is_alive()
     assert theirs.fileno() == -1
     engine.close()
-    assert "append_version" not in {call.verb for call in memory.calls}
+    assert "update" not in {call.verb for call in memory.calls}
     assert {sort.partition("/")[0] for sort in items_of(memory, store)} == {"meta", "schema"}
     assert parts_of(memory, store) == []
 
@@ -915,7 +915,7 @@ def test_an_abort_that_cannot_finish_is_no_error(
 ) -> None:
     """Parts that an abort could not delete are logged with store, version and attempt, and answered by nothing."""
     failing_tables.fail("delete", Fault(UnavailableError("throttled")))
-    failing_tables.fail("append_version", Fault(UnavailableError("throttled")))
+    failing_tables.fail("update", Fault(UnavailableError("throttled")))
     answers = converse(FixedEngines(failing_engine), begin(store, A), append({b"a": b"1"}), COMMIT)
     assert [type(answer) for answer in answers] == [protocol.Error]
     assert f"abort left parts behind store={store} version=1 attempt={A.hex()}" in caplog.text

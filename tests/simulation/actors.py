@@ -14,6 +14,7 @@ from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.engine.opening import Opening, retry_routes
 from dynastate.engine.snapshots import SnapshotAttempt
+from dynastate.engine.updates import always
 from dynastate.errors import (
     CorruptStateError,
     DynastateError,
@@ -25,7 +26,6 @@ from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_
 from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
-from dynastate.storage.tables import always
 from tests.simulation.bucket_reads import BucketReads, read_by_buckets
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import Retry
 from dynastate.engine import (
@@ -24,6 +23,7 @@ from dynastate.engine import (
     reader,
     sessions,
     snapshots,
+    updates,
     writer,
 )
 from dynastate.engine import objects as engine_objects
@@ -34,9 +34,10 @@ from dynastate.format.keys import META, NO_ATTEMPT, Attempt, Key, part_key
 from dynastate.format.manifest import Bucket
 from dynastate.format.meta import QueryRun, StoreMeta
 from dynastate.format.parts import Part, Tally, join_fragments, parse_part
-from dynastate.format.version_list import VersionEntry
+from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 from dynastate.operations import compact, drop
 from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 #: Each mutation with a seed that finds it. Where the engine or the simulation changed, look for another one.
@@ -118,15 +119,15 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
 def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
     """The version list is read, and put with one more entry."""
 
-    def append(self: BotoTables, key: Key, entry: bytes, _: str, meter: Meter, *__: object) -> list[bytes]:
-        before = self.get([key], meter).get(key, {})
+    def append(tables: Tables, key: Key, entry: bytes, _: str, meter: Meter, *__: object, **___: bool) -> list[bytes]:
+        before = tables.get([key], meter).get(key, {})
         versions = before.get("versions", [])
         assert isinstance(versions, list)
         now = [*versions, entry]
-        self.write([(key, item_key(key) | {"format": FORMAT, "versions": now})], meter)
+        tables.write([(key, item_key(key) | {"format": FORMAT, "versions": now})], meter)
         return now
 
-    return patch.object(BotoTables, "append_version", append)
+    return patch.object(commit, "append_version", append)
 
 
 @found_by(seed=1)
@@ -251,7 +252,7 @@ def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
 @found_by(seed=502)
 def deletes_pinned_items() -> AbstractContextManager[Any]:
     """Clean-up retains the items that were pinned when it read them, and ignores later pins."""
-    return patch.object(boto_tables, "FORKS", "no_such_attribute")
+    return patch.object(updates, "_PROTECTED", [REFUSED, VERSIONS])
 
 
 @found_by(seed=95)
@@ -290,7 +291,7 @@ def gives_all_runs_the_same_epoch() -> AbstractContextManager[Any]:
 @found_by(seed=10)
 def commits_for_killed_tasks() -> AbstractContextManager[Any]:
     """The append is sent whether or not the task still waits for its answer."""
-    return replaced(BotoTables, "append_version", lambda original, *of: original(*of[:5]))
+    return replaced(commit, "append_version", lambda original, *of, **how: original(*of[:5], **how))
 
 
 @found_by(seed=8)
@@ -308,7 +309,7 @@ def lets_copies_of_a_checkpoint_write() -> AbstractContextManager[Any]:
 @found_by(seed=20)
 def commits_into_lists_that_refuse_the_run() -> AbstractContextManager[Any]:
     """A run of the location before an adoption commits on."""
-    return patch.object(boto_tables, "REFUSED", "no_such_attribute")
+    return patch.object(updates, "REFUSED", "no_such_attribute")
 
 
 @found_by(seed=124)

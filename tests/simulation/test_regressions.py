@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 import pytest
 
 from dynastate.engine.engine import Engine
+from dynastate.engine.updates import advance_epoch
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -196,7 +197,7 @@ def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTa
     drop_stores(memory, [store], Meter())
     engine = engines()
     made = write(engine, store, attempt(101), {b"1": b"new"}, run="run-3")
-    assert memory.advance_epoch(meta_key(store), "run-2", {RUN: 1}, [], {}, Meter()) is False
+    assert advance_epoch(memory, meta_key(store), "run-2", {RUN: 1}, {}, Meter()) is False
     made = write(engine, store, attempt(102), {b"2": b"new"}, base=made, run="run-3")
     assert read(engines(), store, 2) == {b"1": b"new", b"2": b"new"}
 
@@ -219,7 +220,7 @@ def test_a_request_for_a_dropped_fork_comes_late(memory: MemoryTables, engines: 
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
         drop_stores(Overtaken(memory, make_again, before="put_over"), [new], Meter())
     before = dict(memory.items[meta_key(new)])
-    assert memory.advance_epoch(meta_key(new), "run-2", first, [], {"locations": {"2": "file:/old"}}, Meter()) is False
+    assert advance_epoch(memory, meta_key(new), "run-2", first, {"locations": {"2": "file:/old"}}, Meter()) is False
     assert memory.items[meta_key(new)] == before
 
 
@@ -231,7 +232,7 @@ def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: Me
         assert drop._mark_dropped(memory, store, Meter())
         drop._begin_deleting(memory, store, Meter())
 
-    engine = engines(Overtaken(memory, begin_to_delete, before="advance_epoch"))
+    engine = engines(Overtaken(memory, begin_to_delete, before="update"))
     with pytest.raises(ConfigurationError, match="is being dropped"):
         write(engine, store, attempt(4), {b"4": b"4"}, base=made[3], run="run-2")
     drop_stores(memory, [store], Meter())

@@ -6,7 +6,7 @@ translated, and units are counted by DynamoDB's own rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,20 +14,20 @@ from typing import Any
 from botocore import xform_name
 
 from dynastate.dynamodb.client import Client
+from dynastate.dynamodb.expressions import Expressions
 from dynastate.dynamodb.failures import ConditionFailedError, Fate, fate_of
 from dynastate.dynamodb.rates import WriteRate
 from dynastate.dynamodb.retries import Retry, RetryPolicy
 from dynastate.dynamodb.s3 import S3Objects
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
-from dynastate.format.items import FORMAT, Item, item_bytes, item_key
+from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
-from dynastate.format.meta import DELETING, DROPPED, FORKS
-from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.settings import Settings
 from dynastate.storage.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
 from dynastate.storage.meter import Meter, units_of_write
-from dynastate.storage.tables import always
+from dynastate.storage.tables import no_refusal
+from dynastate.storage.update import Condition, Update
 
 
 class BotoTables:
@@ -201,120 +201,70 @@ class BotoTables:
             request["ExclusiveStartKey"] = last
 
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
-        names = {"#h": SPECS[key.role].hash_key}
-        condition = {"ConditionExpression": "attribute_not_exists(#h)", "ExpressionAttributeNames": names}
-        return self._put(key, item, condition, meter)
+        return self._put(key, item, _members(Condition(absent=[SPECS[key.role].hash_key])), meter)
 
-    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
-        return self._put(key, item, _condition(before), meter)
+    def put_over(self, key: Key, item: Item, condition: Condition, meter: Meter) -> bool:
+        return self._put(key, item, _members(condition), meter)
 
     def _put(self, key: Key, item: Item, condition: dict[str, Any], meter: Meter) -> bool:
         refuse_keys([key], 1)
         (size,) = refuse_items([(key, item)])
         return self._conditional("PutItem", key, size, meter, Item=to_wire(item), **condition)
 
-    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
+    def delete_over(self, key: Key, condition: Condition, meter: Meter) -> bool:
         refuse_keys([key], 1)
-        applied = self._conditional("DeleteItem", key, 0, meter, Key=to_wire(item_key(key)), **_condition(before))
-        meter.deleted([item_bytes(item_key(key) | before)])
+        applied = self._conditional("DeleteItem", key, 0, meter, Key=to_wire(item_key(key)), **_members(condition))
+        meter.deleted([item_bytes(item_key(key) | condition.equal)])
         return applied
 
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         found = self._query(role, store_shard, low, high, meter, ProjectionExpression="#h, #r")
         return [self._key(role, item) for item in found]
 
-    def append_version(
+    def update(
         self,
         key: Key,
-        entry: bytes,
-        run: str,
+        update: Update,
         meter: Meter,
-        is_awaited: Callable[[], bool] = always,
-        must_exist: bool = False,  # noqa: FBT001, FBT002
-    ) -> list[bytes]:
+        is_applied: Callable[[Item], bool] | None = None,
+        refusal: Callable[[], Exception | None] = no_refusal,
+    ) -> Item | None:
         refuse_keys([key], 1)
+        expressions = Expressions()
         request = {
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
-            "UpdateExpression": "SET versions = list_append(if_not_exists(versions, :none), :entry), #f = :format",
-            "ConditionExpression": "NOT contains(#refused, :run)"
-            + (" AND attribute_exists(versions)" if must_exist else ""),
-            "ExpressionAttributeNames": {"#f": "format", "#refused": REFUSED},
-            "ExpressionAttributeValues": to_wire({":none": [], ":entry": [entry], ":format": FORMAT, ":run": run}),
-            "ReturnValues": "UPDATED_NEW",
-        }
-        retry = self._retry("UpdateItem", meter, commits=True)
+            "UpdateExpression": expressions.update(update),
+            "ConditionExpression": expressions.condition(update.condition),
+            "ReturnValues": "ALL_NEW",
+        } | expressions.placeholders()
+        retry = self._retry("UpdateItem", meter, commits=is_applied is not None)
         while True:
-            # After an answer was lost, the list itself says whether the entry is in it.
-            if retry.unknown and self._is_listed(key, entry, retry, meter):
-                return []
-            if not is_awaited():
-                raise retry.failure(not_awaited(key, run))
+            if is_applied is not None and retry.unknown:
+                item = self._read_again(key, retry, meter)
+                if is_applied(item):
+                    break
+            if (reason := refusal()) is not None:
+                raise retry.failure(reason)
             try:
                 answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
             except ConditionFailedError:
-                refused = self.get([key], meter).get(key, {}).get(REFUSED) if must_exist else {run}
-                is_refused = isinstance(refused, Collection) and run in refused
-                raise (run_refused if is_refused else base_gone)(key, run) from None
+                meter.wrote(0)
+                return None
             if answer is not None:
-                now = from_wire(answer["Attributes"])
-                meter.wrote(item_bytes(item_key(key) | now))
-                versions = now["versions"]
-                return versions if isinstance(versions, list) else []
-
-    def advance_epoch(
-        self, key: Key, run: str, epochs: Mapping[str, int], forget: Sequence[str], also: Item, meter: Meter
-    ) -> bool:
-        names = {"#run": run, "#dropped": DROPPED} | {f"#old{n}": old for n, old in enumerate(forget)}
-        names |= {f"#also{n}": name for n, name in enumerate(also)}
-        values: Item = {":one": 1, ":epochs": dict(epochs), ":deleting": DELETING}
-        values |= {f":also{n}": value for n, value in enumerate(also.values())}
-        sets = [
-            "epoch = epoch + :one",
-            "epochs.#run = epoch + :one",
-            *(f"#also{n} = :also{n}" for n in range(len(also))),
-        ]
-        remove = ", ".join(["#dropped", *(f"epochs.#old{n}" for n in range(len(forget)))])
-        # The condition on the epochs keeps a request that was delayed for long from making the newest run one that is
-        # over. Their number would not do: a store that was dropped and made again counts from 1.
-        request = {
-            "Key": to_wire(item_key(key)),
-            "UpdateExpression": f"SET {', '.join(sets)} REMOVE {remove}",
-            "ConditionExpression": "epochs = :epochs AND NOT #dropped = :deleting",
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": to_wire(values),
-        }
-        return self._conditional("UpdateItem", key, 1024, meter, **request)
-
-    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        return self._change_set("ADD", key, name, texts, {}, meter)
-
-    def remove_from_set(self, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter) -> Item | None:
-        return self._change_set("DELETE", key, name, texts, before, meter)
-
-    def _change_set(
-        self, how: str, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter
-    ) -> Item | None:
-        refuse_keys([key], 1)
-        names = {"#s": name, "#h": SPECS[key.role].hash_key} | {f"#b{n}": each for n, each in enumerate(before)}
-        values: Item = {":texts": frozenset(texts)} | {f":b{n}": each for n, each in enumerate(before.values())}
-        request = {
-            "Key": to_wire(item_key(key)),
-            "UpdateExpression": f"{how} #s :texts",
-            "ConditionExpression": " AND ".join(
-                ["attribute_exists(#h)", *(f"#b{n} = :b{n}" for n in range(len(before)))]
-            ),
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": to_wire(values),
-            "ReturnValues": "ALL_NEW",
-        }
-        try:
-            answer = self.call("UpdateItem", key.role, meter, **request)
-        except ConditionFailedError:
-            meter.wrote(0)
-            return None
-        item = self._item(key.role, answer["Attributes"])
+                item = self._item(key.role, answer["Attributes"])
+                break
         meter.wrote(item_bytes(item))
+        return item
+
+    def _read_again(self, key: Key, retry: Retry, meter: Meter) -> Item:
+        """Read an item, as a part of an update whose answer was lost."""
+        request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
+        while (answer := retry.attempt(key.role, partial(self.send, "get_item", **request))) is None:
+            pass
+        retry.unknown = False
+        item = self._item(key.role, answer.get("Item") or {})
+        meter.read([item_bytes(item)], together=False)
         return item
 
     def expect_answers(self) -> None:
@@ -364,21 +314,6 @@ class BotoTables:
             meter.wrote(size)  # a failed condition is paid for too
         return applied
 
-    def _is_listed(self, key: Key, entry: bytes, retry: Retry, meter: Meter) -> bool:
-        request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
-        while True:
-            answer = retry.attempt(key.role, partial(self.send, "get_item", **request))
-            if answer is not None:
-                break
-        retry.unknown = False
-        item = from_wire(answer.get("Item") or {})
-        meter.read([item_bytes(item)], together=False)
-        versions = item.get("versions")
-        listed = isinstance(versions, list) and entry in versions
-        if listed:
-            meter.wrote(item_bytes(item))
-        return listed
-
 
 def table_drift(role: Role, name: str, described: dict[str, Any]) -> list[str]:
     """How a table differs from what dynastate needs, by its description (the answer of DescribeTable)."""
@@ -396,15 +331,10 @@ def table_drift(role: Role, name: str, described: dict[str, Any]) -> list[str]:
     return drift
 
 
-def _condition(before: Item) -> dict[str, Any]:
-    """The condition that an item has these attributes, exactly, and of those that protect it no others."""
-    absent = {f"#a{n}": name for n, name in enumerate((FORKS, REFUSED, VERSIONS)) if name not in before}
-    same = [f"#b{n} = :b{n}" for n in range(len(before))]
-    return {
-        "ConditionExpression": " AND ".join([*same, *(f"attribute_not_exists({name})" for name in absent)]),
-        "ExpressionAttributeNames": {f"#b{n}": name for n, name in enumerate(before)} | absent,
-        "ExpressionAttributeValues": to_wire({f":b{n}": value for n, value in enumerate(before.values())}),
-    }
+def _members(condition: Condition) -> dict[str, Any]:
+    """The members of a request that hold a condition."""
+    expressions = Expressions()
+    return {"ConditionExpression": expressions.condition(condition)} | expressions.placeholders()
 
 
 def _count(requests: Mapping[str, Sequence[object]]) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from dynastate.engine import snapshots
+from dynastate.engine.updates import unchanged
 from dynastate.errors import CorruptStateError
 from dynastate.format import keys
 from dynastate.format.graph import VersionGraph
@@ -259,7 +260,7 @@ class CleanUp:
         self._delete_objects(objects - named)
         self._delete({keys.manifest_key(self._store, *snapshot.holder): 1})
         before: Item = {"id": bytes(snapshot.id), "stage": DELETING}
-        self._tables.delete_over(keys.snapshot_key(self._store, *snapshot.of), before, self._meter)
+        self._tables.delete_over(keys.snapshot_key(self._store, *snapshot.of), unchanged(before), self._meter)
         self._meter.items_deleted += 1
 
     def _own_buckets(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
@@ -312,9 +313,9 @@ class CleanUp:
             refused = self._graph.refused.get(key)
             if kept or refused:
                 before |= {REFUSED: refused} if refused else {}
-                done = self._tables.put_over(key, list_item(key, kept, refused or ()), before, self._meter)
+                done = self._tables.put_over(key, list_item(key, kept, refused or ()), unchanged(before), self._meter)
             else:
-                done = self._tables.delete_over(key, before, self._meter)
+                done = self._tables.delete_over(key, unchanged(before), self._meter)
                 self._meter.items_deleted += done
             if not done:
                 return deleted, min(keys.versions_of(key).start, retention.lowest)

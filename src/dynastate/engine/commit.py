@@ -13,6 +13,7 @@ from dynastate.engine.known import KnownStores
 from dynastate.engine.lists import LIST_BYTES_MAX, is_long, refuse_full, shorten
 from dynastate.engine.objects import ObjectRule, ObjectWriter, StreamWriter
 from dynastate.engine.sessions import Session, Sessions
+from dynastate.engine.updates import always, append_version
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, ItemFullError, UnavailableError
 from dynastate.format.items import Item, item_bytes, size_of
@@ -29,7 +30,7 @@ from dynastate.format.version_list import (
 from dynastate.redaction import get_logger
 from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.storage.meter import Meter, units_of_write
-from dynastate.storage.tables import Tables, always, delete_all, delete_own_objects
+from dynastate.storage.tables import Tables, delete_all, delete_own_objects
 
 log = get_logger("dynastate.store")
 
@@ -95,11 +96,11 @@ class Commits:
         raw = encode_entry(store, entry)
         must_exist = has_base and entry.version > versions_of(key).start
         try:
-            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited, must_exist)
+            listed = append_version(self._tables, key, raw, session.run_id, meter, is_awaited, must_exist=must_exist)
         except ItemFullError as full:  # nothing was appended
             if not shorten(self._tables, store, entry, meter, is_full=True):
                 raise refuse_full(store, entry) from full
-            listed = self._tables.append_version(key, raw, session.run_id, meter, is_awaited, must_exist)
+            listed = append_version(self._tables, key, raw, session.run_id, meter, is_awaited, must_exist=must_exist)
         self.known.committed(store, entry, schema, session.shards, len(raw))
         if is_long(listed):
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import LIST_SIZE, VersionId, meta_key, version_list_key
@@ -76,7 +77,7 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, meter: Meter, *, is
         refused = item.get(REFUSED, frozenset())
         before: Item = {name: item[name] for name in ("versions", REFUSED) if name in item}
         shorter = list_item(key, left, refused if isinstance(refused, frozenset) else ())
-        if tables.put_over(key, shorter, before, meter):
+        if tables.put_over(key, shorter, unchanged(before), meter):
             return True
     return False
 

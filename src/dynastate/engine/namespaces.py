@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from dynastate.engine.updates import advance_epoch, unchanged
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import check_store, meta_key
-from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, oldest_runs, parse_meta
+from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, parse_meta
 from dynastate.format.namespace import (
     COPY,
     NAMESPACE_RANGE,
@@ -95,7 +96,7 @@ def delete_record(tables: Tables, record: NamespaceRecord, meter: Meter) -> int:
     """Delete the record of a namespace without stores, unless a run has entered it since; return how many went."""
     if first_stores(tables, record.namespace, meter):
         return 0
-    return int(tables.delete_over(namespace_key(record.namespace), {"epochs": record.epochs}, meter))
+    return int(tables.delete_over(namespace_key(record.namespace), unchanged({"epochs": record.epochs}), meter))
 
 
 def read_fork(tables: Tables, namespace: str, meter: Meter) -> ForkPlan | None:
@@ -107,7 +108,7 @@ def read_fork(tables: Tables, namespace: str, meter: Meter) -> ForkPlan | None:
 
 def delete_fork(tables: Tables, namespace: str, plan: ForkPlan, meter: Meter) -> int:
     """Delete the plan of a fork, unless another one has begun in the namespace since; return how many went."""
-    return int(tables.delete_over(fork_key(namespace), {"id": plan.id}, meter))
+    return int(tables.delete_over(fork_key(namespace), unchanged({"id": plan.id}), meter))
 
 
 def first_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
@@ -139,7 +140,7 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
         return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location), meter)
     if run.id not in record.epochs:
         also = {**record.with_query(run.query), "location": run.location}
-        return tables.advance_epoch(key, run.id, record.epochs, oldest_runs(record.epochs), also, meter)
+        return advance_epoch(tables, key, run.id, record.epochs, also, meter)
     if record.query != run.query:
         raise ConfigurationError(
             "another query has begun in this namespace since, from the same checkpoint location, so this run is over",

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from dynastate.engine.updates import add_to_set
 from dynastate.engine.writer import BUSY_S, QUEUED_BYTES_MAX, PendingWrites
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
@@ -47,7 +48,7 @@ class ObjectRule:
 def enter_location(tables: Tables, store: str, meta: StoreMeta, location: str, meter: Meter) -> None:
     """Let the meta item list a location before objects are written there: clean-up and drop look where it says."""
     if location and location not in meta.objects:
-        tables.add_to_set(meta_key(store), OBJECTS, [location], meter)
+        add_to_set(tables, meta_key(store), OBJECTS, [location], meter)
 
 
 class StreamWriter:

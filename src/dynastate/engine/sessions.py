@@ -14,6 +14,7 @@ from dynastate.engine.known import KnownStores
 from dynastate.engine.namespaces import is_entered, list_store, refuse_deleting, refuse_location
 from dynastate.engine.objects import enter_location
 from dynastate.engine.opening import VersionOpener
+from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item, size_of
 from dynastate.format.keys import NO_ATTEMPT, meta_key
@@ -26,7 +27,6 @@ from dynastate.format.meta import (
     meta_item,
     meta_lost,
     newest_epoch,
-    oldest_runs,
     parse_meta,
 )
 from dynastate.storage.meter import Meter
@@ -138,7 +138,7 @@ class Sessions:
             self._recorded.get_or_put((key.namespace, run.id), True, 1)
             if self._location and self._location not in found.objects:
                 entered[OBJECTS] = found.objects | {self._location}
-            self._tables.advance_epoch(key, run.id, found.epochs, oldest_runs(found.epochs), entered, meter)  # 4
+            advance_epoch(self._tables, key, run.id, found.epochs, entered, meter)  # 4
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 
     def _dropped_epoch(self, store: str, base: int, meter: Meter) -> int:

@@ -13,6 +13,7 @@ from zlib import crc32
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.engine.reader import bucket_runs, read_run
+from dynastate.engine.updates import unchanged
 from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key, VersionId, bucket_key, digest_of, manifest_key, snapshot_key, where
@@ -232,7 +233,7 @@ class SnapshotAttempt:
         key = snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
         for stage in (WRITING, DELETING):
             before: Item = {"id": bytes(self._snapshot.id), "stage": stage, "digest": b""}
-            if self._tables.delete_over(key, before, self.meter):
+            if self._tables.delete_over(key, unchanged(before), self.meter):
                 return
 
     def _was_never_done(self) -> bool:
@@ -318,7 +319,7 @@ def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: M
     key = snapshot_key(store, before.version, before.attempt)
     item = snapshot_item(store, after)
     condition: Item = {"id": bytes(before.id), "stage": before.stage}
-    if tables.put_over(key, item, condition, meter):
+    if tables.put_over(key, item, unchanged(condition), meter):
         return True
     # A fork may have pinned it since.
     return _read_item(tables, store, before, meter) | {FORKS: ""} == item | {FORKS: ""}

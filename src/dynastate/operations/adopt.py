@@ -10,11 +10,12 @@ from uuid import uuid4
 
 from dynastate.engine.catalog import read_version_lists
 from dynastate.engine.namespaces import read_record
+from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import location_of, meta_key
-from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, HEIGHTS, by_epoch, oldest_runs, parse_meta
+from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, HEIGHTS, by_epoch, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store, metered
@@ -81,8 +82,7 @@ def _enter_record(tables: Tables, namespace: str, location: str, meter: Meter) -
         record = read_record(tables, namespace, meter)
         if record is None or record.location == location:
             return
-        forget = oldest_runs(record.epochs)
-        tables.advance_epoch(namespace_key(namespace), run, record.epochs, forget, {"location": location}, meter)
+        advance_epoch(tables, namespace_key(namespace), run, record.epochs, {"location": location}, meter)
     raise _keeps_entering(namespace)
 
 
@@ -107,7 +107,6 @@ def _adopt(tables: Tables, location: str, store: str, meter: Meter) -> set[str]:
             "locations": by_epoch({**meta.locations, first: location}),
             HEIGHTS: by_epoch({**meta.heights, first: highest}),
         }
-        forget = oldest_runs(meta.epochs)
-        if tables.advance_epoch(meta_key(store), run, meta.epochs, forget, moved, meter):  # 2
+        if advance_epoch(tables, meta_key(store), run, meta.epochs, moved, meter):  # 2
             return others
     raise _keeps_entering(store)

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.namespaces import list_store, read_namespace
+from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
@@ -235,7 +236,7 @@ class _Mark:
             target.put_new(self._key, self._marked, meter)
         elif there == record or COPY in there:
             before: Item = {name: there[name] for name in ("epochs", COPY) if name in there}
-            target.put_over(self._key, self._marked, before, meter)
+            target.put_over(self._key, self._marked, unchanged(before), meter)
         if self._now(meter) != self._marked:
             raise _other_state(namespace=self._key.namespace)
 
@@ -246,7 +247,7 @@ class _Mark:
 
     def remove(self, meter: Meter) -> None:
         """Let runs enter, if this copy is not over."""
-        is_removed = self._target.put_over(self._key, self._record, {COPY: self._marked[COPY]}, meter)
+        is_removed = self._target.put_over(self._key, self._record, unchanged({COPY: self._marked[COPY]}), meter)
         if not is_removed and self._now(meter) != self._record:  # else only the answer was lost
             raise self._is_over()
 
@@ -395,11 +396,11 @@ class _Store:
         before: Item = {name: there[name] for name in (VERSIONS, REFUSED, FORKS) if name in there} if there else {}
         self._mark.check(self._meter)
         if item is None:
-            done = self._target.delete_over(key, before, self._meter)
+            done = self._target.delete_over(key, unchanged(before), self._meter)
         elif there is None:
             done = self._target.put_new(key, item, self._meter)
         else:
-            done = self._target.put_over(key, item, before, self._meter)
+            done = self._target.put_over(key, item, unchanged(before), self._meter)
         if not done and self._target.get([key], self._meter).get(key) != item:  # else only the answer was lost
             raise _differs(key)
         return int(item is not None)
@@ -452,7 +453,7 @@ def _put_meta(target: Tables, store: str, meta: Item, meter: Meter) -> None:
 
 def _delete_meta(target: Tables, store: str, meta: Item, meter: Meter) -> None:
     """Delete the meta item of an earlier copy, if no fork has begun there meanwhile."""
-    if not target.delete_over(meta_key(store), {"epochs": meta["epochs"]}, meter):
+    if not target.delete_over(meta_key(store), unchanged({"epochs": meta["epochs"]}), meter):
         now = meta_or_empty(target, store, meter)
         refuse_forks(store, now)
         if now:  # else only the answer was lost

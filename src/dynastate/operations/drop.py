@@ -11,6 +11,7 @@ from typing import Final
 
 from dynastate.engine.catalog import find_stores, read_version_lists
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
+from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
@@ -181,7 +182,7 @@ def _mark_dropped(tables: Tables, store: str, meter: Meter, query: str | None = 
     meta, parsed = read_meta(tables, store, meter)
     if query not in (None, parsed.query):
         raise _run_has_begun(store)
-    if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, {"epochs": meta["epochs"]}, meter):
+    if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, unchanged({"epochs": meta["epochs"]}), meter):
         return True
     now = meta_or_empty(tables, store, meter)
     refuse_forks(store, now)
@@ -200,7 +201,9 @@ def _begin_deleting(tables: Tables, store: str, meter: Meter) -> tuple[Item, Sto
     if DROPPED not in found:
         raise _run_has_begun(store)
     before: Item = {"epochs": found["epochs"], DROPPED: MARKED}
-    if found[DROPPED] == MARKED and not tables.put_over(meta_key(store), found | {DROPPED: DELETING}, before, meter):
+    if found[DROPPED] == MARKED and not tables.put_over(
+        meta_key(store), found | {DROPPED: DELETING}, unchanged(before), meter
+    ):
         found, meta = read_meta(tables, store, meter)
         if found.get(DROPPED) != DELETING:  # it is there if only the answer was lost
             raise _run_has_begun(store)
@@ -284,9 +287,9 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
             refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
             if refused:
                 fence = {name: value for name, value in item.items() if name not in (VERSIONS, FORKS, WRITER)}
-                tables.put_over(key, fence | {REFUSED: refused}, before, meter)
+                tables.put_over(key, fence | {REFUSED: refused}, unchanged(before), meter)
             else:
-                deleted += tables.delete_over(key, before, meter)
+                deleted += tables.delete_over(key, unchanged(before), meter)
         lists = read_version_lists(tables, store, meter)
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
 
@@ -299,7 +302,7 @@ def _keep_epoch(tables: Tables, store: str, epoch: int, meter: Meter) -> None:
         if not fence:
             return
         before: Item = {REFUSED: fence[REFUSED]} if REFUSED in fence else {}
-        if before and tables.put_over(key, fence | {DROPPED_EPOCH: epoch}, before, meter):
+        if before and tables.put_over(key, fence | {DROPPED_EPOCH: epoch}, unchanged(before), meter):
             return
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
 
@@ -318,7 +321,7 @@ def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[
     befores = {key: {name: item[name] for name in _MADE if name in item} for key, item in shared.items()}
     for key in sorted(befores, reverse=True):  # snapshots first
         if befores[key]:
-            tables.delete_over(key, befores[key], meter)
+            tables.delete_over(key, unchanged(befores[key]), meter)
     delete_all(tables, [key for key in keys if not befores.get(key)], meter)
     for location in own_locations(tables, locations):
         delete_own_objects(tables, list(tables.objects.names(location, store_prefix(store), meter)), meter)
@@ -333,6 +336,6 @@ def delete_meta(tables: Tables, store: str, meter: Meter) -> int:
         if found.get(DROPPED) != DELETING:
             return 1  # only the answer was lost, or another drop was faster
         before: Item = {name: found[name] for name in ("epochs", DROPPED, FORKS) if name in found}
-        if tables.delete_over(key, before, meter):
+        if tables.delete_over(key, unchanged(before), meter):
             return 1
     raise UnavailableError("forks of this store begin again and again; drop it again", store=store)

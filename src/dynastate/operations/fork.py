@@ -30,6 +30,7 @@ from dynastate.engine.namespaces import (
     read_namespace,
 )
 from dynastate.engine.opening import retry_routes
+from dynastate.engine.updates import add_to_set, unchanged
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -241,7 +242,7 @@ def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan, mete
     if before is None:
         is_begun = tables.put_new(fork_key(new), item, meter)
     else:
-        is_begun = tables.put_over(fork_key(new), item, {"id": before.id}, meter)
+        is_begun = tables.put_over(fork_key(new), item, unchanged({"id": before.id}), meter)
     if not is_begun and read_fork(tables, new, meter) != plan:  # else only the answer was lost
         raise ConfigurationError("another fork begins in this namespace; try again when it has", namespace=new)
     if namespace_items.record is not None:
@@ -433,7 +434,7 @@ class _StoreFork:
         found = self._tables.get([key], self._meter).get(key, {})
         left: Item = {name: found[name] for name in (REFUSED, "id") if name in found and VERSIONS not in found}
         if any(item.get(name) != value for name, value in left.items()):
-            if self._tables.put_over(key, {**left, **item}, left, self._meter):
+            if self._tables.put_over(key, {**left, **item}, unchanged(left), self._meter):
                 return
             found = self._tables.get([key], self._meter).get(key, {})
         now, wanted = found.pop(VERSIONS, []), item.pop(VERSIONS, [])
@@ -442,7 +443,7 @@ class _StoreFork:
             raise self._refusal(_CHANGED)
 
     def _pin(self, names: Collection[str]) -> None:
-        self._tables.add_to_set(keys.meta_key(self._origin), FORKED, ["yes"], self._meter)
+        add_to_set(self._tables, keys.meta_key(self._origin), FORKED, ["yes"], self._meter)
         now = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
         if DROPPED in now[META]:
             raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)
@@ -457,7 +458,7 @@ class _StoreFork:
 
     def _pinned(self, sort: str) -> Item:
         key = Key("snapshot", keys.store_shard(self._origin, 0), sort)
-        item = self._tables.add_to_set(key, FORKS, [self._pin_name], self._meter)
+        item = add_to_set(self._tables, key, FORKS, [self._pin_name], self._meter)
         if item is None:
             raise self._refusal("clean-up deletes it")
         return item

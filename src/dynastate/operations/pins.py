@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dynastate.engine import snapshots
 from dynastate.engine.catalog import has_versions, read_version_lists
 from dynastate.engine.opening import retry_routes
+from dynastate.engine.updates import remove_from_set
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
@@ -76,9 +77,9 @@ def unpin(tables: Tables, store: str, meta: Item, names: Collection[str], meter:
     pin = pin_of(meta)
     for sort in sorted(names, key=lambda sort: (sort == META, sort)):
         key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
-        tables.remove_from_set(key, FORKS, [pin], {}, meter)
+        remove_from_set(tables, key, FORKS, [pin], {}, meter)
     if names:
-        tables.remove_from_set(meta_key(store), PINS, names, {PIN: pin} if PIN in meta else {}, meter)
+        remove_from_set(tables, meta_key(store), PINS, names, {PIN: pin} if PIN in meta else {}, meter)
 
 
 def unpin_unneeded(tables: Tables, store: str, meter: Meter) -> None:
@@ -102,7 +103,7 @@ def unpin_dropped(tables: Tables, store: str, meter: Meter) -> None:
     for key, item in sorted(pinned, key=lambda each: each[0].sort == META):
         dropped = [pin for pin in pins_on(item) if key.sort not in needed.get(pin, ())]
         if dropped:
-            tables.remove_from_set(key, FORKS, dropped, {}, meter)
+            remove_from_set(tables, key, FORKS, dropped, {}, meter)
 
 
 def _needed(tables: Tables, store: str, pins: frozenset[str], meter: Meter) -> set[str]:

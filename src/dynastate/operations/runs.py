@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dynastate.engine.catalog import read_version_lists
+from dynastate.engine.updates import add_to_set
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, location_of, meta_key, version_list_key, versions_of, where
@@ -79,6 +80,6 @@ def refuse_runs(
             return
         for key in sorted(wanted):
             item: Item = item_key(key) | {"format": FORMAT, REFUSED: frozenset(runs)}
-            is_there = tables.add_to_set(key, REFUSED, runs, meter) is not None
+            is_there = add_to_set(tables, key, REFUSED, runs, meter) is not None
             if is_there or tables.put_new(key, item, meter):
                 refusing.add(key)

@@ -11,11 +11,11 @@ from dynastate.format.objects import ObjectId, is_of_tables, location_of_tables
 from dynastate.storage.limits import KEYS_MAX, WRITES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.objects import Objects, delete_objects
+from dynastate.storage.update import Condition, Update
 
 
-def always() -> bool:
-    """Whether somebody waits for an answer, where it makes no difference."""
-    return True
+def no_refusal() -> None:
+    """The reason to send nothing, where there is none."""
 
 
 class Tables(Protocol):
@@ -54,54 +54,31 @@ class Tables(Protocol):
     def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
         """Put an item unless its key exists; False: it does."""
 
-    def put_over(self, key: Key, item: Item, before: Item, meter: Meter) -> bool:
-        """Replace an item with exactly the attributes `before`; False: there is none.
+    def put_over(self, key: Key, item: Item, condition: Condition, meter: Meter) -> bool:
+        """Replace an item that meets a condition; False: it does not."""
 
-        An item that a fork depends on, that refuses runs or lists versions, is replaced only where `before` names that
-        attribute.
+    def delete_over(self, key: Key, condition: Condition, meter: Meter) -> bool:
+        """Delete an item that meets a condition; False: it does not."""
+
+    def update(
+        self,
+        key: Key,
+        update: Update,
+        meter: Meter,
+        is_applied: Callable[[Item], bool] | None = None,
+        refusal: Callable[[], Exception | None] = no_refusal,
+    ) -> Item | None:
+        """Change an item; the item after it, None: it does not meet the condition.
+
+        An update that must not happen twice has `is_applied`, which says of an item whether the update is in it. It is
+        asked where an answer was lost. `refusal` is asked before each request for a reason to send nothing.
+
+        Raises ItemFullError where the item would be too large, and UnknownOutcomeError where an update with
+        `is_applied` may or may not have happened.
         """
-
-    def delete_over(self, key: Key, before: Item, meter: Meter) -> bool:
-        """Delete an item with exactly the attributes `before`, on the same conditions as `put_over`."""
 
     def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
         """Keys of all items of one partition key with sort keys from low to high, both inclusive, in order."""
-
-    def append_version(
-        self,
-        key: Key,
-        entry: bytes,
-        run: str,
-        meter: Meter,
-        is_awaited: Callable[[], bool] = always,
-        must_exist: bool = False,  # noqa: FBT001, FBT002
-    ) -> list[bytes]:
-        """Append to the version list; the list after it, or no entries where the answer was lost.
-
-        `is_awaited` is asked before each request whether somebody waits for the answer; otherwise nothing is sent.
-        `must_exist`: the list must have versions, since the one that the entry follows is among them.
-
-        Raises ConfigurationError where the list refuses the run, or should exist and does not, UnavailableError unless
-        somebody waits, and UnknownOutcomeError when the append may or may not have happened.
-        """
-
-    def advance_epoch(
-        self, key: Key, run: str, epochs: Mapping[str, int], forget: Sequence[str], also: Item, meter: Meter
-    ) -> bool:
-        """Advance the meta item's epoch by one, enter the run, remove those to forget, and set `also`.
-
-        It also removes the mark of a drop. False: `epochs` are not those of the item any more, or a drop deletes
-        the store's items.
-        """
-
-    def add_to_set(self, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
-        """Add texts to an attribute that is a set; the item after it, None: there is no such item."""
-
-    def remove_from_set(self, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter) -> Item | None:
-        """Remove texts from an attribute that is a set; the item after it, None: there is none with these attributes.
-
-        Texts that are not in it are ignored. The attribute goes with its last text.
-        """
 
     def stop(self) -> None:
         """Refuse further requests with UnavailableError, also the retries of those under way."""

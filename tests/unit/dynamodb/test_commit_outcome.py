@@ -9,6 +9,7 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.engine.updates import advance_epoch, append_version
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, version_list_key
@@ -46,9 +47,9 @@ def test_a_lost_answer_that_was_applied_is_found_in_the_list(
     """The append happened and its answer is lost: the list is read, consistently, and nothing is appended again."""
     tables, _ = quickly(failing_client)
     meter = Meter()
-    tables.append_version(group, b"before", "run-1", Meter())
+    append_version(tables, group, b"before", "run-1", Meter())
     failing_client.fail("update_item", Fault(error, applied=True))
-    tables.append_version(group, b"entry", "run-1", meter)
+    append_version(tables, group, b"entry", "run-1", meter)
     assert entries(tables, group) == [b"before", b"entry"]
     reads = [arguments for operation, arguments in failing_client.requests if operation == "get_item"]
     assert [read["ConsistentRead"] for read in reads] == [True]
@@ -74,7 +75,7 @@ def test_a_lost_answer_is_resolved(
     tables, _ = quickly(failing_client)
     failing_client.fail("update_item", *appends)
     failing_client.fail("get_item", *reads)
-    tables.append_version(group, b"entry", "run-1", Meter())
+    append_version(tables, group, b"entry", "run-1", Meter())
     assert entries(tables, group) == [b"entry"]
 
 
@@ -91,7 +92,7 @@ def test_a_commit_is_sent_again_only_while_somebody_waits(
     failing_client.fail("update_item", Fault(error))
     is_awaited = iter([True, False]).__next__
     with pytest.raises(expected, match="this task ended"):
-        tables.append_version(group, b"entry", "run-1", Meter(), is_awaited)
+        append_version(tables, group, b"entry", "run-1", Meter(), is_awaited)
     assert [operation for operation, _ in failing_client.requests].count("update_item") == 1
     assert entries(tables, group) == []
 
@@ -106,7 +107,7 @@ def test_an_append_whose_fate_stays_unknown_says_so(
     failing_client.fail("update_item", Fault(lost_answer(), applied=applied))
     failing_client.fail("get_item", *[Fault(lost_answer())] * 1000)
     with pytest.raises(UnknownOutcomeError, match=r"may have happened; retry the task: .*operation=UpdateItem"):
-        tables.append_version(group, b"entry", "run-1", Meter())
+        append_version(tables, group, b"entry", "run-1", Meter())
     assert clock.now == pytest.approx(20)
 
 
@@ -116,7 +117,7 @@ def test_an_append_that_is_refused_after_doubt_is_unknown(failing_client: Failin
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
     failing_client.fail("get_item", Fault(client_error("AccessDeniedException")))
     with pytest.raises(UnknownOutcomeError, match="AWS denies permission"):
-        tables.append_version(group, b"entry", "run-1", Meter())
+        append_version(tables, group, b"entry", "run-1", Meter())
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_an_append_that_surely_did_not_happen_says_so(
     tables.expect_answers()
     failing_client.fail("update_item", *[Fault(error)] * 1000)
     with pytest.raises(expected):
-        tables.append_version(group, b"entry", "run-1", Meter())
+        append_version(tables, group, b"entry", "run-1", Meter())
     assert [operation for operation, _ in failing_client.requests].count("get_item") == 0
 
 
@@ -148,7 +149,7 @@ def test_conditional_writes_survive_a_lost_answer(failing_client: FailingClient,
     item: Item = item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"a": 1}}
     assert tables.put_new(meta, item, Meter()) is False
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
-    assert tables.advance_epoch(meta, "b", {"a": 1}, [], {}, Meter()) is False
+    assert advance_epoch(tables, meta, "b", {"a": 1}, {}, Meter()) is False
     assert tables.get([meta], Meter())[meta]["epochs"] == {"a": 1, "b": 2}
 
 
@@ -158,4 +159,4 @@ def test_an_epoch_that_is_not_known_is_no_unknown_commit(failing_client: Failing
     tables.expect_answers()
     failing_client.fail("update_item", *[Fault(lost_answer())] * 1000)
     with pytest.raises(UnavailableError, match="no proper answer until the deadline"):
-        tables.advance_epoch(meta_key_of(store), "run", {"a": 1}, [], {}, Meter())
+        advance_epoch(tables, meta_key_of(store), "run", {"a": 1}, {}, Meter())

@@ -15,6 +15,7 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client_and_session
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S, RetryPolicy
+from dynastate.engine.updates import append_version
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import version_list_key
 from dynastate.settings import Settings
@@ -115,7 +116,7 @@ def test_a_commit_without_credentials_surely_did_not_happen(tables_by: Callable[
     with pytest.raises(
         UnavailableError, match=r"AWS refuses the credentials: The security token .* expired.*UpdateItem"
     ):
-        tables.append_version(version_list_key(store, 1), b"entry", "run-1", meter)
+        append_version(tables, version_list_key(store, 1), b"entry", "run-1", meter)
 
 
 def test_missing_credentials_are_reported_within_seconds_at_first(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynastate.engine.engine import Engine
+from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
@@ -215,7 +216,7 @@ def test_a_number_that_a_deleted_version_had(engines: Engines, tables: Tables, s
         item = tables.get([group], Meter())[group]
         before: Item = {name: item[name] for name in (VERSIONS, REFUSED) if name in item}
         kept: Item = {VERSIONS: [raw for raw, entry in listed if entry.epoch != 3]} if listed else {}
-        assert tables.put_over(group, item | kept, before, Meter())
+        assert tables.put_over(group, item | kept, unchanged(before), Meter())
     with pytest.raises(ConfigurationError, match=f"several checkpoint locations.*{MOVED},{CHECKPOINT}"):
         read_for(engines(), store, query_run("new-2", MOVED), 5)
     assert read_for(engines(), store, query_run("new-2", MOVED), 3)[b"3"] == b"old-1"

@@ -279,8 +279,8 @@ def test_a_commit_is_one_item_write_after_all_parts(memory_engine: Engine, memor
     """The commit point is the append to the version list, and it comes when every part and the schema are there."""
     write(memory_engine, store, A, *({b"%d" % number: noise(50_000, str(number))} for number in range(40)))
     verbs = [call.verb for call in memory.calls]
-    assert verbs.count("append_version") == 1
-    assert verbs[-1] == "append_version"
+    assert verbs.count("update") == 1
+    assert verbs[-1] == "update"
     written = {key for call in memory.called("write") for key in call.keys}
     assert len(written) == 41
     assert max(len(call.keys) for call in memory.called("write")) <= 25
@@ -545,7 +545,7 @@ def test_a_run_entered_by_another_executor_is_found(engines: Engines, tables: Ta
     """Two executors that enter one run at once get one epoch."""
     base = write(engines(), store, A, run="run-1")
     other = lambda: write(engines(), store, B, base=base, run="run-2")  # noqa: E731
-    write(engines(Overtaken(tables, other, "advance_epoch")), store, C, base=base, run="run-2")
+    write(engines(Overtaken(tables, other, "update")), store, C, base=base, run="run-2")
     assert [graph(tables, store).find(2, each).epoch for each in (B, C)] == [2, 2]
 
 
@@ -565,7 +565,7 @@ def test_a_run_without_an_epoch_fails_after_bounded_retries(
 ) -> None:
     """A run whose epoch is always taken by another fails after a bounded number of tries; its task can be retried."""
     write(failing_engine, store, A)
-    failing_tables.advance_epoch = lambda *_: False  # the condition never holds
+    failing_tables.update = lambda *_: None  # the condition never holds
     with pytest.raises(UnavailableError, match="too many query runs"):
         write(failing_engine, store, B, base=VersionId(1, A), run="run-2")
 
@@ -863,7 +863,7 @@ def test_abort_of_a_queued_attempt_writes_nothing(memory: MemoryTables, store: s
 
 def test_abort_leaves_the_schema(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """The schema item is shared: an abort must not delete what another version names."""
-    failing_tables.fail("append_version", Fault(UnavailableError("throttled")))
+    failing_tables.fail("update", Fault(UnavailableError("throttled")))
     first = begin(failing_engine, store, A, {b"a": b"1"})
     with pytest.raises(UnavailableError):
         first.commit({0: 1}, SCHEMA)
@@ -892,7 +892,7 @@ def test_an_unfinished_abort_is_reported(failing_engine: Engine, failing_tables:
     ("verb", "applied"),
     [
         *((verb, applied) for verb in ("get", "query", "put_new", "write") for applied in (False, True)),
-        ("append_version", False),
+        ("update", False),
     ],
 )
 def test_a_commit_that_fails_leaves_nothing_visible(
@@ -935,7 +935,7 @@ def test_an_unknown_outcome_retains_the_parts(
     failing_engine: Engine, failing_tables: FailingTables, store: str, *, applied: bool
 ) -> None:
     """A commit that may have happened must not lose its parts by the abort that follows: it would be corrupt."""
-    failing_tables.fail("append_version", Fault(UnknownOutcomeError("it may have happened"), applied=applied))
+    failing_tables.fail("update", Fault(UnknownOutcomeError("it may have happened"), applied=applied))
     under_way = begin(failing_engine, store, A, {b"a": b"1"})
     with pytest.raises(UnknownOutcomeError):
         under_way.commit({0: 1}, SCHEMA)

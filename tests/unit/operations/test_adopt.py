@@ -129,7 +129,7 @@ def test_an_adoption_that_was_cut_off_is_completed(memory: MemoryTables, store: 
     """After a crash at any request the same call gives every store the new location, and refuses the old run."""
     failing, made = FailingTables(memory), closing(memory)
     engines = next(made)
-    for verb in ("get", "advance_epoch", "query", "add_to_set", "put_new"):
+    for verb in ("get", "update", "query", "put_new"):
         for applied in (False, True):
             each = f"{store}-{verb}-{applied}"
             stores = [f"{each}/0/0/default", f"{each}/0/1/default"]

@@ -16,6 +16,7 @@ import pytest
 from dynastate.engine.catalog import every_store, find_stores, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import is_entered, read_record
+from dynastate.engine.updates import append_version
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -353,7 +354,7 @@ def test_dropped_query_commits_nothing_into_the_copy(
     assert copy(source, target, stores[0]).written == 0
     first = entry(source, stores[0], 10)
     orphan = encode_entry(stores[0], replace(first, epoch=3, attempt=attempt(96), parent=attempt(95)))
-    target.append_version(version_list_key(stores[0], 10), orphan, "q-0", Meter())
+    append_version(target, version_list_key(stores[0], 10), orphan, "q-0", Meter())
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
         assert all(read(engine, store, version) == numbers(version) for store in stores for version in (1, 10, 12))
         write(engine, stores[0], attempt(13), {b"13": b"13"}, base=VersionId(12, attempt(12)), run="run-2")
@@ -371,10 +372,10 @@ def test_late_commit_of_a_dropped_query_is_noticed(
     raws = [encode_entry(stores[0], replace(first, attempt=attempt(number))) for number in (98, 99)]
     group = version_list_key(stores[0], 1)
     if verb != "put_new":
-        target.append_version(group, raws.pop(0), "late", Meter())
+        append_version(target, group, raws.pop(0), "late", Meter())
     if verb == "delete_over":
         del source.items[group]
-    late = Overtaken(target, lambda: target.append_version(group, raws[0], "late", Meter()), verb)
+    late = Overtaken(target, lambda: append_version(target, group, raws[0], "late", Meter()), verb)
 
     class Late(FailingTables):
         def _call(self, called: str, *arguments: Any) -> Any:

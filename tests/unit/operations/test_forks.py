@@ -13,6 +13,7 @@ import pytest
 from dynastate.engine.catalog import find_stores, whole_namespace
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import read_record
+from dynastate.engine.updates import add_to_set, append_version, remove_from_set, unchanged
 from dynastate.errors import (
     ConfigurationError,
     DynastateError,
@@ -378,7 +379,7 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, made: Made) -> None
     fork(tables, store)
     key = snapshot_key(store, *made[20])
     pin = pin_of(graph(tables, new_of(store)).meta_item)
-    tables.remove_from_set(key, FORKS, [pin], {}, Meter())
+    remove_from_set(tables, key, FORKS, [pin], {}, Meter())
     (finding,) = verify(tables, new_of(store)).findings
     assert (finding.what, finding.key) == ("missing", key)
 
@@ -724,7 +725,7 @@ def test_a_late_request_of_a_dropped_fork(memory: MemoryTables, make: Engines, s
     recorded = Recorded(memory)
     drop_stores(recorded, [new_of(store)], Meter())
     fork(memory, store)
-    recorded.repeat("remove_from_set", about=name)
+    recorded.repeat("update", about=name)
     assert verify(memory, new_of(store)).is_whole
     unpin_dropped(memory, store, Meter())
     assert verify(memory, new_of(store)).is_whole
@@ -741,7 +742,7 @@ def test_a_late_request_of_a_drop_of_a_fork(memory: MemoryTables, make: Engines,
     recorded = Recorded(memory)
     drop_stores(recorded, [new], Meter())
     fork(memory, store)
-    writes = [each for each in recorded.requests if each[0] in ("put_over", "delete_over", "delete", "remove_from_set")]
+    writes = [each for each in recorded.requests if each[0] in ("put_over", "delete_over", "delete", "update")]
     assert len(writes) > 8
     for verb, arguments in writes:
         getattr(memory, verb)(*arguments)
@@ -1122,24 +1123,24 @@ def test_a_pinned_item_is_neither_replaced_nor_deleted(tables: Tables, store: st
     """The verbs of all kinds of tables refuse it; sets grow and shrink, and are deleted with their last text."""
     key = version_list_key(store, 1)
     item: Item = item_key(key) | {"format": FORMAT, "versions": [b"a"]}
-    assert tables.add_to_set(key, FORKS, ["one"], Meter()) is None
+    assert add_to_set(tables, key, FORKS, ["one"], Meter()) is None
     assert tables.put_new(key, item, Meter())
-    assert tables.add_to_set(key, FORKS, ["one"], Meter()) == item | {FORKS: frozenset(["one"])}
-    now = tables.add_to_set(key, FORKS, ["one", "two"], Meter())
+    assert add_to_set(tables, key, FORKS, ["one"], Meter()) == item | {FORKS: frozenset(["one"])}
+    now = add_to_set(tables, key, FORKS, ["one", "two"], Meter())
     assert now == item | {FORKS: frozenset(["one", "two"])}
     before: Item = {"versions": [b"a"]}
-    assert not tables.put_over(key, item, before, Meter())
-    assert not tables.delete_over(key, before, Meter())
-    assert tables.append_version(key, b"b", "run-1", Meter()) == [b"a", b"b"]
-    now = tables.remove_from_set(key, FORKS, ["two", "three"], {}, Meter())
+    assert not tables.put_over(key, item, unchanged(before), Meter())
+    assert not tables.delete_over(key, unchanged(before), Meter())
+    assert append_version(tables, key, b"b", "run-1", Meter()) == [b"a", b"b"]
+    now = remove_from_set(tables, key, FORKS, ["two", "three"], {}, Meter())
     assert now is not None
     assert forks_of(now) == ["one"]
-    now = tables.remove_from_set(key, FORKS, ["one"], {}, Meter())
+    now = remove_from_set(tables, key, FORKS, ["one"], {}, Meter())
     assert now == item | {"versions": [b"a", b"b"]}
-    assert tables.remove_from_set(key, FORKS, ["one"], {}, Meter()) == now
-    assert tables.put_over(key, item, {"versions": [b"a", b"b"]}, Meter())
-    assert tables.delete_over(key, before, Meter())
-    assert tables.remove_from_set(key, FORKS, ["one"], {}, Meter()) is None
+    assert remove_from_set(tables, key, FORKS, ["one"], {}, Meter()) == now
+    assert tables.put_over(key, item, unchanged({"versions": [b"a", b"b"]}), Meter())
+    assert tables.delete_over(key, unchanged(before), Meter())
+    assert remove_from_set(tables, key, FORKS, ["one"], {}, Meter()) is None
     assert tables.get([key], Meter()) == {}
 
 

@@ -1,0 +1,67 @@
+"""A change of one item, and what must hold of the item for it: what DynamoDB's UpdateItem does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from dynastate.format.items import Item, Value
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold of an item.
+
+    It has the attributes `equal` with exactly these values, those that are `present`, and none that are `absent`. None
+    of the attributes `unequal` has the value that is given, and no set of `lacks` contains the text that is given.
+    """
+
+    equal: Item = field(default_factory=dict)
+    present: Collection[str] = ()
+    absent: Collection[str] = ()
+    unequal: Item = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    def holds(self, item: Item) -> bool:
+        """Whether an item meets the condition. An item that does not exist has no attributes."""
+        return (
+            all(item.get(name) == value for name, value in self.equal.items())
+            and all(name in item for name in self.present)
+            and not any(name in item for name in self.absent)
+            and all(item.get(name) != value for name, value in self.unequal.items())
+            and all(text not in _texts(item, name) for name, text in self.lacks.items())
+        )
+
+
+@dataclass(frozen=True)
+class Update:
+    """A change of one item on a condition: an item that does not exist is made, unless the condition says otherwise.
+
+    `sets` are attributes with their new values, and `removes` are attributes that go. `appends` are elements for the
+    ends of lists. `adds` are texts for sets, and `subtracts` are texts that sets lose; a set goes with its last text.
+    """
+
+    condition: Condition
+    sets: Item = field(default_factory=dict)
+    removes: Collection[str] = ()
+    appends: Mapping[str, list[bytes]] = field(default_factory=dict)
+    adds: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    subtracts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def applied(self, item: Item) -> Item:
+        """The item after the change."""
+        after = {name: value for name, value in item.items() if name not in self.removes} | self.sets
+        for name, elements in self.appends.items():
+            before = item.get(name, [])
+            assert isinstance(before, list)  # noqa: S101  # DynamoDB refuses the update
+            after[name] = [*before, *elements]
+        changed = {name: _texts(item, name) | texts for name, texts in self.adds.items()}
+        changed |= {name: _texts(item, name) - texts for name, texts in self.subtracts.items()}
+        kept: dict[str, Value] = {name: texts for name, texts in changed.items() if texts}
+        return {name: value for name, value in after.items() if name not in changed} | kept
+
+
+def _texts(item: Item, name: str) -> frozenset[str]:
+    texts = item.get(name, frozenset())
+    assert isinstance(texts, frozenset)  # noqa: S101  # DynamoDB refuses the request
+    return texts
