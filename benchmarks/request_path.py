@@ -35,7 +35,6 @@ from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, part_key, sto
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 BOTO3, DIRECT = "boto3", "direct"
@@ -54,15 +53,15 @@ def verbs(tables: Tables, way: str, dice: random.Random) -> Iterator[tuple[str, 
     small = put(f"{way}/small", 0, 1_500)
     many = [put(f"{way}/many", number, 8_000) for number in range(25)]
     large = put(f"{way}/large", 0, 60_000)
-    tables.write([large], Meter())
+    tables.write([large])
     shard = store_shard(f"{way}/large", 0)
-    yield "BatchWriteItem, an item of 1.5 KB", lambda _: tables.write([small], Meter())
-    yield "BatchWriteItem, 25 items of 8 KB", lambda _: tables.write(many, Meter())
-    yield "BatchGetItem, an item of 60 KB", lambda _: tables.get([large[0]], Meter())
-    yield "Query, an item of 60 KB", lambda _: tables.query("delta", shard, "0", "~", Meter())
+    yield "BatchWriteItem, an item of 1.5 KB", lambda _: tables.write([small])
+    yield "BatchWriteItem, 25 items of 8 KB", lambda _: tables.write(many)
+    yield "BatchGetItem, an item of 60 KB", lambda _: tables.get([large[0]])
+    yield "Query, an item of 60 KB", lambda _: tables.query("delta", shard, "0", "~")
     yield (
         "UpdateItem, a version list",
-        lambda n: append_version(tables, version_list_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run", Meter()),
+        lambda n: append_version(tables, version_list_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run"),
     )
 
 

@@ -25,8 +25,6 @@ from jvm import build
 from pyspark_runs import in_own_process, spark_session
 from targets import ROOT, Target, console, save, show
 
-from dynastate.storage.meter import Meter
-
 BEFORE, AFTER = 4, 6
 #: Keys of a batch that fills.
 FILL = 500_000
@@ -98,7 +96,7 @@ def copy(used: Database) -> dict[str, Any]:
     with closing(BotoTables(settings)) as source, closing(BotoTables(other)) as target:
         copy_stores(source, target, plan_copy(source, target, "fill", settings), settings)
         seconds = time.perf_counter() - started
-        rows = sum(each.rows for each in usage_of_namespace(target, "fill", Meter()).values())
+        rows = sum(each.rows for each in usage_of_namespace(target, "fill").values())
     return {"seconds": seconds, "rows": rows, "old_generation_peak_mb": 0}
 
 

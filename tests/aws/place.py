@@ -16,7 +16,6 @@ from dynastate.dynamodb.failures import code_of
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
 from dynastate.format.keys import SPECS, Role
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from tests.aws.spending import Ledger
 
 PREFIX: Final = "dynastate-test"
@@ -97,7 +96,7 @@ def _delete(tables: BotoTables, role: Role, sleep: Callable[[float], None]) -> N
     said = ""
     for pause_s in PAUSES_S:
         try:
-            tables.call("DeleteTable", role, Meter())
+            tables.call("DeleteTable", role)
             said = "it is being deleted"
         except ConfigurationError as refused:
             code = code_of(refused.__cause__)

@@ -46,15 +46,15 @@ def test_units_are_those_that_dynamodb_counts(place: Place, tables: BotoTables, 
     """Writes, reads of several items and of a range, and deletes, to the unit."""
     items, ledger = parts(store), place.ledger
     keys = [key for key, _ in items]
-    (writes, reads), meter = consumed(ledger, lambda meter: tables.write(items, meter))
+    (writes, reads), meter = consumed(ledger, lambda meter: tables.metered(meter).write(items))
     assert (writes, reads) == (meter.write_units, 0)
-    (writes, reads), meter = consumed(ledger, lambda meter: tables.get(keys, meter))
+    (writes, reads), meter = consumed(ledger, lambda meter: tables.metered(meter).get(keys))
     assert (writes, reads) == (0, meter.read_units)
     (writes, reads), meter = consumed(
-        ledger, lambda meter: tables.query("delta", store_shard(store, 0), "0", "~", meter)
+        ledger, lambda meter: tables.metered(meter).query("delta", store_shard(store, 0), "0", "~")
     )
     assert (writes, reads) == (0, meter.read_units)
-    (writes, reads), _ = consumed(ledger, lambda meter: tables.delete(keys, meter))
+    (writes, reads), _ = consumed(ledger, lambda meter: tables.metered(meter).delete(keys))
     assert (writes, reads) == (sum(units_of_write(item_bytes(item)) for _, item in items), 0)
 
 
@@ -63,7 +63,7 @@ def test_missing_items_are_counted_as_dynamodb_counts_them(place: Place, tables:
     if place.is_local:
         pytest.skip("DynamoDB Local takes nothing for a missing item beside another; AWS documents that it does")
     (item, *_) = parts(store)
-    tables.write([item], Meter())
+    tables.write([item])
     absent = part_key(store, 9, NO_ATTEMPT, 0, 1)
     for wanted in ([item[0], absent], [absent]):
         (writes, reads), meter = consumed(place.ledger, partial(tables.get, wanted))

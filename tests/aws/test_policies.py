@@ -101,8 +101,8 @@ def test_reader_writes_nothing(with_policy: Roles, place: Place) -> None:
     """It reads its namespace, and may not change an item of it."""
     key, item = item_of("mine/1/0/default")
     with closing(place.ledger.watch(BotoTables(place.settings))) as tables:
-        tables.write([(key, item)], Meter())
+        tables.write([(key, item)])
     with with_policy("reader") as tables:
-        assert tables.get([key], Meter()) == {key: item}
+        assert tables.get([key]) == {key: item}
         with pytest.raises(ConfigurationError, match=r"not authorized|AccessDenied"):
-            tables.write([(key, item)], Meter())
+            tables.write([(key, item)])

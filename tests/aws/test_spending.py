@@ -14,7 +14,6 @@ from dynastate.errors import DynastateError
 from dynastate.format.items import FORMAT, item_key
 from dynastate.format.keys import meta_key, version_list_key
 from dynastate.format.version_list import REFUSED
-from dynastate.storage.meter import Meter
 from tests.aws.place import Place, own_tables
 from tests.aws.spending import Ledger, Units, planned, refuse_over
 from tests.support.processes import wait_until
@@ -33,11 +32,11 @@ def test_the_request_that_reaches_the_cap_ends_the_run(place: Place) -> None:
     with closing(ledger.watch(BotoTables(place.settings))) as tables:
         key = meta_key("spending/0/0/default")
         item = item_key(key) | {"format": FORMAT}
-        assert tables.put_new(key, item, Meter())
-        assert not tables.put_new(key, item, Meter())
+        assert tables.put_new(key, item)
+        assert not tables.put_new(key, item)
         assert ledger.spent == Units(write=2)
         with pytest.raises(pytest.exit.Exception, match=r"are spent, and the cap is .* the tables are deleted"):
-            tables.write([(key, item | {"data": bytes(5_000)})], Meter())
+            tables.write([(key, item | {"data": bytes(5_000)})])
     place.ledger.add(ledger.spent)
 
 
@@ -48,13 +47,13 @@ def test_a_failed_condition_is_counted_by_the_item_that_is_there(place: Place) -
     item = item_key(meta) | {"format": FORMAT}
     fence = item_key(listed) | {"format": FORMAT, REFUSED: frozenset({"run-1"}), "data": bytes(6_000)}
     with closing(ledger.watch(BotoTables(place.settings))) as tables:
-        tables.write([(meta, item | {"data": bytes(6_000)}), (listed, fence)], Meter())
-        append_version(tables, version_list_key("refused/1/0/default", 1), b"entry", "run-1", Meter())
+        tables.write([(meta, item | {"data": bytes(6_000)}), (listed, fence)])
+        append_version(tables, version_list_key("refused/1/0/default", 1), b"entry", "run-1")
         before = ledger.spent
-        assert not tables.put_new(meta, item, Meter())
+        assert not tables.put_new(meta, item)
         assert ledger.spent == before + Units(write=6)
         with pytest.raises(DynastateError, match="run-1"):
-            append_version(tables, listed, b"entry", "run-1", Meter())
+            append_version(tables, listed, b"entry", "run-1")
         assert ledger.spent == before + Units(write=12)
     place.ledger.add(ledger.spent)
 

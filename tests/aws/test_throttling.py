@@ -43,7 +43,7 @@ def test_throttled_writes_are_durable_in_the_end(limited: BotoTables, store: str
     items: list[tuple[Key, Item]] = [(key, item_key(key) | {"format": FORMAT, "data": bytes(1_100)}) for key in keys]
     meter = Meter()
     for at in range(0, len(items), WRITES_MAX):
-        limited.write(items[at : at + WRITES_MAX], meter)
-    assert limited.query("delta", store_shard(store, 0), "0", "~", Meter()) == items
+        limited.metered(meter).write(items[at : at + WRITES_MAX])
+    assert limited.query("delta", store_shard(store, 0), "0", "~") == items
     assert meter.throttles > 0
     assert meter.write_units == UNITS

@@ -49,7 +49,7 @@ def objects(place: tuple[Objects, str]) -> Iterator[Objects]:
     """The S3, whose location is empty after each test."""
     made, location = place
     yield made
-    delete_objects(made, list(made.names(location, "", Meter())), Meter())
+    delete_objects(made, list(made.names(location, "")))
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ def test_an_object_comes_back(objects: Objects, location: str) -> None:
     """All of it, a range of it, and what is there of a range that begins within it or after it."""
     put, meter = ObjectId(location, f"{STORE}#delta/1/a/000000"), Meter()
     data = bytes(range(256)) * 4
-    objects.put(put, data, meter)
-    objects.put(put, data, meter)
+    objects.metered(meter).put(put, data)
+    objects.metered(meter).put(put, data)
     assert (meter.puts, meter.object_bytes_written) == (2, 2 * len(data))
     meter = Meter()
-    assert objects.get(put, 0, len(data), meter) == data
-    assert objects.get(put, 255, 258, meter) == data[255:258]
-    assert objects.get(put, 1_000, 2_000, meter) == data[1_000:]
-    assert objects.get(put, 1_024, 2_000, meter) == b""
-    assert objects.get(put._replace(name="another"), 0, 10, meter) is None
+    assert objects.metered(meter).get(put, 0, len(data)) == data
+    assert objects.metered(meter).get(put, 255, 258) == data[255:258]
+    assert objects.metered(meter).get(put, 1_000, 2_000) == data[1_000:]
+    assert objects.metered(meter).get(put, 1_024, 2_000) == b""
+    assert objects.metered(meter).get(put._replace(name="another"), 0, 10) is None
     assert (meter.gets, meter.object_bytes_read) == (5, len(data) + 3 + 24)
 
 
@@ -77,13 +77,13 @@ def test_an_object_of_eight_mebibytes(objects: Objects, location: str) -> None:
     """The largest object, and a stream that goes on in the next one."""
     stream = ObjectStream(location, f"{STORE}#bucket/1/a")
     data = b"0123456789abcdef" * (OBJECT_BYTES // 16)
-    objects.put(stream.object(0), data, Meter())
-    objects.put(stream.object(1), b"end", Meter())
+    objects.put(stream.object(0), data)
+    objects.put(stream.object(1), b"end")
     meter = Meter()
-    assert read_stream(objects, stream, OBJECT_BYTES - 3, OBJECT_BYTES + 3, meter) == b"defend"
+    assert read_stream(objects.metered(meter), stream, OBJECT_BYTES - 3, OBJECT_BYTES + 3) == b"defend"
     assert meter.gets == 2
-    assert read_stream(objects, stream, OBJECT_BYTES + 1, OBJECT_BYTES + 9, meter) == b"nd"
-    assert read_stream(objects, stream, 2 * OBJECT_BYTES, 2 * OBJECT_BYTES + 9, meter) is None
+    assert read_stream(objects.metered(meter), stream, OBJECT_BYTES + 1, OBJECT_BYTES + 9) == b"nd"
+    assert read_stream(objects.metered(meter), stream, 2 * OBJECT_BYTES, 2 * OBJECT_BYTES + 9) is None
 
 
 def test_names_come_in_order(objects: Objects, location: str) -> None:
@@ -91,26 +91,26 @@ def test_names_come_in_order(objects: Objects, location: str) -> None:
     wanted = [ObjectId(location, f"{STORE}#delta/{number:06d}") for number in range(1_005)]
     others = [ObjectId(location, f"{STORE}2#delta/1"), ObjectId(f"{location}2", f"{STORE}#delta/1")]
     for each in [*reversed(wanted), *others]:
-        objects.put(each, b"x", Meter())
+        objects.put(each, b"x")
     meter = Meter()
-    assert list(objects.names(location, f"{STORE}#", meter)) == wanted
+    assert list(objects.metered(meter).names(location, f"{STORE}#")) == wanted
     assert meter.puts >= 1
-    assert list(objects.names(location, "nothing", Meter())) == []
+    assert list(objects.names(location, "nothing")) == []
     meter = Meter()
-    delete_objects(objects, [*wanted, *others], meter)
+    delete_objects(objects.metered(meter), [*wanted, *others])
     assert meter.objects_deleted == 1_007
     assert meter.requests == 3
     assert meter.puts == 0
-    assert list(objects.names(location, "", Meter())) == []
+    assert list(objects.names(location, "")) == []
 
 
 def test_deletes(objects: Objects, location: str) -> None:
     """Objects that do not exist are no error; a deleted one is not there."""
     put = ObjectId(location, "one")
-    objects.put(put, b"1", Meter())
-    objects.delete([put, ObjectId(location, "two")], Meter())
-    objects.delete([put], Meter())
-    assert objects.get(put, 0, 1, Meter()) is None
+    objects.put(put, b"1")
+    objects.delete([put, ObjectId(location, "two")])
+    objects.delete([put])
+    assert objects.get(put, 0, 1) is None
     assert DELETES_MAX == 1_000
 
 
@@ -121,4 +121,4 @@ def test_a_bucket_is_checked(objects: Objects, location: str) -> None:
         (reason,) = objects.check("s3://not-there/prefix")
         assert "the bucket does not exist; correct spark.sql" in reason
         with pytest.raises(ConfigurationError, match="the bucket does not exist"):
-            objects.put(ObjectId("s3://not-there", "x"), b"x", Meter())
+            objects.put(ObjectId("s3://not-there", "x"), b"x")

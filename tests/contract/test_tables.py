@@ -36,7 +36,7 @@ def parts(store: str, count: int, size: int = 10) -> list[tuple[Key, Item]]:
 
 def everything(tables: Tables, store: str) -> list[tuple[Key, Item]]:
     """Read all items of the store's first shard in the delta table."""
-    return tables.query("delta", store_shard(store, 0), "0", "~", Meter())
+    return tables.query("delta", store_shard(store, 0), "0", "~")
 
 
 def test_tables_that_fit_have_no_drift(tables: Tables) -> None:
@@ -59,8 +59,8 @@ def test_items_come_back_with_every_kind_of_value(tables: Tables, store: str) ->
         "map": {"a-run.id": 1, "#": 2},
         "empty_map": {},
     }
-    tables.write([(key, item_key(key) | values)], Meter())
-    assert tables.get([key], Meter()) == {key: item_key(key) | values}
+    tables.write([(key, item_key(key) | values)])
+    assert tables.get([key]) == {key: item_key(key) | values}
     assert everything(tables, store) == [(key, item_key(key) | values)]
 
 
@@ -69,101 +69,101 @@ def test_get_leaves_out_missing_items(tables: Tables, store: str) -> None:
     (part,) = parts(store, 1)
     meta_key = meta_key_of(store)
     meta: Item = item_key(meta_key) | {"format": FORMAT}
-    tables.write([part, (meta_key, meta)], Meter())
+    tables.write([part, (meta_key, meta)])
     wanted = [part[0], meta_key, version_list_key(store, 1), part[0]._replace(sort="other")]
-    assert tables.get(wanted, Meter()) == {part[0]: part[1], meta_key: meta}
-    assert tables.get(wanted[2:], Meter()) == {}
+    assert tables.get(wanted) == {part[0]: part[1], meta_key: meta}
+    assert tables.get(wanted[2:]) == {}
 
 
 def test_a_hundred_keys_in_one_get(tables: Tables, store: str) -> None:
     """A hundred items come back by one call, also where they are more than one answer holds."""
     items = parts(store, 100, size=20_000)
     for at in range(0, 100, 25):
-        tables.write(items[at : at + 25], Meter())
-    assert tables.get([key for key, _ in items], Meter()) == dict(items)
+        tables.write(items[at : at + 25])
+    assert tables.get([key for key, _ in items]) == dict(items)
 
 
 def test_query_gives_a_range_in_order_with_both_ends(tables: Tables, store: str) -> None:
     """A query gives the items from the low to the high sort key, both with them, in byte order, of one partition."""
     keys = [Key("snapshot", store, sort) for sort in ("a", "b", "b0", "bé", "c", "d", "Z")]
     other = Key("snapshot", store + "0", "b")
-    tables.write([(key, item_key(key)) for key in [other, *reversed(keys)]], Meter())
-    found = tables.query("snapshot", store, "b", "c", Meter())
+    tables.write([(key, item_key(key)) for key in [other, *reversed(keys)]])
+    found = tables.query("snapshot", store, "b", "c")
     assert [key.sort for key, _ in found] == ["b", "b0", "bé", "c"]
     assert [item for _, item in found] == [item_key(key) for key, _ in found]
-    assert tables.query("snapshot", store, "e", "f", Meter()) == []
-    assert tables.query("delta", store, "a", "d", Meter()) == []
+    assert tables.query("snapshot", store, "e", "f") == []
+    assert tables.query("delta", store, "a", "d") == []
 
 
 def test_query_reads_every_page(tables: Tables, store: str) -> None:
     """What does not fit into one answer of 1 MB comes all the same, to the last item."""
     items = parts(store, 7, size=380_000)
-    tables.write(items, Meter())
+    tables.write(items)
     assert everything(tables, store) == items
 
 
 def test_write_replaces_and_is_seen_at_once(tables: Tables, store: str) -> None:
     """A write is read by the next call, and a second one under the same key replaces the whole item."""
     ((key, item),) = parts(store, 1)
-    tables.write([(key, item | {"more": 1})], Meter())
-    tables.write([(key, item)], Meter())
-    assert tables.get([key], Meter()) == {key: item}
+    tables.write([(key, item | {"more": 1})])
+    tables.write([(key, item)])
+    assert tables.get([key]) == {key: item}
 
 
 def test_twenty_five_of_both_tables_in_one_write(tables: Tables, store: str) -> None:
     """One write takes 25 items, of both tables and of several partition keys."""
     meta = meta_key_of(store)
     items = [*parts(store, 24), (meta, item_key(meta) | {"format": FORMAT})]
-    tables.write(items, Meter())
-    assert tables.get([key for key, _ in items], Meter()) == dict(items)
+    tables.write(items)
+    assert tables.get([key for key, _ in items]) == dict(items)
 
 
 def test_delete_takes_existing_and_missing_keys(tables: Tables, store: str) -> None:
     """Deleting removes items, leaves others, and is no error for keys that do not exist."""
     items = parts(store, 5)
-    tables.write(items, Meter())
+    tables.write(items)
     gone = [key for key, _ in items[:3]]
-    tables.delete([*gone, gone[0]._replace(sort="never there")], Meter())
-    tables.delete(gone, Meter())
+    tables.delete([*gone, gone[0]._replace(sort="never there")])
+    tables.delete(gone)
     assert everything(tables, store) == items[3:]
 
 
 def test_put_new_takes_a_key_once(tables: Tables, store: str) -> None:
     """The first to put an item gets it; a later one leaves it as it is, and gets False."""
     key = meta_key_of(store)
-    assert tables.put_new(key, item_key(key) | {"who": "first"}, Meter()) is True
-    assert tables.put_new(key, item_key(key) | {"who": "second"}, Meter()) is False
-    assert tables.get([key], Meter()) == {key: item_key(key) | {"who": "first"}}
+    assert tables.put_new(key, item_key(key) | {"who": "first"}) is True
+    assert tables.put_new(key, item_key(key) | {"who": "second"}) is False
+    assert tables.get([key]) == {key: item_key(key) | {"who": "first"}}
 
 
 def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
     """The first append makes the item, later ones add to the end of its list, and the same entry may come twice."""
     key = version_list_key(store, 1)
     for entry in (b"one", b"\x00two", b"one"):
-        append_version(tables, key, entry, "run-1", Meter())
+        append_version(tables, key, entry, "run-1")
     versions: Item = {"format": FORMAT, "versions": [b"one", b"\x00two", b"one"]}
-    assert tables.get([key], Meter()) == {key: item_key(key) | versions}
+    assert tables.get([key]) == {key: item_key(key) | versions}
 
 
 def test_a_list_that_should_exist_is_not_made(tables: Tables, store: str) -> None:
     """A fence does not become a list either; the error says which of both it is."""
     list_key, fence = version_list_key(store, 1), version_list_key(store, 10)
     fenced = item_key(fence) | {"format": FORMAT, "refused": frozenset({"run-1"})}
-    assert tables.put_new(fence, fenced, Meter())
+    assert tables.put_new(fence, fenced)
     for key, run, said in ((list_key, "run-1", "not listed"), (fence, "run-2", "not listed"), (fence, "run-1", "drop")):
         with pytest.raises(ConfigurationError, match=said):
-            append_version(tables, key, b"two", run, Meter(), must_exist=True)
-    assert tables.get([list_key, fence], Meter()) == {fence: fenced}
-    append_version(tables, list_key, b"one", "run-1", Meter())
-    assert append_version(tables, list_key, b"two", "run-1", Meter(), must_exist=True) == [b"one", b"two"]
+            append_version(tables, key, b"two", run, must_exist=True)
+    assert tables.get([list_key, fence]) == {fence: fenced}
+    append_version(tables, list_key, b"one", "run-1")
+    assert append_version(tables, list_key, b"two", "run-1", must_exist=True) == [b"one", b"two"]
 
 
 def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -> None:
     """A commit whose task has ended is an error of which nothing is stored."""
     key = version_list_key(store, 1)
     with pytest.raises(UnavailableError, match="this task ended before its commit was sent"):
-        append_version(tables, key, b"one", "run-1", Meter(), lambda: False)
-    assert tables.get([key], Meter()) == {}
+        append_version(tables, key, b"one", "run-1", lambda: False)
+    assert tables.get([key]) == {}
 
 
 def test_an_item_with_400_kb_takes_nothing_more(tables: Tables, store: str) -> None:
@@ -173,15 +173,15 @@ def test_an_item_with_400_kb_takes_nothing_more(tables: Tables, store: str) -> N
     full: Item = {"format": FORMAT, "versions": [bytes(60_000)]}
     others: Item = {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "pad": bytes(60_000)}
     before = {listed: item_key(listed) | full, meta: item_key(meta) | others}
-    tables.write(list(before.items()), Meter())
-    append_version(tables, listed, bytes(10_000), "run-1", Meter())
+    tables.write(list(before.items()))
+    append_version(tables, listed, bytes(10_000), "run-1")
     before[listed]["versions"] = [bytes(60_000), bytes(10_000)]
     with pytest.raises(ItemFullError, match="400 KB"):
-        append_version(tables, listed, bytes(360_000), "run-1", Meter())
+        append_version(tables, listed, bytes(360_000), "run-1")
     with pytest.raises(ItemFullError, match="400 KB"):
-        advance_epoch(tables, meta, "run-2", {RUN: 1}, {"locations": {"2": "x" * 360_000}}, Meter())
+        advance_epoch(tables, meta, "run-2", {RUN: 1}, {"locations": {"2": "x" * 360_000}})
     # moto changes a part of the meta item, and refuses then.
-    assert tables.get([listed], Meter())[listed] == before[listed]
+    assert tables.get([listed])[listed] == before[listed]
 
 
 def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
@@ -191,48 +191,46 @@ def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
     """
     key = meta_key_of(store)
     meta: Item = item_key(key) | {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "dropped": 1}
-    tables.put_new(key, meta, Meter())
-    assert advance_epoch(tables, key, "run.2", {"run-0": 1}, {}, Meter()) is False
-    assert tables.get([key], Meter()) == {key: meta}
-    assert advance_epoch(tables, key, "run.2", {RUN: 1}, {}, Meter()) is True
-    assert tables.get([key], Meter()) == {
-        key: item_key(key) | {"format": FORMAT, "epoch": 2, "epochs": {RUN: 1, "run.2": 2}}
-    }
-    assert advance_epoch(tables, key, "run-3", {RUN: 1}, {}, Meter()) is False
+    tables.put_new(key, meta)
+    assert advance_epoch(tables, key, "run.2", {"run-0": 1}, {}) is False
+    assert tables.get([key]) == {key: meta}
+    assert advance_epoch(tables, key, "run.2", {RUN: 1}, {}) is True
+    assert tables.get([key]) == {key: item_key(key) | {"format": FORMAT, "epoch": 2, "epochs": {RUN: 1, "run.2": 2}}}
+    assert advance_epoch(tables, key, "run-3", {RUN: 1}, {}) is False
     epochs = {RUN: 1, "run.2": 2}
     for epoch in range(3, EPOCHS_KEPT + 2):
-        assert advance_epoch(tables, key, f"run-{epoch}", epochs, {}, Meter()) is True
+        assert advance_epoch(tables, key, f"run-{epoch}", epochs, {}) is True
         epochs[f"run-{epoch}"] = epoch
     del epochs[RUN]
     expected: Item = {"format": FORMAT, "epoch": EPOCHS_KEPT + 1, "epochs": epochs}
-    assert tables.get([key], Meter()) == {key: item_key(key) | expected}
+    assert tables.get([key]) == {key: item_key(key) | expected}
     deleting: Item = item_key(key) | expected | {"dropped": 2}
-    tables.write([(key, deleting)], Meter())
-    assert advance_epoch(tables, key, "run-new", epochs, {}, Meter()) is False
-    assert tables.get([key], Meter()) == {key: deleting}
+    tables.write([(key, deleting)])
+    assert advance_epoch(tables, key, "run-new", epochs, {}) is False
+    assert tables.get([key]) == {key: deleting}
     other = meta_key_of(f"{store}x")
-    assert advance_epoch(tables, other, "run-4", {RUN: 1}, {}, Meter()) is False
-    assert tables.get([other], Meter()) == {}
+    assert advance_epoch(tables, other, "run-4", {RUN: 1}, {}) is False
+    assert tables.get([other]) == {}
 
 
 def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> None:
     """One write unit a KB of each item, one read unit for 4 KB: of each item in a get, of the sum in a query."""
     items = parts(store, 3, size=1024)
     written, gotten, queried, deleted, appended = (Meter() for _ in range(5))
-    tables.write(items, written)
+    tables.metered(written).write(items)
     assert (written.requests, written.write_units, written.items_written) == (1, 6, 3)
     assert written.bytes_written == sum(item_bytes(item) for _, item in items)
-    tables.get([key for key, _ in items], gotten)
+    tables.metered(gotten).get([key for key, _ in items])
     assert (gotten.requests, gotten.read_units, gotten.items_read) == (1, 3, 3)
-    tables.get([items[0][0], part_key(store, 9, NO_ATTEMPT, 0, 1)], missing := Meter())
+    tables.metered(missing := Meter()).get([items[0][0], part_key(store, 9, NO_ATTEMPT, 0, 1)])
     assert (missing.read_units, missing.items_read) == (2, 1), "an item that does not exist is paid for, too"
-    tables.query("delta", store_shard(store, 0), "0", "~", queried)
+    tables.metered(queried).query("delta", store_shard(store, 0), "0", "~")
     assert (queried.requests, queried.read_units, queried.items_read) == (1, 1, 3)
-    tables.delete([key for key, _ in items], deleted)
+    tables.metered(deleted).delete([key for key, _ in items])
     assert (deleted.requests, deleted.items_deleted, deleted.write_units) == (1, 3, 0)
-    append_version(tables, version_list_key(store, 1), bytes(900), "run-1", appended)
+    append_version(tables.metered(appended), version_list_key(store, 1), bytes(900), "run-1")
     assert (appended.requests, appended.write_units) == (1, 1)
-    append_version(tables, version_list_key(store, 1), bytes(200), "run-1", appended)
+    append_version(tables.metered(appended), version_list_key(store, 1), bytes(200), "run-1")
     assert (appended.requests, appended.write_units) == (2, 3), "an update pays for the whole item"
 
 
@@ -244,15 +242,15 @@ def test_too_many_items_or_one_key_twice_are_refused(tables: Tables, store: str)
     items = parts(store, 101)
     one, other = keys = [key for key, _ in items[:2]]
     calls: list[tuple[str, Callable[[], object]]] = [
-        ("no or too many items", lambda: tables.write(items[:26], Meter())),
-        ("no or too many items", lambda: tables.write([], Meter())),
-        ("no or too many items", lambda: tables.delete([key for key, _ in items[:26]], Meter())),
-        ("no or too many items", lambda: tables.delete([], Meter())),
-        ("no or too many items", lambda: tables.get([key for key, _ in items], Meter())),
-        ("no or too many items", lambda: tables.get([], Meter())),
-        ("one key twice", lambda: tables.write([*items[:2], items[0]], Meter())),
-        ("one key twice", lambda: tables.delete([*keys, one], Meter())),
-        ("one key twice", lambda: tables.get([one, other, one], Meter())),
+        ("no or too many items", lambda: tables.write(items[:26])),
+        ("no or too many items", lambda: tables.write([])),
+        ("no or too many items", lambda: tables.delete([key for key, _ in items[:26]])),
+        ("no or too many items", lambda: tables.delete([])),
+        ("no or too many items", lambda: tables.get([key for key, _ in items])),
+        ("no or too many items", lambda: tables.get([])),
+        ("one key twice", lambda: tables.write([*items[:2], items[0]])),
+        ("one key twice", lambda: tables.delete([*keys, one])),
+        ("one key twice", lambda: tables.get([one, other, one])),
     ]
     for says, call in calls:
         with pytest.raises(InternalError, match=says):
@@ -267,29 +265,29 @@ def test_an_item_over_400_kb_is_refused(tables: Tables, store: str) -> None:
     largest: Item = item_key(key) | {"data": bytes(room)}
     larger: Item = item_key(key) | {"data": bytes(room + 1)}
     with pytest.raises(InternalError, match=f"too large for DynamoDB item={key.sort} item_bytes=400001"):
-        tables.write([one, (key, larger)], Meter())
+        tables.write([one, (key, larger)])
     with pytest.raises(InternalError, match="too large for DynamoDB"):
-        tables.put_new(key, larger, Meter())
+        tables.put_new(key, larger)
     assert everything(tables, store) == []
-    tables.write([(key, largest)], Meter())
-    assert tables.get([key], Meter()) == {key: largest}
+    tables.write([(key, largest)])
+    assert tables.get([key]) == {key: largest}
 
 
 def test_the_largest_write_fits_into_a_request(tables: Tables, store: str) -> None:
     """25 items of the largest size are under the 16 MB that DynamoDB takes on the wire, so none is refused for that."""
     items = parts(store, WRITES_MAX, size=399_000)
     assert WRITES_MAX * (len(base64.b64encode(bytes(ITEM_BYTES_MAX))) + 1024) < 16_000_000
-    tables.write(items, Meter())
-    tables.delete([key for key, _ in items], Meter())
+    tables.write(items)
+    tables.delete([key for key, _ in items])
 
 
 #: Each verb that takes a key.
 VERBS: dict[str, Callable[[Tables, Key], object]] = {
-    "write": lambda tables, key: tables.write([(key, item_key(key))], Meter()),
-    "delete": lambda tables, key: tables.delete([key], Meter()),
-    "get": lambda tables, key: tables.get([key], Meter()),
-    "put_new": lambda tables, key: tables.put_new(key, item_key(key), Meter()),
-    "update": lambda tables, key: append_version(tables, key, b"", "run-1", Meter()),
+    "write": lambda tables, key: tables.write([(key, item_key(key))]),
+    "delete": lambda tables, key: tables.delete([key]),
+    "get": lambda tables, key: tables.get([key]),
+    "put_new": lambda tables, key: tables.put_new(key, item_key(key)),
+    "update": lambda tables, key: append_version(tables, key, b"", "run-1"),
 }
 
 
@@ -314,8 +312,8 @@ def test_the_memory_fake_keeps_copies() -> None:
     """What a test does to an item it has read or written does not change the one in memory."""
     tables = MemoryTables()
     key = version_list_key("s", 1)
-    append_version(tables, key, b"one", "run-1", Meter())
-    versions = tables.get([key], Meter())[key]["versions"]
+    append_version(tables, key, b"one", "run-1")
+    versions = tables.get([key])[key]["versions"]
     assert isinstance(versions, list)
     versions.append(b"two")
-    assert tables.get([key], Meter())[key]["versions"] == [b"one"]
+    assert tables.get([key])[key]["versions"] == [b"one"]

@@ -13,7 +13,6 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.format.keys import EMPTY
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import attempt, make_engine, read, write
 from tests.support.store_builder import StoreBuilder, counted, user
 
@@ -59,5 +58,5 @@ def test_no_clock_decides_which_query_is_current(moto: BotoTables, store: str) -
             made = StoreBuilder(at, each, run=f"run-{number}", query=f"{number}")
             for batch in range(2):
                 made.commit((user("a"), counted(batch)), by=attempt(2 * number + batch + 1))
-        assert of_namespace(moto, namespace, Meter()) == QueryStores(current, names[4 - number :])
+        assert of_namespace(moto, namespace) == QueryStores(current, names[4 - number :])
         at.close()

@@ -25,7 +25,6 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.settings import PREFIX as SETTINGS
-from dynastate.storage.meter import Meter
 from tests.infra.conftest import AsAws, Terraform
 from tests.support.engine_driver import (
     attempt,
@@ -118,7 +117,7 @@ def write_everything(engine: Engine, store: str) -> list[VersionId]:
 
 
 def names_of(tables: BotoTables, store: str) -> list[ObjectId]:
-    return list(tables.objects.names(LOCATION, store_prefix(store), Meter()))
+    return list(tables.objects.names(LOCATION, store_prefix(store)))
 
 
 def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
@@ -130,7 +129,7 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
         write_everything(engine, store)
         assert names_of(tables, store)
         assert spare(policy, proxy.requests) == set()
-        drop_stores(tables, [store], Meter())
+        drop_stores(tables, [store])
         assert names_of(tables, store) == []
 
 
@@ -148,9 +147,9 @@ def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(prox
         assert check_tables(settings_of(proxy, S3_URL)) == []
         assert spare(policy, proxy.requests) == set()
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
-            tables.objects.put(kept[0], b"x", Meter())
+            tables.objects.put(kept[0], b"x")
         with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
-            tables.objects.delete(kept, Meter())
+            tables.objects.delete(kept)
     proxy.rule = enforce(both(tables_of("writer", "objects-readers"), policy), let_pass)
     with engine_at(proxy, S3_URL) as (engine, tables):
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
@@ -175,7 +174,7 @@ def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: 
             with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
                 write(engine, store, attempt(13), {b"13": b"13"}, base=made[12], run="run-2")
             with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
-                tables.objects.delete(kept, Meter())
+                tables.objects.delete(kept)
             with pytest.raises(ConfigurationError, match="denies permission for ListObjectsV2 on the bucket"):
                 names_of(tables, store)
     proxy.rule = let_pass
@@ -192,7 +191,7 @@ def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy
         newest = write_everything(engine, store)[-1]
         kept = names_of(tables, store)
         proxy.rule = enforce(operator, let_pass)
-        fork_namespace(tables, "objects-origins", "objects-forked", None, Meter())
+        fork_namespace(tables, "objects-origins", "objects-forked", None)
     proxy.rule = enforce(policies_of("writer", "objects-forked"), let_pass)
     with engine_at(proxy, S3_URL) as (engine, _), pytest.raises(ConfigurationError, match="denies permission"):
         read(engine, forked, *newest)
@@ -209,8 +208,8 @@ def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy
         assert names_of(tables, store) == kept
     proxy.rule = enforce(operator, let_pass)
     with engine_at(proxy) as (engine, tables):
-        drop_stores(tables, [forked], Meter())
-        drop_stores(tables, [store], Meter())
+        drop_stores(tables, [forked])
+        drop_stores(tables, [store])
         assert (names_of(tables, forked), names_of(tables, store)) == ([], [])
 
 
@@ -220,7 +219,7 @@ def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
     reader = policies_of("reader", "objects-lost")
     with engine_at(proxy, S3_URL) as (engine, tables):
         write_everything(engine, store)
-        tables.objects.delete(names_of(tables, store), Meter())
+        tables.objects.delete(names_of(tables, store))
     proxy.rule = enforce(reader, let_pass)
     with engine_at(proxy) as (_, tables):
         assert {each.what for each in verify(tables, store).findings} == {"missing"}
@@ -317,9 +316,9 @@ def test_terraform_makes_the_bucket_with_the_operators_policies(
         assert check_tables(settings_of(proxy, objects)) == []
         with engine_at(proxy, objects) as (_, tables):
             requests: list[Callable[[], object]] = [
-                lambda: tables.objects.put(place, b"x", Meter()),
-                lambda: tables.objects.get(place, 0, 1, Meter()),
-                lambda: tables.objects.delete([place], Meter()),
+                lambda: tables.objects.put(place, b"x"),
+                lambda: tables.objects.get(place, 0, 1),
+                lambda: tables.objects.delete([place]),
             ]
             for request in requests:
                 with pytest.raises(ConfigurationError, match="AWS denies permission"):

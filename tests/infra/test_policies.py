@@ -32,7 +32,6 @@ from dynastate.operations.usage import usage_of_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar.engines import Engines
-from dynastate.storage.meter import Meter
 from tests.infra.conftest import CREDENTIALS, AsAws, Terraform
 from tests.support.engine_driver import State, attempt, begin, fold, numbers, read, save_snapshot, write, write_versions
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
@@ -147,11 +146,11 @@ def test_the_reader_may_do_what_reading_takes_and_nothing_else(proxy: FaultProxy
         assert list(opened.chunks) == []
         ((version, chunks),) = engine.changes(store, VERSIONS, VERSIONS, newest[1]).versions
         assert (version, fold(chunks)) == (VERSIONS, {b"%d" % VERSIONS: b"%d" % VERSIONS})
-        assert usage_of_namespace(engine._tables, "readers", Meter())[0].versions >= RETAIN  # dynastate cost
+        assert usage_of_namespace(engine._tables, "readers")[0].versions >= RETAIN  # dynastate cost
         assert verify(engine._tables, store).is_whole  # dynastate verify
         latest = engine.lineage(store).newest  # open_state
         engine.lookup(store, latest.version, latest.attempt, 0)
-        assert inspect_store(engine._tables, store, Meter()).version == latest.version  # dynastate stores, show
+        assert inspect_store(engine._tables, store).version == latest.version  # dynastate stores, show
         assert used(proxy.requests) == permitted(policy)
         with pytest.raises(ConfigurationError, match="denies permission for UpdateItem"):
             write(engine, store, attempt(99), {b"a": b"1"}, base=newest, run="run-3")
@@ -218,7 +217,7 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
     with engine_at(proxy.endpoint) as engine:
         newest, state = write_everything(engine, store)
         proxy.rule = enforce(operator, let_pass)
-        fork_namespace(engine._tables, "origins", "forked", None, Meter())
+        fork_namespace(engine._tables, "origins", "forked", None)
     proxy.rule = enforce(both(policy_of("reader", "origins"), policy_of("writer", "forked")), let_pass)
     with engine_at(proxy.endpoint) as engine:
         assert read(engine, forked, *newest) == state
@@ -231,9 +230,9 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
     proxy.rule = enforce(operator, let_pass)
     with engine_at(proxy.endpoint) as engine:
         clean_store(engine, engine._tables, forked, RETAIN)
-        drop_stores(engine._tables, [forked], Meter())
+        drop_stores(engine._tables, [forked])
         clean_store(engine, engine._tables, store, RETAIN)
-        drop_stores(engine._tables, [store], Meter())
+        drop_stores(engine._tables, [store])
 
 
 def test_one_foreign_key_in_a_batch_denies_it() -> None:

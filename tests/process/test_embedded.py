@@ -23,7 +23,6 @@ from dynastate.engine.updates import append_version
 from dynastate.errors import ConfigurationError, InternalError, UnavailableError
 from dynastate.format.keys import Key
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from tests.support.processes import is_alive, wait_until
 
 pytestmark = pytest.mark.usefixtures("dummy_credentials")
@@ -86,9 +85,9 @@ def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
     key = Key("snapshot", "at-once#0", "list/0")
     entries = [number.to_bytes(2, "big") for number in range(160)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda entry: append_version(tables, key, entry, "run-1", Meter()), entries))
+        list(pool.map(lambda entry: append_version(tables, key, entry, "run-1"), entries))
 
-    item = tables.get([key], Meter())[key]
+    item = tables.get([key])[key]
     assert isinstance(item["versions"], list)
     assert sorted(item["versions"]) == entries
 

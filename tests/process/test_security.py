@@ -22,7 +22,6 @@ from dynastate.format.keys import Key
 from dynastate.settings import Settings
 from dynastate.sidecar import connection as under_test
 from dynastate.sidecar.listener import check_folder, is_ours
-from dynastate.storage.meter import Meter
 from tests.process.test_sidecar import WITHIN_S, A, Sidecar, spark_names
 from tests.support.fakes import Wire, wire_error
 from tests.support.processes import listening
@@ -201,7 +200,7 @@ def test_a_refused_signature_shows_no_session_token(message: str, dummy_credenti
     wire = Wire(client, wire_error("InvalidSignatureException", message))
     tables = BotoTables(Settings(region="us-east-1"), client=client)
     with pytest.raises(ConfigurationError) as refused:
-        tables.get([Key("delta", "s#0", "part")], Meter())
+        tables.get([Key("delta", "s#0", "part")])
     wire.close()
     tables.close()
     shown = "".join(traceback.format_exception(refused.value))

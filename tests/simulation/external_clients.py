@@ -27,7 +27,6 @@ from dynastate.reader.families import Family, Row
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from dynastate.unsaferow.key_encoders import KeyEncoder
 from dynastate.unsaferow.nested import Struct
@@ -95,7 +94,7 @@ class Forker(Actor):
     def try_fork(self, models: list[Model], fork: str, version: int | None = None) -> int:
         still_promised = [model.watch() for model in models]
         try:
-            made = fork_namespace(self._tables, models[0].store.split("/")[0], fork, version, Meter())
+            made = fork_namespace(self._tables, models[0].store.split("/")[0], fork, version)
         except (ConfigurationError, UnavailableError, VersionMissingError) as failed:
             self._scheduler.note("%s failed: %s", fork, failed)
             return 0
@@ -127,8 +126,8 @@ class Forker(Actor):
 
     def _try_drop(self, fork: str) -> bool:
         try:
-            left = list(find_stores(self._tables, fork, Meter()))
-            drop_stores(self._tables, left, Meter())
+            left = list(find_stores(self._tables, fork))
+            drop_stores(self._tables, left)
         except UnavailableError as failed:
             self._scheduler.note("%s is not dropped yet: %s", fork, failed)
             return False

@@ -101,9 +101,11 @@ def treats_a_lost_answer_as_a_failure() -> AbstractContextManager[Any]:
 def skips_missing_parts() -> AbstractContextManager[Any]:
     """A version whose parts are lost is read without them; no sum is compared."""
 
-    def read_window(self: reader.PartReader, window: reader.Run, **_: bool) -> tuple[list[tuple[Key, Part]], Meter]:
+    def read_window(
+        self: reader.PartReader, tables: Tables, window: reader.Run, **_: bool
+    ) -> tuple[list[tuple[Key, Part]], Meter]:
         spent = Meter()
-        found = self._tables.get(window.keys, spent)
+        found = tables.metered(spent).get(window.keys)
         return [(key, parse_part(key, found[key])) for key in window.keys if key in found], spent
 
     def verified(_: Any, __: Any, parts: Any, *___: Any, **____: Any) -> Any:
@@ -119,12 +121,12 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
 def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
     """The version list is read, and put with one more entry."""
 
-    def append(tables: Tables, key: Key, entry: bytes, _: str, meter: Meter, *__: object, **___: bool) -> list[bytes]:
-        before = tables.get([key], meter).get(key, {})
+    def append(tables: Tables, key: Key, entry: bytes, _: str, *__: object, **___: bool) -> list[bytes]:
+        before = tables.get([key]).get(key, {})
         versions = before.get("versions", [])
         assert isinstance(versions, list)
         now = [*versions, entry]
-        tables.write([(key, item_key(key) | {"format": FORMAT, "versions": now})], meter)
+        tables.write([(key, item_key(key) | {"format": FORMAT, "versions": now})])
         return now
 
     return patch.object(commit, "append_version", append)
@@ -244,8 +246,8 @@ def replaces_version_lists_unconditionally() -> AbstractContextManager[Any]:
     """Clean-up puts a version list whatever was appended since it was read."""
     return patch.multiple(
         BotoTables,
-        put_over=lambda tables, key, item, _, meter: tables.write([(key, item)], meter) is None,
-        delete_over=lambda tables, key, _, meter: tables.delete([key], meter) is None,
+        put_over=lambda tables, key, item, _: tables.write([(key, item)]) is None,
+        delete_over=lambda tables, key, _: tables.delete([key]) is None,
     )
 
 
@@ -291,7 +293,7 @@ def gives_all_runs_the_same_epoch() -> AbstractContextManager[Any]:
 @found_by(seed=10)
 def commits_for_killed_tasks() -> AbstractContextManager[Any]:
     """The append is sent whether or not the task still waits for its answer."""
-    return replaced(commit, "append_version", lambda original, *of, **how: original(*of[:5], **how))
+    return replaced(commit, "append_version", lambda original, *of, **how: original(*of[:4], **how))
 
 
 @found_by(seed=8)
@@ -338,8 +340,8 @@ def reads_partitions_of_earlier_queries() -> AbstractContextManager[Any]:
 def drops_without_fences() -> AbstractContextManager[Any]:
     """A dropped store has no list that refuses the runs that are under way."""
 
-    def delete_lists(original: Callable[..., int], tables: Any, store: str, _: Any, meter: Any) -> int:
-        return original(tables, store, (), meter)
+    def delete_lists(original: Callable[..., int], tables: Any, store: str, _: Any) -> int:
+        return original(tables, store, ())
 
     return _together(patch.object(drop, "refuse_runs", lambda *_: None), replaced(drop, "_delete_lists", delete_lists))
 
@@ -348,10 +350,10 @@ def drops_without_fences() -> AbstractContextManager[Any]:
 def lists_a_store_after_its_meta_item() -> AbstractContextManager[Any]:
     """A crash in between leaves a store that readers do not find."""
 
-    def put_new(original: Callable[..., bool], tables: BotoTables, key: Key, item: Item, meter: Meter) -> bool:
-        made = original(tables, key, item, meter)
+    def put_new(original: Callable[..., bool], tables: BotoTables, key: Key, item: Item) -> bool:
+        made = original(tables, key, item)
         if made and key.sort == META:
-            namespaces.list_store(tables, key.store_shard.removesuffix("#0"), meter)
+            namespaces.list_store(tables, key.store_shard.removesuffix("#0"))
         return made
 
     return _together(replaced(BotoTables, "put_new", put_new), patch.object(sessions, "list_store", lambda *_: None))
@@ -377,7 +379,7 @@ def deletes_objects_that_are_carried_on() -> AbstractContextManager[Any]:
 def writes_where_the_meta_item_does_not_say() -> AbstractContextManager[Any]:
     """A run does not enter the location of its objects, so clean-up does not look there."""
     return _together(
-        replaced(sessions.Sessions, "__init__", lambda original, *of: original(*of[:5], "", *of[6:])),
+        replaced(sessions.Sessions, "__init__", lambda original, *of: original(*of[:3], "", *of[4:])),
         patch.object(maintenance, "enter_location", lambda *_: None),
     )
 
@@ -386,9 +388,9 @@ def writes_where_the_meta_item_does_not_say() -> AbstractContextManager[Any]:
 def applies_held_changes_whatever_the_snapshot() -> AbstractContextManager[Any]:
     """Changes that an executor holds are applied to rows of a newer snapshot, which has some of them."""
 
-    def partly(original: Callable[..., Any], self: Any, route: Any, meter: Meter, within: Any, held: Any) -> Any:
+    def partly(original: Callable[..., Any], self: Any, route: Any, within: Any, held: Any) -> Any:
         snapshot = 0 if route.snapshot is None else route.snapshot.version
-        return original(self, route, meter, within, held and replace(held, snapshot=snapshot))
+        return original(self, route, within, held and replace(held, snapshot=snapshot))
 
     return replaced(opening.VersionOpener, "_partly", partly)
 

@@ -39,7 +39,6 @@ from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.storage import limits, tables
 from dynastate.storage import objects as object_seam
-from dynastate.storage.meter import Meter
 from tests.simulation import replicas
 from tests.simulation.actors import Executor, Reader, read
 from tests.simulation.dynamodb import DynamoDB, Place, Wire
@@ -429,7 +428,7 @@ class Schedule:
 
     def _try_adopt(self, both: BotoTables) -> bool:
         try:
-            adopt_stores(both, [model.store for model in self.models], self.location, Meter())
+            adopt_stores(both, [model.store for model in self.models], self.location)
         except UnavailableError as failed:
             self.scheduler.note("not adopted yet: %s", failed)
             return False
@@ -473,7 +472,7 @@ class Schedule:
         metas = [meta_key(model.store) for model in self.models]
         left = [key for key in metas if self.dynamodb.item(NAMES[key.role], to_wire(item_key(key)))]
         try:
-            drop_stores(both, [key.store_shard.removesuffix("#0") for key in left], Meter())
+            drop_stores(both, [key.store_shard.removesuffix("#0") for key in left])
         except (ConfigurationError, UnavailableError) as failed:  # a run has entered, or there is no answer
             self.scheduler.note("not dropped yet: %s", failed)
             return False

@@ -16,7 +16,6 @@ from dynastate.engine.updates import advance_epoch, append_version, unchanged
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import EMPTY, Key, Role, meta_key, part_key, store_shard, version_list_key
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
-from dynastate.storage.meter import Meter
 from tests.simulation.dynamodb import DynamoDB, Wire
 from tests.support.fakes import FailingClient
 
@@ -82,7 +81,7 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
     keys = [part_key(store, version, EMPTY[1], 0, 2) for version in range(12)]
     names = [Key("snapshot", store_shard(store, 0), name) for name in ("list/1", "list/2", "snapshot/1")]
     meta = meta_key(store)
-    tables.put_new(meta, item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"run-0": 1}}, Meter())
+    tables.put_new(meta, item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"run-0": 1}})
 
     def some_item(key: Key) -> Item:
         return item_key(key) | {"stage": chance.choice("ab"), "id": chance.randbytes(1), "records": chance.randrange(3)}
@@ -91,27 +90,23 @@ def test_verbs_at_random(both: Both, store: str, seed: int) -> None:
         return chance.sample(of, chance.randint(1, most))
 
     def advance() -> bool:
-        epochs = tables.get([meta], Meter())[meta]["epochs"]
+        epochs = tables.get([meta])[meta]["epochs"]
         assert isinstance(epochs, dict)
         read = {run: int(epoch) for run, epoch in epochs.items()} if chance.random() < 0.5 else {"run-0": 1}
-        return advance_epoch(tables, meta, f"run-{len(both.answered)}", read, {}, Meter())
+        return advance_epoch(tables, meta, f"run-{len(both.answered)}", read, {})
 
     verbs: dict[str, Callable[[], object]] = {
-        "write": lambda: tables.write([(key, some_item(key)) for key in some(keys, 6)], Meter()),
-        "delete": lambda: tables.delete(some(keys, 4), Meter()),
-        "get": lambda: tables.get([*some(keys, 8), *some(names, 2)], Meter()),
-        "put_new": lambda: tables.put_new(key := chance.choice(names), some_item(key), Meter()),
-        "put_over": lambda: tables.put_over(
-            key := chance.choice(names), some_item(key), unchanged({"stage": "a"}), Meter()
-        ),
-        "delete_over": lambda: tables.delete_over(chance.choice(names), unchanged({"stage": "b"}), Meter()),
-        "append": lambda: append_version(tables, version_list_key(store, 40), chance.randbytes(2), "run-1", Meter()),
+        "write": lambda: tables.write([(key, some_item(key)) for key in some(keys, 6)]),
+        "delete": lambda: tables.delete(some(keys, 4)),
+        "get": lambda: tables.get([*some(keys, 8), *some(names, 2)]),
+        "put_new": lambda: tables.put_new(key := chance.choice(names), some_item(key)),
+        "put_over": lambda: tables.put_over(key := chance.choice(names), some_item(key), unchanged({"stage": "a"})),
+        "delete_over": lambda: tables.delete_over(chance.choice(names), unchanged({"stage": "b"})),
+        "append": lambda: append_version(tables, version_list_key(store, 40), chance.randbytes(2), "run-1"),
         "advance": advance,
-        "query": lambda: tables.query(
-            "snapshot", names[0].store_shard, chance.choice("gm"), chance.choice("nsz"), Meter()
-        ),
+        "query": lambda: tables.query("snapshot", names[0].store_shard, chance.choice("gm"), chance.choice("nsz")),
         "list": lambda: tables.list_keys(
-            "delta", store_shard(store, chance.randrange(2)), "0", f"{chance.randrange(12):020d}", Meter()
+            "delta", store_shard(store, chance.randrange(2)), "0", f"{chance.randrange(12):020d}"
         ),
     }
     for _ in range(250):
@@ -126,7 +121,7 @@ def test_pages_of_a_query(both: Both, store: str) -> None:
     """A page that ends at its limit has a LastEvaluatedKey."""
     tables = BotoTables(Settings(region="us-east-1"), client=both)
     keys = [part_key(store, version, EMPTY[1], 0, 1) for version in range(5)]
-    tables.write([(key, item_key(key)) for key in keys], Meter())
+    tables.write([(key, item_key(key)) for key in keys])
     request: Wire = {
         "TableName": DELTA_TABLE,
         "ConsistentRead": True,

@@ -25,7 +25,6 @@ from dynastate.operations import drop
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
-from dynastate.storage.meter import Meter
 from tests.simulation.actors import read as read_as_promised
 from tests.simulation.model import Model
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
@@ -139,12 +138,12 @@ def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: Memo
         save_snapshot(engine, store, made[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
         engine.clean_up(store, "run-2", *made[-1], retain=2, least=1, most=0)
 
-    def pages(role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+    def pages(role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
         if made or not low <= META <= high:
-            return memory.query(role, store_shard, low, high, meter)
-        first = memory.query(role, store_shard, low, META, meter)
+            return memory.query(role, store_shard, low, high)
+        first = memory.query(role, store_shard, low, META)
         start_over()
-        return first + memory.query(role, store_shard, f"{META}~", high, meter)
+        return first + memory.query(role, store_shard, f"{META}~", high)
 
     torn.query = pages  # type: ignore[method-assign]  # two pages, and the other run between them
     engines(torn).clean_up(store, RUN, *old[20], retain=2, least=1, most=0)
@@ -175,15 +174,15 @@ def test_versions_are_made_again_while_a_reader_reads(
     old = write_versions(engine, store, 12)
     made: list[VersionId] = []
 
-    def pages(role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+    def pages(role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
         if made or not low <= "list/0000000000000001" <= high:
-            return memory.query(role, store_shard, low, high, meter)
-        first = memory.query(role, store_shard, low, "list/0000000000000000", meter)
+            return memory.query(role, store_shard, low, high)
+        first = memory.query(role, store_shard, low, "list/0000000000000000")
         base = old[8]
         for number in range(9, 13):
             base = write(engine, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
             made.append(base)
-        return first + memory.query(role, store_shard, "list/0000000000000001", high, meter)
+        return first + memory.query(role, store_shard, "list/0000000000000001", high)
 
     torn.query = pages  # type: ignore[method-assign]  # two pages, and the other run between them
     new = {b"%d" % number: b"new" for number in range(9, 13)}
@@ -194,10 +193,10 @@ def test_versions_are_made_again_while_a_reader_reads(
 def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
     """The request that enters a run arrives when another query, whose epochs count from 1 too, has begun."""
     write_versions(engines(), store, 3)
-    drop_stores(memory, [store], Meter())
+    drop_stores(memory, [store])
     engine = engines()
     made = write(engine, store, attempt(101), {b"1": b"new"}, run="run-3")
-    assert advance_epoch(memory, meta_key(store), "run-2", {RUN: 1}, {}, Meter()) is False
+    assert advance_epoch(memory, meta_key(store), "run-2", {RUN: 1}, {}) is False
     made = write(engine, store, attempt(102), {b"2": b"new"}, base=made, run="run-3")
     assert read(engines(), store, 2) == {b"1": b"new", b"2": b"new"}
 
@@ -209,18 +208,18 @@ def test_a_request_for_a_dropped_fork_comes_late(memory: MemoryTables, engines: 
     new = f"{namespace}-new{store.removeprefix(namespace)}"
 
     def fork() -> Mapping[str, int]:
-        fork_namespace(memory, namespace, f"{namespace}-new", None, Meter())
+        fork_namespace(memory, namespace, f"{namespace}-new", None)
         return parse_meta(new, memory.items[meta_key(new)]).epochs
 
     def make_again() -> None:
-        drop_stores(memory, [new], Meter())
+        drop_stores(memory, [new])
         assert fork() != first
 
     first = fork()
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
-        drop_stores(Overtaken(memory, make_again, before="put_over"), [new], Meter())
+        drop_stores(Overtaken(memory, make_again, before="put_over"), [new])
     before = dict(memory.items[meta_key(new)])
-    assert advance_epoch(memory, meta_key(new), "run-2", first, {"locations": {"2": "file:/old"}}, Meter()) is False
+    assert advance_epoch(memory, meta_key(new), "run-2", first, {"locations": {"2": "file:/old"}}) is False
     assert memory.items[meta_key(new)] == before
 
 
@@ -229,13 +228,13 @@ def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: Me
     made = write_versions(engines(), store, 3)
 
     def begin_to_delete() -> None:
-        assert drop._mark_dropped(memory, store, Meter())
-        drop._begin_deleting(memory, store, Meter())
+        assert drop._mark_dropped(memory, store)
+        drop._begin_deleting(memory, store)
 
     engine = engines(Overtaken(memory, begin_to_delete, before="update"))
     with pytest.raises(ConfigurationError, match="is being dropped"):
         write(engine, store, attempt(4), {b"4": b"4"}, base=made[3], run="run-2")
-    drop_stores(memory, [store], Meter())
+    drop_stores(memory, [store])
     assert graph(memory, store).is_empty
     assert meta_key(store) not in memory.items
 
@@ -245,11 +244,11 @@ def test_a_drop_marks_late(engines: Engines, memory: MemoryTables, store: str) -
     write_versions(engines(), store, 3)
 
     def begin_another() -> None:
-        drop_stores(memory, [store], Meter())
+        drop_stores(memory, [store])
         write(engines(), store, attempt(101), {b"1": b"new"}, run="run-3")
 
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
-        drop_stores(Overtaken(memory, begin_another, before="put_over"), [store], Meter())
+        drop_stores(Overtaken(memory, begin_another, before="put_over"), [store])
     assert memory.items[meta_key(store)]["epochs"] == {"run-3": 2}
     assert read(engines(), store, 1) == {b"1": b"new"}
 
@@ -373,12 +372,12 @@ def test_a_fork_is_dropped_after_clean_up(engines: Engines, memory: MemoryTables
     engine, new = engines(), f"new/{store.partition('/')[2]}"
     made = write_versions(engine, store, 25)
     namespace, name = store.split("/", maxsplit=1)[0], "new"
-    fork_namespace(memory, namespace, name, 5, Meter())
+    fork_namespace(memory, namespace, name, 5)
     save_snapshot(engine, store, made[15], numbers(15))
     engine.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
     assert graph(memory, store).versions() == [*range(1, 10), *range(16, 26)]
     assert lost_lists(memory, store) == []
-    drop_stores(memory, [new], Meter())
+    drop_stores(memory, [new])
     assert lost_lists(memory, store) == []
     save_snapshot(engine, store, made[22], numbers(22))
     for _ in interrupted_clean_ups(memory, engines, store, made[25], lambda: nullcontext):
@@ -460,7 +459,7 @@ def test_a_late_commit_after_a_drop_goes_to_any_list(engines: Engines, memory: M
     engine = engines()
     made = write_versions(engine, store, 35)
     late = [begin(engines(), store, attempt(99), {b"by": b"a task"}, base=made[base]) for base in (0, 4, 12, 22, 33)]
-    drop_stores(memory, [store], Meter())
+    drop_stores(memory, [store])
     for each in late:
         with pytest.raises(ConfigurationError, match="may not commit any more"):
             each.commit({0: 1}, SCHEMA)
@@ -474,7 +473,7 @@ def test_a_late_snapshot_of_a_dropped_query(engines: Engines, memory: MemoryTabl
         made += write_versions(engine, store, 2, made[-1], run=f"run-{run}")[1:]
 
     def drop_and_start_over() -> None:
-        drop_stores(memory, [store], Meter())
+        drop_stores(memory, [store])
         made[:] = write_versions(engines(), store, 4, run="run-9")
 
     late = engines(Overtaken(memory, drop_and_start_over, before="put_new"))
@@ -499,7 +498,7 @@ def test_a_number_is_made_again_while_it_is_read(engines: Engines, memory: Memor
 
     def drop_and_make_again() -> None:
         model.drop()
-        drop_stores(memory, [store], Meter())
+        drop_stores(memory, [store])
         make("run-2", 2)
 
     make("run-1", 1)

@@ -23,7 +23,6 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, store_shard
 from dynastate.reader.state import StateReader
-from dynastate.storage.meter import Meter
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.jvm import LOG4J, build_jar
 from tests.support.processes import is_alive, remove_tree, sidecars_of, wait_until
@@ -215,7 +214,7 @@ def opened(database: Database, environment: dict[str, str]) -> Iterator[Open]:
 @pytest.fixture(scope="session")
 def items(tables: BotoTables) -> Items:
     """Read what the snapshot-group table holds of a store, by its name."""
-    return lambda store: tables.query("snapshot", store_shard(store, 0), " ", "~", Meter())
+    return lambda store: tables.query("snapshot", store_shard(store, 0), " ", "~")
 
 
 @pytest.fixture(scope="session")

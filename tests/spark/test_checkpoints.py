@@ -25,7 +25,6 @@ from dynastate.operations.adopt import adopt_stores, state_location
 from dynastate.operations.clean import clean_earlier
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
-from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Open, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.state_reader import read_state
@@ -71,9 +70,9 @@ def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Pa
         session = sessions(V2 | {NAMESPACE: folder.name, f"{CONF}.dynastate.compression": codec})
         outcome = resume(session, source, turn + 1, folder / "checkpoint")
         assert outcome.rows[turn] == expected_sums(session, source)
-    stores = find_stores(tables, folder.name, Meter())
+    stores = find_stores(tables, folder.name)
     shards = [store_shard(store, shard) for store in stores for shard in range(4)]
-    parts = [item for shard in shards for _, item in tables.query("delta", shard, "0", "~", Meter())]
+    parts = [item for shard in shards for _, item in tables.query("delta", shard, "0", "~")]
     inline = [each.inline.codec for store in stores for each in graph(tables, store).entries() if each.inline]
     assert {*inline, *(item["codec"] for item in parts)} >= {"lz4", "zstd"}
 
@@ -133,15 +132,15 @@ def test_checkpoint_started_over_with_fewer_partitions(
     state = opened(f"{namespace}/0")
     assert {(row["id"], row["note"]) for row in state} == expected
     assert len(state) == len(expected)
-    found = of_namespace(tables, namespace, Meter())
+    found = of_namespace(tables, namespace)
     assert (len(found.current), len(found.earlier)) == (4, 4)
-    assert fork_namespace(tables, namespace, f"{namespace}-test", None, Meter()).stores == 4
+    assert fork_namespace(tables, namespace, f"{namespace}-test", None).stores == 4
     assert not any(each.kept for each in clean_earlier(tables, found.earlier).all())
     source.release()
     run(sums(source.stream(session), "id", "note"), checkpoint, "update")
     assert state.refresh()
     assert {(row["id"], row["note"]) for row in state} == {(r.id, r.note) for r in source.read(session).collect()}
-    assert len(every_store(tables, namespace, Meter())) == 4
+    assert len(every_store(tables, namespace)) == 4
 
 
 def test_a_batch_that_threads_of_the_program_write(
@@ -161,9 +160,9 @@ def test_a_batch_that_threads_of_the_program_write(
         assert query.awaitTermination(120)
         assert query.exception() is None
     own = json.loads((checkpoint / "metadata").read_text())["id"]
-    found = of_namespace(tables, folder.name, Meter())
+    found = of_namespace(tables, folder.name)
     assert (len(found.current), found.earlier) == (3, [])
-    metas = tables.get([meta_key(store) for store in found.current], Meter())
+    metas = tables.get([meta_key(store) for store in found.current])
     assert [item["queries"] for item in metas.values()] == [{"1": own}] * 3
 
 
@@ -218,7 +217,7 @@ def test_a_drop_beside_a_running_query(
     shutil.rmtree(checkpoint)
     outcome = resume(session, source, FILES, checkpoint)
     assert outcome.rows[max(outcome.rows)] == expected_sums(session, source)
-    stores = every_store(tables, namespace, Meter())
+    stores = every_store(tables, namespace)
     assert [verify(tables, store).findings for store in stores] == [()] * 2
 
 
@@ -255,8 +254,8 @@ def test_copy_of_a_checkpoint_is_refused(
     assert min(resume(session, source, 4, folder / "here").rows) == 3
     shutil.rmtree(folder / "there")
     shutil.move(folder / "here", folder / "there")
-    stores = every_store(tables, namespace, Meter())
-    assert adopt_stores(tables, stores, state_location(str(folder / "there")), Meter()).stores == 2
+    stores = every_store(tables, namespace)
+    assert adopt_stores(tables, stores, state_location(str(folder / "there"))).stores == 2
     outcome = resume(session, source, FILES, folder / "there")
     assert min(outcome.rows) == 4
     assert outcome.rows[FILES - 1] == expected_sums(session, source)
@@ -391,7 +390,7 @@ def test_checkpoint_started_over_where_the_clock_is_behind(
     session = sessions({NAMESPACE: namespace, f"{CONF}.dynastate.python": str(python)})
     for files in (1, 2):
         resume(session, source, files, checkpoint)
-    metas = find_stores(tables, namespace, Meter())
+    metas = find_stores(tables, namespace)
     second, first = (str(metas[f"{namespace}/{operator}/0/default"]["began"]) for operator in range(2))
     assert second < first
     options = ("--region", database.settings.region, "--endpoint", database.endpoint)

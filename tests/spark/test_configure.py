@@ -39,7 +39,6 @@ from dynastate.spark.configure import (
 )
 from dynastate.spark.connect import EXTENSIONS
 from dynastate.spark.jar import jar_path
-from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
 from tests.spark.streams import make_source
 from tests.support.jvm import make_repository
@@ -429,7 +428,7 @@ def test_spark_submit_with_documented_lines(
     with EmbeddedDynamoDB(settings=wanted) as database:
         answer = submit("submitted.py", f"{documented()} --conf {PREFIX}endpoint={database.endpoint}")
         with only(environment), closing(BotoTables(database.settings)) as tables:
-            found = [inspect_store(tables, store, Meter()) for store in tables.find_stores(Meter())]
+            found = [inspect_store(tables, store) for store in tables.find_stores()]
     for query in ("sums", "running"):
         assert sorted(answer[query]["rows"], key=repr) == expected
         assert answer[query]["metrics"]["dynastateRequests"] > 0

@@ -21,7 +21,6 @@ from dynastate.operations.prediction import DAY_S, Workload, predict
 from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
 from dynastate.operations.runs import read_meta
 from dynastate.operations.usage import usage_of_namespace
-from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, Sessions
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Source, Sources, make_rows, make_source, run
@@ -53,7 +52,7 @@ def listed(tables: BotoTables, store: str, shards: int = 4) -> StorageSize:
         item
         for role in SPECS
         for shard in range(shards)
-        for _, item in tables.query(role, store_shard(store, shard), "!", "~", Meter())
+        for _, item in tables.query(role, store_shard(store, shard), "!", "~")
     ]
     return StorageSize(len(found), sum(map(item_bytes, found)))
 
@@ -101,8 +100,8 @@ def test_formula_is_what_a_query_counts(
     source.release(WARM)
     frame = sums(source.stream(session), "id")
     run(frame, folder / "checkpoint")
-    (held,) = usage_of_namespace(tables, folder.name, Meter()).values()
-    stores = list(find_stores(tables, folder.name, Meter()))
+    (held,) = usage_of_namespace(tables, folder.name).values()
+    stores = list(find_stores(tables, folder.name))
     measured: dict[str, Any] = held.workload()
     source.release()
 
@@ -140,7 +139,7 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     listen(session, progress)
     case = CASES["join, then deduplication, then windows"]
     outcome = case.start(session, Sources(source, source), folder / "checkpoint").finish()
-    stores = list(find_stores(tables, folder.name, Meter()))
+    stores = list(find_stores(tables, folder.name))
     assert len(stores) == 2 * (1 + 1 + 4)
     there = [listed(tables, store) for store in stores]
     last = outcome.metrics[max(outcome.metrics)]
@@ -154,9 +153,9 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
             625 * metrics["dynastateWriteUnits"] + 125 * metrics["dynastateReadUnits"]
         )
     found = spent(progress, range(len(outcome.metrics)))
-    held = usage_of_namespace(tables, folder.name, Meter())
+    held = usage_of_namespace(tables, folder.name)
     assert sum(each.versions for each in held.values()) == len(stores) * len(outcome.metrics)
-    by_operator = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0], Meter())[1].epochs.keys())
+    by_operator = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0])[1].epochs.keys())
     reported = [each["dynastateStoredItems"] for each in by_operator]
     assert len(set(reported)) == len(reported) == len(case.operators)
     assert dict(enumerate(reported)) == {operator: each.stored.items for operator, each in held.items()}

@@ -19,7 +19,6 @@ from dynastate.engine.catalog import find_stores
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.pins import refuse_forked
 from dynastate.operations.verify import verify
-from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions
 from tests.spark.operators import CASES, Case
 from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, take_all
@@ -163,8 +162,8 @@ def test_both_run_on(
     assert going.rows == expected.rows
 
     for namespace in (query, fork):
-        stores = list(find_stores(tables, namespace, Meter()))
+        stores = list(find_stores(tables, namespace))
         assert len(stores) == 2 * (4 if "join" in name else 1)
         assert all(verify(tables, store).is_whole for store in stores)
-    drop_stores(tables, stores, Meter())
-    refuse_forked(tables, [store.replace(fork, query, 1) for store in stores], Meter())
+    drop_stores(tables, stores)
+    refuse_forked(tables, [store.replace(fork, query, 1) for store in stores])

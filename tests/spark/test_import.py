@@ -30,7 +30,6 @@ from dynastate.operations.verify import verify
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer import jvm, steps
 from dynastate.spark.transfer.steps import Moved
-from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Open, Sessions, only
 from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states
@@ -236,7 +235,7 @@ def test_a_killed_import_command_runs_again(
 
     program = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     meta = meta_key("killed/0/0/left-keyToNumValues")
-    wait_until(lambda: bool(tables.get([meta], Meter())), "the import does not begin", within_s=120)
+    wait_until(lambda: bool(tables.get([meta])), "the import does not begin", within_s=120)
     there = [program.pid, *descendants(program.pid)]
     kill(there)
     program.wait()
@@ -459,8 +458,8 @@ def test_a_namespace_with_another_operators_state_is_refused(
     """A join's stores, which have other names than an aggregation's, are found."""
     store = "joined/0/0/left-keyToNumValues"
     item = meta_item(store, StoreMeta(4, {"run": 1}, {1: "query"}, "", {1: "file:/elsewhere/state"}), "0.2.0", "")
-    list_store(tables, store, Meter())
-    assert tables.put_new(meta_key(store), item, Meter())
+    list_store(tables, store)
+    assert tables.put_new(meta_key(store), item)
     with pytest.raises(ConfigurationError, match=r"the namespace has state already.*file:/elsewhere/state"):
         bring(stopped, folder / "new", "joined")
     assert not (folder / "new").exists()

@@ -18,7 +18,6 @@ from dynastate.format.keys import SPECS, store_shard
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from dynastate.settings import SNAPSHOT_TABLE, Settings
-from dynastate.storage.meter import Meter
 from tests.spark.conftest import CONF, Open, Sessions, only, stop_stores
 from tests.spark.streams import Record, Source, make_wide_rows, run
 
@@ -99,7 +98,7 @@ def test_a_query_with_objects_in_s3(
     expected = {tuple(row) for row in newest(source.read(session)).collect()}
     assert {row for number in sorted(rows) for row in rows[number]} >= expected
     with only(environment):
-        stores = list(find_stores(both, folder.name, Meter()))
+        stores = list(find_stores(both, folder.name))
         state = opened(f"{folder.name}/0", objects_endpoint=s3.endpoint)
         assert {(row["key"], row["valueWithExtremumOrdering"]) for row in state} == expected
         one = opened(f"{folder.name}/0", objects_endpoint=s3.endpoint)
@@ -111,10 +110,10 @@ def test_a_query_with_objects_in_s3(
         for store in stores:
             report = verify(both, store)
             assert (report.is_whole, report.readable) == (True, {FILES - 2, FILES - 1, FILES} | report.readable)
-        assert any(both.objects.names(LOCATION, f"{folder.name}/0/", Meter()))
-        drop_stores(both, stores, Meter())
-        assert list(both.objects.names(LOCATION, f"{folder.name}/0/", Meter())) == []
+        assert any(both.objects.names(LOCATION, f"{folder.name}/0/"))
+        drop_stores(both, stores)
+        assert list(both.objects.names(LOCATION, f"{folder.name}/0/")) == []
         for store in stores:
             places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(4)]
-            left = [key.sort for role, at in places for key in both.list_keys(role, at, "!", "~", Meter())]
+            left = [key.sort for role, at in places for key in both.list_keys(role, at, "!", "~")]
             assert all(each.startswith("list/") for each in left), "fences only"

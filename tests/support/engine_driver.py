@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from dynastate.engine import snapshots
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
+from dynastate.engine.graphs import read_manifest
 from dynastate.engine.known import ROUTES_BYTES
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
@@ -38,7 +38,6 @@ from dynastate.format.version_list import VersionEntry
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.settings import Settings
 from dynastate.sidecar.metrics import commit_counters
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 State = dict[bytes, bytes]
@@ -217,34 +216,32 @@ def save_snapshot(
 def parts_of(tables: Tables, store: str) -> list[tuple[Key, Item]]:
     """All items of a store in the delta table, in the order of version, attempt, sequence."""
     shards = (store_shard(store, shard) for shard in range(SHARDS))
-    found = [each for shard in shards for each in tables.query("delta", shard, "0", "~", Meter())]
+    found = [each for shard in shards for each in tables.query("delta", shard, "0", "~")]
     return sorted(found, key=lambda pair: pair[0].sort)
 
 
 def buckets_of(tables: Tables, store: str) -> list[str]:
     """Sort keys of all items of buckets."""
     shards = (store_shard(store, shard) for shard in range(SHARDS))
-    return sorted(
-        key.sort for each in shards for key in tables.list_keys("snapshot", each, "bucket/", "bucket/~", Meter())
-    )
+    return sorted(key.sort for each in shards for key in tables.list_keys("snapshot", each, "bucket/", "bucket/~"))
 
 
 def everything_of(tables: Tables, store: str) -> list[Item]:
     """Every item that both tables have of a store, by a Query of every shard."""
     places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(SHARDS)]
-    return [item for role, shard in places for _, item in tables.query(role, shard, "!", "~", Meter())]
+    return [item for role, shard in places for _, item in tables.query(role, shard, "!", "~")]
 
 
 def items_of(tables: Tables, store: str) -> dict[str, Item]:
     """All items of a store in the snapshot-group table by sort key."""
-    found = tables.query("snapshot", store_shard(store, 0), "a", "~", Meter())
+    found = tables.query("snapshot", store_shard(store, 0), "a", "~")
     return {key.sort: item for key, item in found}
 
 
 def graph(tables: Tables, store: str) -> VersionGraph:
     """Read all version lists of a store."""
     low, high = graph_range(0, 10**20 - 1)
-    found = tables.query("snapshot", store_shard(store, 0), low, high, Meter())
+    found = tables.query("snapshot", store_shard(store, 0), low, high)
     return VersionGraph(store, [(key, item) for key, item in found if not key.sort.startswith("schema/")])
 
 
@@ -266,7 +263,7 @@ def named_keys(tables: Tables, store: str) -> set[Key]:
         named.add(snapshot_key(store, snapshot.version, snapshot.attempt))
         if snapshot.stage == DONE:
             named.add(manifest_key(store, snapshot.version, snapshot.id))
-            kept = snapshots.read_manifest(tables, store, snapshot, Meter())
+            kept = read_manifest(tables, store, snapshot)
             in_items = [number for number, bucket in enumerate(kept.buckets) if bucket.place is None]
             named |= {key for number in in_items for key in kept.keys(store, number, shards)}
     return named
@@ -278,7 +275,7 @@ def named_objects(tables: Tables, store: str) -> set[ObjectId]:
     named = {place for each in found.entries() if each.home is None for place in each.object_ids(store)}
     for snapshot in found.snapshots():
         if snapshot.stage == DONE:
-            kept = snapshots.read_manifest(tables, store, snapshot, Meter())
+            kept = read_manifest(tables, store, snapshot)
             named |= kept.objects(store)
     return named
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError, ConnectionClosedError
@@ -27,6 +27,9 @@ from dynastate.storage.objects import DELETES_MAX, Objects
 from dynastate.storage.tables import Tables, no_refusal
 from dynastate.storage.update import Condition, Update
 
+AnyTables = TypeVar("AnyTables", bound="UnthrottledTables")
+AnyFailing = TypeVar("AnyFailing", bound="FailingTables")
+
 # ---------------------------------------------------------------------------------------------------------- on the seam
 
 
@@ -40,12 +43,23 @@ class Call(NamedTuple):
 class UnthrottledTables(Tables):
     """Tables with the default names, which take all that is offered."""
 
+    _meter: Meter
+
+    @property
+    def meter(self) -> Meter:
+        return self._meter
+
+    def metered(self: AnyTables, meter: Meter) -> AnyTables:  # noqa: PYI019  # Self comes with Python 3.11
+        view = copy.copy(self)
+        view._meter = meter
+        return view
+
     @property
     def names(self) -> Mapping[Role, str]:
         return {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
 
-    def offer(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
-        self.write(puts, meter)
+    def offer(self, puts: Sequence[tuple[Key, Item]]) -> Sequence[tuple[Key, Item]]:
+        self.write(puts)
         return []
 
 
@@ -55,41 +69,51 @@ class MemoryObjects(Objects):
     def __init__(self) -> None:
         self.objects: dict[ObjectId, bytes] = {}
         self._lock = threading.Lock()
+        self._meter = Meter()
+
+    @property
+    def meter(self) -> Meter:
+        return self._meter
+
+    def metered(self, meter: Meter) -> MemoryObjects:
+        view = copy.copy(self)
+        view._meter = meter
+        return view
 
     def check(self, location: str) -> list[str]:  # noqa: ARG002  # as the seam has it
         return []
 
-    def put(self, place: ObjectId, data: bytes, meter: Meter) -> None:
+    def put(self, place: ObjectId, data: bytes) -> None:
         assert place.key
         assert 0 < len(data) <= OBJECT_BYTES
         with self._lock:
             assert self.objects.get(place, data) == data, "an object that changes"
             self.objects[place] = data
-        meter.requests += 1
-        meter.puts += 1
-        meter.object_bytes_written += len(data)
+        self.meter.requests += 1
+        self.meter.puts += 1
+        self.meter.object_bytes_written += len(data)
 
-    def get(self, place: ObjectId, start: int, end: int, meter: Meter) -> bytes | None:
+    def get(self, place: ObjectId, start: int, end: int) -> bytes | None:
         assert 0 <= start < end <= OBJECT_BYTES
         with self._lock:
             data = self.objects.get(place)
-        meter.requests += 1
-        meter.gets += 1
-        meter.object_bytes_read += len(data[start:end]) if data else 0
+        self.meter.requests += 1
+        self.meter.gets += 1
+        self.meter.object_bytes_read += len(data[start:end]) if data else 0
         return data and data[start:end]
 
-    def names(self, location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
-        meter.requests += 1
-        meter.puts += 1
+    def names(self, location: str, prefix: str) -> Iterator[ObjectId]:
+        self.meter.requests += 1
+        self.meter.puts += 1
         with self._lock:
             found = sorted(each for each in self.objects if each.location == location and each.name.startswith(prefix))
         yield from found
 
-    def delete(self, places: Sequence[ObjectId], meter: Meter) -> None:
+    def delete(self, places: Sequence[ObjectId]) -> None:
         assert len(places) <= DELETES_MAX
         assert len({place.location for place in places}) <= 1
-        meter.requests += 1
-        meter.objects_deleted += len(places)
+        self.meter.requests += 1
+        self.meter.objects_deleted += len(places)
         with self._lock:
             for place in places:
                 self.objects.pop(place, None)
@@ -110,11 +134,21 @@ class MemoryTables(UnthrottledTables):
     """
 
     def __init__(self, snapshot_table: str = SNAPSHOT_TABLE, objects: MemoryObjects | None = None) -> None:
-        self.items: dict[Key, Item] = {}
+        #: What views share: tests replace the items.
+        self._stored: dict[str, dict[Key, Item]] = {"items": {}}
         self.calls: list[Call] = []
         self._snapshot_table = snapshot_table
         self._objects = objects or MemoryObjects()
         self._lock = threading.Lock()
+        self._meter = Meter()
+
+    @property
+    def items(self) -> dict[Key, Item]:
+        return self._stored["items"]
+
+    @items.setter
+    def items(self, items: dict[Key, Item]) -> None:
+        self._stored["items"] = items
 
     @property
     def names(self) -> Mapping[Role, str]:
@@ -122,85 +156,84 @@ class MemoryTables(UnthrottledTables):
 
     @property
     def objects(self) -> MemoryObjects:
-        return self._objects
+        return self._objects.metered(self.meter)
 
     def check(self) -> list[str]:
         return []
 
-    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
+    def query(self, role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
         with self._lock:
-            self._begin("query", [Key(role, store_shard, low)], meter)
+            self._begin("query", [Key(role, store_shard, low)])
             found = sorted(
                 (key.sort.encode(), key)
                 for key in self.items
                 if key.role == role and key.store_shard == store_shard and low <= key.sort <= high
             )
             items = [(key, _copy(self.items[key])) for _, key in found]
-        meter.read([item_bytes(item) for _, item in items], together=True)
+        self.meter.read([item_bytes(item) for _, item in items], together=True)
         return items
 
-    def pages(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> Iterator[tuple[Key, Item]]:
-        return iter(self.query(role, store_shard, low, high, meter))
+    def pages(self, role: Role, store_shard: str, low: str, high: str) -> Iterator[tuple[Key, Item]]:
+        return iter(self.query(role, store_shard, low, high))
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+    def get(self, keys: Sequence[Key]) -> dict[Key, Item]:
         refuse_keys(keys, KEYS_MAX)
         with self._lock:
-            self._begin("get", keys, meter)
+            self._begin("get", keys)
             found = {key: _copy(self.items[key]) for key in keys if key in self.items}
-        meter.read(map(item_bytes, found.values()), together=False, missing=len(keys) - len(found))
+        self.meter.read(map(item_bytes, found.values()), together=False, missing=len(keys) - len(found))
         return found
 
-    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
+    def write(self, puts: Sequence[tuple[Key, Item]]) -> None:
         refuse_keys([key for key, _ in puts], WRITES_MAX)
         refuse_items(puts)
         with self._lock:
-            self._begin("write", [key for key, _ in puts], meter)
+            self._begin("write", [key for key, _ in puts])
             for key, item in puts:
-                self._put(key, item, meter)
+                self._put(key, item)
 
-    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+    def delete(self, keys: Sequence[Key]) -> None:
         refuse_keys(keys, WRITES_MAX)
         with self._lock:
-            self._begin("delete", keys, meter)
+            self._begin("delete", keys)
             for key in keys:
                 self.items.pop(key, None)
-        meter.items_deleted += len(keys)
+        self.meter.items_deleted += len(keys)
 
-    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
-        return self._put_if("put_new", key, item, Condition(absent=[SPECS[key.role].hash_key]), meter)
+    def put_new(self, key: Key, item: Item) -> bool:
+        return self._put_if("put_new", key, item, Condition(absent=[SPECS[key.role].hash_key]))
 
-    def put_over(self, key: Key, item: Item, condition: Condition, meter: Meter) -> bool:
-        return self._put_if("put_over", key, item, condition, meter)
+    def put_over(self, key: Key, item: Item, condition: Condition) -> bool:
+        return self._put_if("put_over", key, item, condition)
 
-    def _put_if(self, verb: str, key: Key, item: Item, condition: Condition, meter: Meter) -> bool:
+    def _put_if(self, verb: str, key: Key, item: Item, condition: Condition) -> bool:
         refuse_keys([key], 1)
         refuse_items([(key, item)])
         with self._lock:
-            self._begin(verb, [key], meter)
+            self._begin(verb, [key])
             if not condition.holds(self.items.get(key, {})):
-                meter.wrote(item_bytes(item))
+                self.meter.wrote(item_bytes(item))
                 return False
-            self._put(key, item, meter)
+            self._put(key, item)
             return True
 
-    def delete_over(self, key: Key, condition: Condition, meter: Meter) -> bool:
+    def delete_over(self, key: Key, condition: Condition) -> bool:
         refuse_keys([key], 1)
         with self._lock:
-            self._begin("delete_over", [key], meter)
-            meter.deleted([item_bytes(item_key(key) | condition.equal)])
+            self._begin("delete_over", [key])
+            self.meter.deleted([item_bytes(item_key(key) | condition.equal)])
             applied = condition.holds(self.items.get(key, {}))
             if applied:
                 self.items.pop(key, None)
             return applied
 
-    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
-        return [key for key, _ in self.query(role, store_shard, low, high, meter)]
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str) -> list[Key]:
+        return [key for key, _ in self.query(role, store_shard, low, high)]
 
     def update(
         self,
         key: Key,
         update: Update,
-        meter: Meter,
         is_applied: Callable[[Item], bool] | None = None,  # noqa: ARG002  # no answer is lost
         refusal: Callable[[], Exception | None] = no_refusal,
     ) -> Item | None:
@@ -208,12 +241,12 @@ class MemoryTables(UnthrottledTables):
         if (reason := refusal()) is not None:
             raise reason
         with self._lock:
-            self._begin("update", [key], meter)
+            self._begin("update", [key])
             item = self.items.get(key, {})
             if not update.condition.holds(item):
-                meter.wrote(0)
+                self.meter.wrote(0)
                 return None
-            self._put(key, update.applied(item_key(key) | item), meter)
+            self._put(key, update.applied(item_key(key) | item))
             return _copy(self.items[key])
 
     def stop(self) -> None:
@@ -227,16 +260,16 @@ class MemoryTables(UnthrottledTables):
         """Requests of one verb, in the order they came."""
         return [call for call in self.calls if call.verb == verb]
 
-    def _begin(self, verb: str, keys: Sequence[Key], meter: Meter) -> None:
-        meter.requests += 1
+    def _begin(self, verb: str, keys: Sequence[Key]) -> None:
+        self.meter.requests += 1
         self.calls.append(Call(verb, tuple(keys)))
 
-    def _put(self, key: Key, item: Item, meter: Meter) -> None:
+    def _put(self, key: Key, item: Item) -> None:
         spec = SPECS[key.role]
         assert (item[spec.hash_key], item[spec.range_key]) == (key.store_shard, key.sort), "an item under another key"
         refuse_growth(key, item)
         self.items[key] = _copy(item)
-        meter.wrote(item_bytes(item))
+        self.meter.wrote(item_bytes(item))
 
 
 def _copy(item: Item) -> Item:
@@ -266,6 +299,12 @@ class FailingTables(UnthrottledTables):
         self.faults: dict[str, deque[Fault | None]] = {}
         self._before = before
         self._lock = threading.Lock()
+        self._meter = tables.meter
+
+    def metered(self: AnyFailing, meter: Meter) -> AnyFailing:  # noqa: PYI019  # Self comes with Python 3.11
+        view = super().metered(meter)
+        view.tables = self.tables.metered(meter)
+        return view
 
     @property
     def names(self) -> Mapping[Role, str]:
@@ -373,14 +412,19 @@ class Dying(FailingTables):
 
     def __init__(self, tables: Tables, left: int, *, applied: bool = False) -> None:
         super().__init__(tables)
-        self.left, self.applied = left, applied
+        self._left, self.applied = [left], applied
+
+    @property
+    def left(self) -> int:
+        return self._left[0]
 
     def _call(self, verb: str, *arguments: Any) -> Any:
-        self.left -= 1
-        if self.left < 0 and not (self.applied and self.left == -1):
+        self._left[0] -= 1  # views share it
+        left = self.left
+        if left < 0 and not (self.applied and left == -1):
             raise UnavailableError("died")
         done = super()._call(verb, *arguments)
-        if self.left == -1:
+        if left == -1:
             raise UnavailableError("died")
         return done
 

@@ -15,7 +15,6 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import item_key
 from dynastate.format.keys import Key, Role, graph_range, store_shard, version_list_key
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 
 
 def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
@@ -25,10 +24,10 @@ def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
 
     def keys(role: Role, low: str, high: str) -> list[Key]:
         shards = [store_shard(store, number) for number in range(4)]
-        return [key for shard in shards for key in tables.list_keys(role, shard, low, high, Meter())]
+        return [key for shard in shards for key in tables.list_keys(role, shard, low, high)]
 
     if action in ("oldest", "newest-snapshot"):
-        graph = VersionGraph(store, tables.query("snapshot", store_shard(store, 0), *graph_range(0, 1000), Meter()))
+        graph = VersionGraph(store, tables.query("snapshot", store_shard(store, 0), *graph_range(0, 1000)))
         snapshots = [each.of.version for each in graph.done_snapshots()]
         return graph.versions()[0] if action == "oldest" else max(snapshots, default=0)
     if action == "format":
@@ -41,7 +40,7 @@ def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
         )
         return None
     found = keys("delta", "0", "~") if action == "delete-parts" else keys("snapshot", "bucket/", "bucket/~")
-    tables.delete(found if action == "delete-parts" else [max(found, key=lambda key: key.sort)], Meter())
+    tables.delete(found if action == "delete-parts" else [max(found, key=lambda key: key.sort)])
     return len(found)
 
 

@@ -20,7 +20,6 @@ from dynastate.format.keys import Attempt
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.reports import METRICS, REPORTED
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
-from dynastate.storage.meter import Meter
 from dynastate.ui.app import HEADERS
 from dynastate.ui.watch import NO_STORES
 from tests.support.command_line import refused, run
@@ -205,7 +204,7 @@ def test_what_is_lost_is_said(url: str, database: Database) -> None:
     """`verify` names what is missing; the view of the rows says so too."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
         store = StoreBuilder(engine, "lost/0/0/default").count_to(3).store
-        tables.delete([key for key, _ in parts_of(tables, store)], Meter())
+        tables.delete([key for key, _ in parts_of(tables, store)])
     status, text, _ = ask(url + "rows/lost/0")
     assert (status, "dynastate verify lost" in text) == (503, True), text
 
@@ -260,11 +259,11 @@ def test_a_dropped_namespace_leaves_the_page(url: str, database: Database, envir
         stores = [StoreBuilder(engine, f"gone/0/{number}/default").count_to(2).store for number in range(2)]
         with served(database.endpoint, environment) as own:
             assert "query/gone" in ask(own)[1]
-            drop_stores(tables, stores, Meter())
+            drop_stores(tables, stores)
             time.sleep(2.1)
             text = ask(own)[1]
             assert ("query/gone" in text, "query/shop" in text, "failed" in text) == (False, True, False), text
-        assert "gone" in {store.split("/")[0] for store in tables.find_stores(Meter())}
+        assert "gone" in {store.split("/")[0] for store in tables.find_stores()}
     text = ask(url + "query/gone")[1]
     assert (text.count(NO_STORES), "operator/gone" in text, "failed" in text) == (1, False, False)
 

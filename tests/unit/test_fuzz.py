@@ -64,7 +64,6 @@ from dynastate.sidecar import protocol
 from dynastate.sidecar.connection import READ_BUFFER_BYTES
 from dynastate.sidecar.engines import parse_settings
 from dynastate.sidecar.listener import converse as serve_connection
-from dynastate.storage.meter import Meter
 from dynastate.unsaferow.key_encoders import SEED as HASH_SEED
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.nested import Struct
@@ -651,9 +650,9 @@ LAST: VersionId = VersionId(6, attempt(6))
 
 def looks(tables: MemoryTables) -> Iterator[Callable[[], object]]:
     """Every operation that inspects the store, one by one, and then clean-up and its like."""
-    yield lambda: asdict(inspect_store(tables, STORE, Meter()))
-    yield lambda: list_versions(tables, STORE, Meter())
-    yield lambda: usage_of_namespace(tables, STORE.split("/")[0], Meter())
+    yield lambda: asdict(inspect_store(tables, STORE))
+    yield lambda: list_versions(tables, STORE)
+    yield lambda: usage_of_namespace(tables, STORE.split("/")[0])
     for name in ("default", "lists"):
         settings_ = Settings(parallel_requests=1)
         with contextlib.suppress(DynastateError), StateReader(tables, settings_, STORE, name) as state:

@@ -168,10 +168,11 @@ def cost(
     ratios: CodecRatios | None = None
     if namespace:
         with call.tables() as tables, progress("stores") as report:
-            stores = of_namespace(tables, namespace, meter, refuse_lost=True).current
-            found = usage_of_stores(tables, stores, meter, report)
+            view = tables.metered(meter)
+            stores = of_namespace(view, namespace, refuse_lost=True).current
+            found = usage_of_stores(view, stores, report)
             if every_s:
-                ratios = zstd_ratios(tables, stores, meter)
+                ratios = zstd_ratios(view, stores)
     plan = Plan(found, every_s, float(settings.snapshot_threshold), retain, prices) if every_s else None
     scenarios = plan.scenarios(trigger, partitions) if plan else []
     thresholds = plan.thresholds if plan else []

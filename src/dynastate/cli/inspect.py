@@ -126,10 +126,9 @@ def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
     from dynastate.engine import catalog
     from dynastate.operations.inspect import inspect_store
-    from dynastate.storage.meter import Meter
 
     with call.tables() as tables:
-        found = asdict(inspect_store(tables, catalog.only(tables, store, Meter()), Meter()))
+        found = asdict(inspect_store(tables, catalog.only(tables, store)))
     if call.json(found):
         return
     families = found.pop("families")
@@ -188,10 +187,9 @@ def versions(call: Call, store: Store) -> None:
     """List the committed attempts of a store. The newest version depends on those that are current."""
     from dynastate.engine import catalog
     from dynastate.operations.inspect import list_versions
-    from dynastate.storage.meter import Meter
 
     with call.tables() as tables:
-        found = [asdict(each) for each in list_versions(tables, catalog.only(tables, store, Meter()), Meter())]
+        found = [asdict(each) for each in list_versions(tables, catalog.only(tables, store))]
     if not call.json(found):
         call.table(found, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
 

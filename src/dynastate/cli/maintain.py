@@ -93,12 +93,11 @@ def clean(
     from dynastate.operations.clean import clean_earlier, clean_store, describe_earlier, refuse_running
     from dynastate.operations.drop import look
     from dynastate.operations.scope import stores_in
-    from dynastate.storage.meter import Meter
 
     with call.engine() as (engine, tables):
-        names = stores_in(tables, scope, Meter())
+        names = stores_in(tables, scope)
         earlier = names.earlier
-        before = look(tables, earlier, Meter())
+        before = look(tables, earlier)
         if earlier and not yes:
             typer.echo("\n".join(describe_earlier(tables, earlier, before)), err=True)
             typer.confirm(f"Delete {plural(len(earlier), 'store')} of an earlier query?", err=True, abort=True)
@@ -167,10 +166,9 @@ def fork(
     clean-up retains what the fork needs until it is dropped. Run again, the command resumes a fork that was cut off.
     """
     from dynastate.operations.fork import fork_namespace
-    from dynastate.storage.meter import Meter
 
     with call.tables() as tables, progress("stores") as report:
-        made = fork_namespace(tables, namespace, new, version, Meter(), report)
+        made = fork_namespace(tables, namespace, new, version, report)
     if not call.json(asdict(made)):
         call.say(
             f"{made.fork}: version {made.version} of {plural(made.stores, 'store')}; {plural(made.items, 'item')} "
@@ -194,13 +192,11 @@ def adopt(
     """
     from dynastate.engine.catalog import every_store
     from dynastate.operations.adopt import adopt_stores, locations_of, state_location
-    from dynastate.storage.meter import Meter
 
-    meter = Meter()
     location = state_location(checkpoint)
     with call.tables() as tables:
-        names = every_store(tables, namespace, meter)
-        before = locations_of(tables, names, meter)
+        names = every_store(tables, namespace)
+        before = locations_of(tables, names)
         if not yes and before != (location,):
             now = " and ".join(each.removesuffix("/state") for each in before) or "no query yet"
             question = (
@@ -209,7 +205,7 @@ def adopt(
             )
             typer.confirm(question, err=True, abort=True)
         with progress("stores") as report:
-            made = adopt_stores(tables, names, location, meter, report)
+            made = adopt_stores(tables, names, location, report)
     if not call.json(asdict(made)):
         call.say(
             f"{namespace}, {plural(made.stores, 'store')}, belongs to {location.removesuffix('/state')}; "
@@ -247,13 +243,11 @@ def drop(
         seconds_to_look,
     )
     from dynastate.operations.pins import refuse_forked
-    from dynastate.storage.meter import Meter
 
-    meter = Meter()
     with call.tables() as tables, progress("stores") as report:
-        names = every_store(tables, namespace, meter)
-        refuse_forked(tables, names, meter)
-        before = {} if force else look(tables, names, meter, report)
+        names = every_store(tables, namespace)
+        refuse_forked(tables, names)
+        before = {} if force else look(tables, names, report)
     if not yes:
         must = "A query that runs fails, and cannot be restarted." if force else "The query must not run."
         typer.confirm(f"Delete all state of {namespace}, {plural(len(names), 'store')}? {must}", err=True, abort=True)
@@ -262,11 +256,11 @@ def drop(
             seconds = seconds_to_look(before)
             typer.echo(f"looking for {seconds:.0f} s whether a query writes to {namespace}", err=True)
             with progress("stores") as report:
-                refuse_written(tables, before, seconds, meter, report)
+                refuse_written(tables, before, seconds, report)
         with progress("stores") as report:
-            others = locations_of_others(tables, names, meter)
-            items = drop_stores(tables, names, meter, report)
-        refuse_made_meanwhile(tables, namespace, meter)
+            others = locations_of_others(tables, names)
+            items = drop_stores(tables, names, report)
+        refuse_made_meanwhile(tables, namespace)
     if not call.json({"namespace": namespace, "stores": len(names), "items": items, "other_locations": others}):
         call.say(f"{namespace}: {plural(len(names), 'store')} with {plural(items, 'item')} deleted")
         _say_left(call, others)

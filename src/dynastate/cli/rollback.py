@@ -10,7 +10,6 @@ import typer
 from dynastate.cli.options import Call, command, number
 from dynastate.cli.output import progress
 from dynastate.counts import plural
-from dynastate.storage.meter import Meter
 
 if TYPE_CHECKING:
     from dynastate.operations.rollback import Rollback
@@ -41,7 +40,7 @@ def rollback(
     files = Checkpoint(checkpoint)
     with call.tables() as tables, progress("stores") as report:
         plan = plan_rollback(tables, files, to, report)
-        before = {} if force else look(tables, plan.stores, Meter(), report)
+        before = {} if force else look(tables, plan.stores, report)
     if not call.as_json:
         _show(call, plan)
     if not yes:
@@ -50,7 +49,7 @@ def rollback(
         seconds = seconds_to_look(before)
         typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)
         with call.tables() as tables:
-            refuse_written(tables, before, seconds, Meter(), advice=IS_WRITTEN)
+            refuse_written(tables, before, seconds, advice=IS_WRITTEN)
     with progress("batches") as report:
         roll_back(files, plan, report)
     if not call.json(asdict(plan) | {"stores": len(plan.stores)}):

@@ -32,9 +32,8 @@ _FAILED_MAX: Final = 20
 def current_stores(tables: Tables, scope: str) -> list[str]:
     """The stores of a scope, but for those of earlier queries, where there are others. Refuse a scope without any."""
     from dynastate.operations.scope import stores_in
-    from dynastate.storage.meter import Meter
 
-    found = stores_in(tables, scope, Meter())
+    found = stores_in(tables, scope)
     if found.current and found.earlier:
         left = plural(len(found.earlier), "store")
         typer.echo(f"left out: {left} of an earlier query; 'dynastate clean' deletes what it left", err=True)
@@ -50,8 +49,8 @@ def on_each(
     with progress("stores" if len(stores) > 1 else unit) as report:
         if len(stores) > 1:
             limit = at_once or STORES_AT_ONCE
-            return each_store(tables, stores, lambda store: work(store, no_progress), report, at_once=limit)
-        return each_store(tables, stores, lambda store: work(store, report))
+            return each_store(tables, stores, lambda _, store: work(store, no_progress), report, at_once=limit)
+        return each_store(tables, stores, lambda _, store: work(store, report))
 
 
 def failures(found: Outcomes[Any]) -> list[dict[str, str]]:

@@ -54,7 +54,7 @@ def skew(
     meter, found = Meter(), None
     with call.engine(cache_mb=1) as (engine, tables):
         with progress("stores") as report:
-            loads = read_loads(tables, current_stores(tables, scope), meter, report)
+            loads = read_loads(tables.metered(meter), current_stores(tables, scope), report)
         if keys:
             with progress("bytes") as report:
                 found = read_keys(engine, loads, keys, round(read_mb * 2**20), meter, report)

@@ -73,17 +73,16 @@ def top(
     from dynastate.operations.reports import ReportFile
     from dynastate.operations.runs import read_meta
     from dynastate.prices import Prices
-    from dynastate.storage.meter import Meter
 
     with call.engine() as (engine, tables), pressed() as wait, suppress(KeyboardInterrupt):
-        names = catalog.of_namespace(tables, namespace, Meter(), refuse_lost=True).current
+        names = catalog.of_namespace(tables, namespace, refuse_lost=True).current
         monitor, look = Monitor(engine, names, time.monotonic, Prices.of(call.settings)), 0
         reports = ReportFile(report) if report else None
         while True:
             look += 1
             found = monitor.look()
             if reports is not None:
-                runs = read_meta(tables, names[0], Meter())[1].epochs.keys()
+                runs = read_meta(tables, names[0])[1].epochs.keys()
                 operators = reports.last_batch(runs)
                 found = with_report(found, operators, reports.last_duration_ms(runs))
             _show(call, in_order(found, sort), look, sort, with_reports=reports is not None)

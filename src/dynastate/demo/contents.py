@@ -12,7 +12,6 @@ from dynastate.format.keys import SPECS, Role, store_shard
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.reports import usage_of_queries
 from dynastate.prices import DEFAULT_PRICES
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 
@@ -63,7 +62,7 @@ def figures(tables: Tables, stores: Iterable[str], progress: Path) -> Figures:
 
 
 def _store_figures(tables: Tables, store: str) -> Figures:
-    graph, _ = read_lists(tables, store, Meter())
+    graph, _ = read_lists(tables, store)
     shards = graph.required_meta.shards
     entries = list(graph.entries())
     versions = len({entry.version for entry in entries})
@@ -81,5 +80,5 @@ def _store_figures(tables: Tables, store: str) -> Figures:
 
 
 def _items(tables: Tables, role: Role, store: str, shards: int) -> list[Item]:
-    found = (tables.query(role, store_shard(store, shard), "!", "~", Meter()) for shard in range(shards))
+    found = (tables.query(role, store_shard(store, shard), "!", "~") for shard in range(shards))
     return [item for items in found for _, item in items]

@@ -25,7 +25,6 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from dynastate.errors import InternalError
 from dynastate.operations.inspect import read_lists
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from dynastate.ui.server import serve
 
@@ -148,7 +147,7 @@ def _moment(query: str, checkpoint: Checkpoint, tables: Tables) -> _Moment:
     if batch is None:
         return _Moment(query, None, len(stores), 0)
     # Batch 0 makes version 1.
-    committed = sum(batch + 1 in read_lists(tables, store, Meter())[0].versions() for store in stores)
+    committed = sum(batch + 1 in read_lists(tables, store)[0].versions() for store in stores)
     return _Moment(query, batch, len(stores), committed)
 
 

@@ -15,7 +15,6 @@ from dynastate.dynamodb.failures import code_of
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import SPECS, Role
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 
 #: DynamoDB makes an empty on-demand table in some ten seconds.
 ACTIVE_DEADLINE_S: Final = 120.0
@@ -69,7 +68,7 @@ def _create(tables: BotoTables, role: Role) -> bool:
         "Tags": [{"Key": "created-by", "Value": "dynastate"}],
     }
     try:
-        tables.call("CreateTable", role, Meter(), **request)
+        tables.call("CreateTable", role, **request)
     except ConfigurationError as refused:
         if code_of(refused.__cause__) == "ResourceInUseException":
             return False
@@ -81,7 +80,7 @@ def _wait_until_active(tables: BotoTables, role: Role, deadline: float) -> None:
     name, status, pause_s = tables.names[role], "", _POLL_FIRST_S
     while True:
         try:
-            status = tables.call("DescribeTable", role, Meter())["Table"]["TableStatus"]
+            status = tables.call("DescribeTable", role)["Table"]["TableStatus"]
         except ConfigurationError as refused:
             # DescribeTable may not know a table yet that CreateTable has just accepted.
             if code_of(refused.__cause__) != "ResourceNotFoundException":

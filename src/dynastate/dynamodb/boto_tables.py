@@ -7,6 +7,7 @@ translated, and units are counted by DynamoDB's own rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,28 +49,36 @@ class BotoTables:
         self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
         # Of its own, because it is not known that S3 answers where DynamoDB does.
-        self.objects = S3Objects(settings, retries=replace(self._retries), client=s3_client, profile=profile)
+        self._objects = S3Objects(settings, retries=replace(self._retries), client=s3_client, profile=profile)
+        self.meter = Meter()
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
+
+    def metered(self, meter: Meter) -> BotoTables:
+        view = copy(self)
+        view.meter = meter
+        return view
+
+    @property
+    def objects(self) -> S3Objects:
+        return self._objects.metered(self.meter)
 
     def describe(self) -> dict[Role, dict[str, Any]]:
         """Describe both tables, as DescribeTable does. For operators, never for the engine."""
-        return {role: self.call("DescribeTable", role, Meter())["Table"] for role in SPECS}
+        return {role: self.call("DescribeTable", role)["Table"] for role in SPECS}
 
     def check(self) -> list[str]:
         found = self.describe()
         drift = [line for role in SPECS for line in table_drift(role, self.names[role], found[role])]
         return drift + (self.objects.check(self.settings.objects) if self.settings.objects else [])
 
-    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
-        return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter)]
+    def query(self, role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
+        return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high)]
 
-    def pages(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> Iterator[tuple[Key, Item]]:
+    def pages(self, role: Role, store_shard: str, low: str, high: str) -> Iterator[tuple[Key, Item]]:
         """As `query`, with one page in memory. For operators, never for the engine."""
-        return ((self._key(role, item), item) for item in self._query(role, store_shard, low, high, meter))
+        return ((self._key(role, item), item) for item in self._query(role, store_shard, low, high))
 
-    def _query(
-        self, role: Role, store_shard: str, low: str, high: str, meter: Meter, **projection: str
-    ) -> Iterator[Item]:
+    def _query(self, role: Role, store_shard: str, low: str, high: str, **projection: str) -> Iterator[Item]:
         spec = SPECS[role]
         request: dict[str, Any] = {
             "ConsistentRead": True,
@@ -78,23 +87,23 @@ class BotoTables:
             "ExpressionAttributeValues": to_wire({":h": store_shard, ":low": low, ":high": high}),
         } | projection
         while True:
-            page = self.call("Query", role, meter, **request)
+            page = self.call("Query", role, **request)
             items = [self._item(role, raw) for raw in page["Items"]]
-            meter.read(map(item_bytes, items), together=True)
+            self.meter.read(map(item_bytes, items), together=True)
             yield from items
             # A page may be empty and still not be the last one.
             if not page.get("LastEvaluatedKey"):
                 return
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
+    def get(self, keys: Sequence[Key]) -> dict[Key, Item]:
         refuse_keys(keys, KEYS_MAX)
         waiting: dict[str, Any] = {}
         for key in keys:
             table = waiting.setdefault(self.names[key.role], {"Keys": [], "ConsistentRead": True})
             table["Keys"].append(to_wire(item_key(key)))
         found: dict[Key, Item] = {}
-        retry = self._retry("BatchGetItem", meter)
+        retry = self._retry("BatchGetItem")
         while waiting:
             answer = retry.attempt(keys[0].role, partial(self.send, "batch_get_item", RequestItems=waiting))
             if answer is None:
@@ -102,7 +111,7 @@ class BotoTables:
             before = len(found)
             for name, raws in answer["Responses"].items():
                 items = [self._item(self._roles[name], raw) for raw in raws]
-                meter.read(map(item_bytes, items), together=False)
+                self.meter.read(map(item_bytes, items), together=False)
                 found.update((self._key(self._roles[name], item), item) for item in items)
             unprocessed = answer.get("UnprocessedKeys") or {}
             waiting = {name: {"Keys": rest["Keys"], "ConsistentRead": True} for name, rest in unprocessed.items()}
@@ -110,20 +119,20 @@ class BotoTables:
                 retry.progressed()  # there is more than one answer may hold: no throttle
             elif waiting:
                 retry.answered_in_part(self._roles[next(iter(waiting))], progress=False)
-        meter.read([], together=False, missing=len(keys) - len(found))
+        self.meter.read([], together=False, missing=len(keys) - len(found))
         return found
 
-    def write(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> None:
-        rest = self.offer(puts, meter)
+    def write(self, puts: Sequence[tuple[Key, Item]]) -> None:
+        rest = self.offer(puts)
         while rest:
-            rest = self.offer(rest, meter)
+            rest = self.offer(rest)
 
-    def offer(self, puts: Sequence[tuple[Key, Item]], meter: Meter) -> Sequence[tuple[Key, Item]]:
+    def offer(self, puts: Sequence[tuple[Key, Item]]) -> Sequence[tuple[Key, Item]]:
         refuse_keys([key for key, _ in puts], WRITES_MAX)
         sizes = dict(zip((key for key, _ in puts), refuse_items(puts), strict=True))
         role = puts[0][0].role
         rate = self._rates[role]
-        retry = self._retry("BatchWriteItem", meter, rate=rate)
+        retry = self._retry("BatchWriteItem", rate=rate)
         taken: set[Key] = set()
         while not taken:
             answer = retry.attempt(role, partial(self._put_some, puts, sizes, rate))
@@ -132,7 +141,7 @@ class BotoTables:
                 if not is_all:
                     retry.answered_in_part(role, progress=bool(taken))
         for key in taken:
-            meter.wrote(sizes[key])
+            self.meter.wrote(sizes[key])
         return [(key, item) for key, item in puts if key not in taken]
 
     def _put_some(
@@ -163,12 +172,12 @@ class BotoTables:
         left: dict[str, list[dict[str, Any]]] = self.send("batch_write_item", RequestItems=requests)["UnprocessedItems"]
         return left
 
-    def delete(self, keys: Sequence[Key], meter: Meter) -> None:
+    def delete(self, keys: Sequence[Key]) -> None:
         refuse_keys(keys, WRITES_MAX)
         waiting: dict[str, list[dict[str, Any]]] = {}
         for key in keys:
             waiting.setdefault(self.names[key.role], []).append({"DeleteRequest": {"Key": to_wire(item_key(key))}})
-        retry = self._retry("BatchWriteItem", meter)
+        retry = self._retry("BatchWriteItem")
         while waiting:
             sent = _count(waiting)
             left = retry.attempt(keys[0].role, partial(self._write_batch, waiting))
@@ -177,9 +186,9 @@ class BotoTables:
             waiting = left
             if waiting:
                 retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < sent)
-        meter.items_deleted += len(keys)
+        self.meter.items_deleted += len(keys)
 
-    def find_stores(self, meter: Meter) -> Iterator[str]:
+    def find_stores(self) -> Iterator[str]:
         """Every store, in no order; also dropped ones, of which fences are there. For operators, never for the engine.
 
         Partition keys cannot be listed, but a scan may begin after any of them. So this takes a request for each
@@ -189,7 +198,7 @@ class BotoTables:
         names = {"ProjectionExpression": "#h", "ExpressionAttributeNames": {"#h": spec.hash_key}}
         request: dict[str, Any] = {"Limit": 1} | names
         while True:
-            page = self.call("Scan", "snapshot", meter, **request)
+            page = self.call("Scan", "snapshot", **request)
             last = page.get("LastEvaluatedKey")  # a page may be empty before the end
             if page["Items"]:
                 store_shard = str(from_wire(page["Items"][0])[spec.hash_key])
@@ -200,32 +209,31 @@ class BotoTables:
                 return
             request["ExclusiveStartKey"] = last
 
-    def put_new(self, key: Key, item: Item, meter: Meter) -> bool:
-        return self._put(key, item, _members(Condition(absent=[SPECS[key.role].hash_key])), meter)
+    def put_new(self, key: Key, item: Item) -> bool:
+        return self._put(key, item, _members(Condition(absent=[SPECS[key.role].hash_key])))
 
-    def put_over(self, key: Key, item: Item, condition: Condition, meter: Meter) -> bool:
-        return self._put(key, item, _members(condition), meter)
+    def put_over(self, key: Key, item: Item, condition: Condition) -> bool:
+        return self._put(key, item, _members(condition))
 
-    def _put(self, key: Key, item: Item, condition: dict[str, Any], meter: Meter) -> bool:
+    def _put(self, key: Key, item: Item, condition: dict[str, Any]) -> bool:
         refuse_keys([key], 1)
         (size,) = refuse_items([(key, item)])
-        return self._conditional("PutItem", key, size, meter, Item=to_wire(item), **condition)
+        return self._conditional("PutItem", key, size, Item=to_wire(item), **condition)
 
-    def delete_over(self, key: Key, condition: Condition, meter: Meter) -> bool:
+    def delete_over(self, key: Key, condition: Condition) -> bool:
         refuse_keys([key], 1)
-        applied = self._conditional("DeleteItem", key, 0, meter, Key=to_wire(item_key(key)), **_members(condition))
-        meter.deleted([item_bytes(item_key(key) | condition.equal)])
+        applied = self._conditional("DeleteItem", key, 0, Key=to_wire(item_key(key)), **_members(condition))
+        self.meter.deleted([item_bytes(item_key(key) | condition.equal)])
         return applied
 
-    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
-        found = self._query(role, store_shard, low, high, meter, ProjectionExpression="#h, #r")
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str) -> list[Key]:
+        found = self._query(role, store_shard, low, high, ProjectionExpression="#h, #r")
         return [self._key(role, item) for item in found]
 
     def update(
         self,
         key: Key,
         update: Update,
-        meter: Meter,
         is_applied: Callable[[Item], bool] | None = None,
         refusal: Callable[[], Exception | None] = no_refusal,
     ) -> Item | None:
@@ -238,10 +246,10 @@ class BotoTables:
             "ConditionExpression": expressions.condition(update.condition),
             "ReturnValues": "ALL_NEW",
         } | expressions.placeholders()
-        retry = self._retry("UpdateItem", meter, commits=is_applied is not None)
+        retry = self._retry("UpdateItem", commits=is_applied is not None)
         while True:
             if is_applied is not None and retry.unknown:
-                item = self._read_again(key, retry, meter)
+                item = self._read_again(key, retry)
                 if is_applied(item):
                     break
             if (reason := refusal()) is not None:
@@ -249,37 +257,37 @@ class BotoTables:
             try:
                 answer = retry.attempt(key.role, lambda: self.send("update_item", **request))
             except ConditionFailedError:
-                meter.wrote(0)
+                self.meter.wrote(0)
                 return None
             if answer is not None:
                 item = self._item(key.role, answer["Attributes"])
                 break
-        meter.wrote(item_bytes(item))
+        self.meter.wrote(item_bytes(item))
         return item
 
-    def _read_again(self, key: Key, retry: Retry, meter: Meter) -> Item:
+    def _read_again(self, key: Key, retry: Retry) -> Item:
         """Read an item, as a part of an update whose answer was lost."""
         request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
         while (answer := retry.attempt(key.role, partial(self.send, "get_item", **request))) is None:
             pass
         retry.unknown = False
         item = self._item(key.role, answer.get("Item") or {})
-        meter.read([item_bytes(item)], together=False)
+        self.meter.read([item_bytes(item)], together=False)
         return item
 
     def expect_answers(self) -> None:
         """Assume that DynamoDB can be reached: from here on its absence is an outage, not a wrong setting."""
         self._retries.has_answered = True
-        self.objects.expect_answers()
+        self._objects.expect_answers()
 
     def stop(self) -> None:
         self._client.stop()
-        self.objects.stop()
+        self._objects.stop()
 
     def close(self) -> None:
         """Close the connections. The verbs must not be called after it."""
         self._client.close()
-        self.objects.close()
+        self._objects.close()
 
     def _item(self, role: Role, raw: dict[str, Any]) -> Item:
         try:
@@ -292,26 +300,26 @@ class BotoTables:
     def _key(self, role: Role, item: Item) -> Key:
         return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))
 
-    def call(self, operation: str, role: Role, meter: Meter, **request: Any) -> Any:
+    def call(self, operation: str, role: Role, **request: Any) -> Any:
         """Send one request about a table until it is answered. Raises what every verb raises."""
-        retry = self._retry(operation, meter)
+        retry = self._retry(operation)
         once = partial(self.send, xform_name(operation), TableName=self.names[role], **request)
         while True:
             answer = retry.attempt(role, once)
             if answer is not None:
                 return answer
 
-    def _retry(self, operation: str, meter: Meter, *, commits: bool = False, rate: WriteRate | None = None) -> Retry:
-        return Retry(self._retries, self._client, operation, meter, commits, rate)
+    def _retry(self, operation: str, *, commits: bool = False, rate: WriteRate | None = None) -> Retry:
+        return Retry(self._retries, self._client, operation, self.meter, commits, rate)
 
-    def _conditional(self, operation: str, key: Key, size: int, meter: Meter, **request: Any) -> bool:
+    def _conditional(self, operation: str, key: Key, size: int, **request: Any) -> bool:
         try:
-            self.call(operation, key.role, meter, **request)
+            self.call(operation, key.role, **request)
             applied = True
         except ConditionFailedError:
             applied = False
         if size:
-            meter.wrote(size)  # a failed condition is paid for too
+            self.meter.wrote(size)  # a failed condition is paid for too
         return applied
 
 

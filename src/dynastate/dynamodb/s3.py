@@ -6,6 +6,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
@@ -42,6 +43,32 @@ _ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "Illeg
 Result = TypeVar("Result")
 
 
+class _Client:
+    """The boto3 client of all views, which is made when it is first needed. Safe for threads."""
+
+    def __init__(self, settings: Settings, given: Any, profile: str) -> None:  # a boto3 client has no type of its own
+        self._settings, self._profile = settings, profile
+        self._given = self._made = given
+        self._lock = threading.Lock()
+        self.is_stopped = False
+
+    def current(self) -> Any:
+        with self._lock:
+            if self._made is None:
+                self._made = make_s3_client(self._settings, self._profile)
+            return self._made
+
+    def forget(self) -> None:
+        """Make another client for the next request, since boto3 looks for credentials once for each."""
+        with self._lock:
+            self._made = self._given
+
+    def close(self) -> None:
+        with self._lock:
+            if self._made is not None:
+                self._made.close()
+
+
 class S3Objects:
     """Objects through boto3, whose client is made when it is first needed. Safe for threads."""
 
@@ -53,37 +80,40 @@ class S3Objects:
         client: Any = None,  # a boto3 client has no type of its own
         profile: str = "",
     ) -> None:
-        self._settings, self._profile = settings, profile
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
-        self._given = self._client = client
-        self._is_stopped = False
-        self._lock = threading.Lock()
+        self._client = _Client(settings, client, profile)
+        self.meter = Meter()
         if settings.objects:  # to make the client takes time, which the first batch is not to wait for
             with suppress(*NO_CREDENTIALS):
-                self._current()
+                self._client.current()
+
+    def metered(self, meter: Meter) -> S3Objects:
+        view = copy(self)
+        view.meter = meter
+        return view
 
     def check(self, location: str) -> list[str]:
         bucket, _ = bucket_and_prefix(location)
         try:
-            found = self._send("HeadBucket", bucket, Meter(), lambda client: client.head_bucket(Bucket=bucket))
+            found = self._send("HeadBucket", bucket, lambda client: client.head_bucket(Bucket=bucket))
         except ConfigurationError as wrong:
             return [str(wrong)]
-        there, here = found.get("BucketRegion"), self._current().meta.region_name
+        there, here = found.get("BucketRegion"), self._client.current().meta.region_name
         if there and there != here:
             return [f"bucket {bucket} is in {there}, the tables are in {here}: traffic between Regions costs money"]
         return []
 
-    def put(self, place: ObjectId, data: bytes, meter: Meter) -> None:
+    def put(self, place: ObjectId, data: bytes) -> None:
         request = {
             "Bucket": place.bucket,
             "Key": place.key,
             "Body": data,
             "ChecksumCRC32": b64encode(crc32(data).to_bytes(4, "big")).decode(),
         }
-        self._send("PutObject", place.bucket, meter, lambda client: client.put_object(**request), puts=1)
-        meter.object_bytes_written += len(data)
+        self._send("PutObject", place.bucket, lambda client: client.put_object(**request), puts=1)
+        self.meter.object_bytes_written += len(data)
 
-    def get(self, place: ObjectId, start: int, end: int, meter: Meter) -> bytes | None:
+    def get(self, place: ObjectId, start: int, end: int) -> bytes | None:
         request = {"Bucket": place.bucket, "Key": place.key, "Range": f"bytes={start}-{end - 1}"}
 
         def read(client: Any) -> bytes:
@@ -92,24 +122,24 @@ class S3Objects:
             return data
 
         try:
-            data = self._send("GetObject", place.bucket, meter, read, gets=1)
+            data = self._send("GetObject", place.bucket, read, gets=1)
         except _MissingError as missing:
             return b"" if missing.ends_early else None
-        meter.object_bytes_read += len(data)
+        self.meter.object_bytes_read += len(data)
         return data[: end - start]
 
-    def names(self, location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
+    def names(self, location: str, prefix: str) -> Iterator[ObjectId]:
         bucket, before = bucket_and_prefix(location)
         request: dict[str, Any] = {"Bucket": bucket, "Prefix": before + prefix}
         while True:
-            page = self._send("ListObjectsV2", bucket, meter, lambda client: client.list_objects_v2(**request), puts=1)
+            page = self._send("ListObjectsV2", bucket, lambda client: client.list_objects_v2(**request), puts=1)
             for each in page.get("Contents", ()):
                 yield ObjectId(location, each["Key"].removeprefix(before))
             if not page.get("IsTruncated"):
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
 
-    def delete(self, places: Sequence[ObjectId], meter: Meter) -> None:
+    def delete(self, places: Sequence[ObjectId]) -> None:
         waiting = {place.key for place in places}
         while waiting:
             listed = {"Objects": [{"Key": key} for key in sorted(waiting)], "Quiet": True}
@@ -124,33 +154,24 @@ class S3Objects:
                     raise boto_errors.ClientError({"Error": refused[0], "ResponseMetadata": status}, "DeleteObjects")
                 return refused
 
-            refused = self._send("DeleteObjects", places[0].bucket, meter, delete)
+            refused = self._send("DeleteObjects", places[0].bucket, delete)
             waiting = {each["Key"] for each in refused}
-        meter.objects_deleted += len(places)
+        self.meter.objects_deleted += len(places)
 
     def expect_answers(self) -> None:
         """Assume that S3 can be reached: from here on its absence is an outage, not a wrong setting."""
         self._retries.has_answered = True
 
     def stop(self) -> None:
-        self._is_stopped = True
+        self._client.is_stopped = True
 
     def close(self) -> None:
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-
-    def _current(self) -> Any:
-        with self._lock:
-            if self._client is None:
-                self._client = make_s3_client(self._settings, self._profile)
-            return self._client
+        self._client.close()
 
     def _send(
         self,
         operation: str,
         bucket: str,
-        meter: Meter,
         send: Callable[[Any], Result],
         *,
         puts: int = 0,
@@ -160,17 +181,17 @@ class S3Objects:
         since, failures = self._retries.clock(), 0
         facts: dict[str, Any] = {"operation": operation, "bucket": bucket}
         while True:
-            if self._is_stopped:
+            if self._client.is_stopped:
                 raise UnavailableError("this was interrupted, and sends no further request")
-            meter.requests += 1
-            meter.puts += puts
-            meter.gets += gets
+            self.meter.requests += 1
+            self.meter.puts += puts
+            self.meter.gets += gets
             try:
-                answer = send(self._current())
+                answer = send(self._client.current())
             except _FAILURES as error:
                 if isinstance(error, RuntimeError) and not lacks_credentials(error):
                     raise
-                self._wait(error, since, failures, meter, facts)
+                self._wait(error, since, failures, facts)
                 failures += 1
             except OSError as error:
                 message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
@@ -179,15 +200,15 @@ class S3Objects:
                 self._retries.has_answered = True
                 return answer
 
-    def _wait(self, error: Exception, since: float, failures: int, meter: Meter, facts: dict[str, Any]) -> None:
+    def _wait(self, error: Exception, since: float, failures: int, facts: dict[str, Any]) -> None:
         """Pause before the next try, or raise what the user gets."""
         self._retries.has_answered |= isinstance(error, boto_errors.ClientError)
-        if lacks_credentials(error):  # boto3 looks for them once for each client
-            self._client = self._given
+        if lacks_credentials(error):
+            self._client.forget()
         refusal = _refusal(error, **facts)
         if refusal is not None:
             raise refusal from as_cause(error)
-        meter.throttles += _is_slowing(error)
+        self.meter.throttles += _is_slowing(error)
         waited, deadline_s = self._retries.clock() - since, self._retries.deadline_s
         if waited >= deadline_s:
             raise self._gave_up(error, facts | {"tries": failures + 1, "seconds": round(waited, 1)}) from as_cause(
@@ -195,7 +216,7 @@ class S3Objects:
             )
         if failures == 0:
             log.warning("S3 gives no proper answer; retried operation=%s bucket=%s: %s", *facts.values(), error)
-        meter.retries += 1
+        self.meter.retries += 1
         self._retries.pause(failures, deadline_s - waited)
 
     def _gave_up(self, error: Exception, facts: dict[str, Any]) -> DynastateError:

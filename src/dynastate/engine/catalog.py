@@ -32,7 +32,6 @@ from dynastate.format.keys import META, Key, check_store, lists_from, meta_key, 
 from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
 from dynastate.format.namespace import NamespaceRecord, namespace_key, store_key
 from dynastate.format.version_list import VERSIONS
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, get_apart
 
 EVERY: Final = "*"
@@ -91,7 +90,6 @@ def queries_of(
     tables: Tables,
     namespace_items: NamespaceItems,
     items: Mapping[str, Item],
-    meter: Meter,
     starts: Mapping[str, Item] | None = None,
 ) -> QueryStores:
     """As `by_query`, for meta items that were read after the record.
@@ -107,7 +105,7 @@ def queries_of(
     metas = [parse_meta(store, item) for store, item in {**items, **(starts or {})}.items()]
     record = namespace_items.record
     if any(query_runs(meta) and not (record and meta.last_run in record.epochs) for meta in metas):
-        record = read_record(tables, namespace_items.namespace, meter)
+        record = read_record(tables, namespace_items.namespace)
     return by_query(items, record, starts)
 
 
@@ -125,18 +123,18 @@ def _current(begun: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> 
     )
 
 
-def meant(tables: Tables, pattern: str, meter: Meter) -> QueryStores:
+def meant(tables: Tables, pattern: str) -> QueryStores:
     """The stores that a user means, by partition; there may be none. Refuse a name of another form."""
     namespace, operator, partition, name = _parse(pattern)
-    namespace_items = read_namespace(tables, namespace, meter)
+    namespace_items = read_namespace(tables, namespace)
     wanted = [store for store in namespace_items.listed if _is_meant(store, operator, partition, name)]
     first = [f"{namespace}/{each}/0/" for each in {0, operator}]
     begun = [store for store in namespace_items.listed if store.startswith(tuple(first))]
-    items = _metas(tables, dict.fromkeys((*begun, *wanted)), meter)
+    items = _metas(tables, dict.fromkeys((*begun, *wanted)))
     found, starts = ({store: items[store] for store in of if store in items} for of in (wanted, begun))
     if partition in ("", EVERY):
-        _refuse_lost(tables, namespace_items, found, meter)
-    return queries_of(tables, namespace_items, found, meter, starts)
+        _refuse_lost(tables, namespace_items, found)
+    return queries_of(tables, namespace_items, found, starts)
 
 
 def _is_meant(store: str, operator: int, partition: str, name: str) -> bool:
@@ -144,7 +142,7 @@ def _is_meant(store: str, operator: int, partition: str, name: str) -> bool:
     return int(own_operator) == operator and partition in ("", EVERY, own_partition) and name in ("", own_name)
 
 
-def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
+def matching(tables: Tables, pattern: str) -> list[str]:
     """The stores of the current query that a user means, by partition; there is at least one.
 
     A store that is named in full may be an earlier query's, and need not be there.
@@ -153,10 +151,10 @@ def matching(tables: Tables, pattern: str, meter: Meter) -> list[str]:
         ConfigurationError: the name has another form, there is none, or the operator has stores of several names.
         VersionMissingError: some partitions have none yet.
     """
-    return [store] if (store := _in_full(pattern)) else _complete(tables, pattern, meant(tables, pattern, meter), meter)
+    return [store] if (store := _in_full(pattern)) else _complete(tables, pattern, meant(tables, pattern))
 
 
-def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -> list[str]:
+def _complete(tables: Tables, pattern: str, stores: QueryStores) -> list[str]:
     """The current ones of the stores that a user means. Refuse none, several names, and missing partitions."""
     namespace, operator, _, name = _parse(pattern)
     names = _names(stores.current, operator)
@@ -164,7 +162,7 @@ def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -
         spelt = ", ".join(f"{namespace}/{operator}/{EVERY}/{each}" for each in names)
         raise ConfigurationError(f"this operator has several stores a partition; say which: {spelt}")
     if not stores.current:
-        if name and (others := _names(meant(tables, f"{namespace}/{operator}", meter).current, operator)):
+        if name and (others := _names(meant(tables, f"{namespace}/{operator}").current, operator)):
             raise ConfigurationError(f"no store of this operator has this name; it has {', '.join(others)}")
         if stores.earlier:
             raise ConfigurationError(
@@ -180,11 +178,11 @@ def _complete(tables: Tables, pattern: str, stores: QueryStores, meter: Meter) -
             tables=",".join(tables.names.values()),
         )
     _refuse_missing(stores)
-    _refuse_first_batch(tables, stores, stores.continued, lambda: meant(tables, pattern, meter), meter)
+    _refuse_first_batch(tables, stores, stores.continued, lambda: meant(tables, pattern))
     return stores.current
 
 
-def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collection[str], meter: Meter) -> None:
+def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collection[str]) -> None:
     """Refuse stores if the partition after the last of an operator has versions: its meta item is lost.
 
     `found` are those of a namespace, or of an operator, that have one. A Query is sent where that partition is listed:
@@ -201,8 +199,8 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collect
         partitions[place] = max(int(partition) + 1, partitions.get(place, 0))
     following = {_store(namespace_items.namespace, place[0], number, place[1]) for place, number in partitions.items()}
     for store in sorted(following.intersection(namespace_items.listed)):
-        if _is_lost(tables, store, meter):
-            raise _first_batch_open(store) if _metas(tables, [store], meter) else meta_lost(store)
+        if _is_lost(tables, store):
+            raise _first_batch_open(store) if _metas(tables, [store]) else meta_lost(store)
 
 
 def _refuse_missing(stores: QueryStores) -> None:
@@ -226,24 +224,24 @@ def _refuse_missing(stores: QueryStores) -> None:
 
 
 def _refuse_first_batch(
-    tables: Tables, stores: QueryStores, earlier: Sequence[str], look: Callable[[], QueryStores], meter: Meter
+    tables: Tables, stores: QueryStores, earlier: Sequence[str], look: Callable[[], QueryStores]
 ) -> None:
     """Refuse a query whose first batch may not be over: in it, it may take over these stores of `earlier` queries.
 
     If it is over, `look` must find the same stores again, since some may have been taken over after the first time.
     """
-    if earlier and not (is_first_batch_over(tables, stores.current[0], meter) and look() == stores):
+    if earlier and not (is_first_batch_over(tables, stores.current[0]) and look() == stores):
         raise _first_batch_open(earlier[0])
 
 
-def is_first_batch_over(tables: Tables, store: str, meter: Meter) -> bool:
+def is_first_batch_over(tables: Tables, store: str) -> bool:
     """Whether the first batch of a namespace's current query, which has this store, is known to be over.
 
     It is, if a run of the query has made the version below the newest one, since the query last began there: only then
     have all partitions committed that version, each by a run that entered its store after those of other queries.
     """
-    graph = VersionGraph(store, read_version_lists(tables, store, meter, last=META).items())
-    record = read_record(tables, store.split("/", maxsplit=1)[0], meter)
+    graph = VersionGraph(store, read_version_lists(tables, store, last=META).items())
+    record = read_record(tables, store.split("/", maxsplit=1)[0])
     if graph.meta is None or not graph.versions():
         return False
     newest = graph.newest()
@@ -260,7 +258,7 @@ def _first_batch_open(store: str) -> VersionMissingError:
     )
 
 
-def only(tables: Tables, pattern: str, meter: Meter) -> str:
+def only(tables: Tables, pattern: str) -> str:
     """The one store that a user means.
 
     Raises:
@@ -269,33 +267,33 @@ def only(tables: Tables, pattern: str, meter: Meter) -> str:
     """
     if store := _in_full(pattern):
         return store
-    stores = meant(tables, pattern, meter)
+    stores = meant(tables, pattern)
     if len(found := stores.current) > 1:
         more = ", …" if len(found) > SHOWN_MAX else ""
         raise ConfigurationError(
             f"this takes one store, and the operator has {len(found):,}: {', '.join(found[:SHOWN_MAX])}{more}"
         )
-    return _complete(tables, pattern, stores, meter)[0]
+    return _complete(tables, pattern, stores)[0]
 
 
-def of_namespace(tables: Tables, namespace: str, meter: Meter, *, refuse_lost: bool = False) -> QueryStores:
+def of_namespace(tables: Tables, namespace: str, *, refuse_lost: bool = False) -> QueryStores:
     """The stores of a namespace, by operator. Refuse a namespace without any.
 
     `refuse_lost`: also one in which a store has lost its meta item, for who would count the others as all.
     """
-    namespace_items = read_namespace(tables, namespace, meter)
+    namespace_items = read_namespace(tables, namespace)
     if refuse_lost:
-        metas, lost = with_lost(tables, namespace_items, meter)
+        metas, lost = with_lost(tables, namespace_items)
         if lost:
             raise meta_lost(lost[0])
     else:
-        metas = stores_in_list(tables, namespace_items, meter)
-    stores = queries_of(tables, namespace_items, metas, meter)
+        metas = stores_in_list(tables, namespace_items)
+    stores = queries_of(tables, namespace_items, metas)
     some(stores.current, namespace)
     return stores
 
 
-def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+def whole_namespace(tables: Tables, namespace: str) -> list[str]:
     """The stores of the current query of a namespace, by operator. Refuse a namespace without any.
 
     Raises:
@@ -304,44 +302,44 @@ def whole_namespace(tables: Tables, namespace: str, meter: Meter) -> list[str]:
     """
 
     def look() -> QueryStores:
-        namespace_items = read_namespace(tables, namespace, meter)
-        metas = stores_in_list(tables, namespace_items, meter)
-        _refuse_lost(tables, namespace_items, metas, meter)
-        if unlisted := find_unlisted(tables, namespace_items, meter):
+        namespace_items = read_namespace(tables, namespace)
+        metas = stores_in_list(tables, namespace_items)
+        _refuse_lost(tables, namespace_items, metas)
+        if unlisted := find_unlisted(tables, namespace_items):
             key = store_key(unlisted[0])
             raise CorruptStateError("the list of stores has lost this item: put it again", **where(key))
-        return queries_of(tables, namespace_items, metas, meter)
+        return queries_of(tables, namespace_items, metas)
 
     stores = look()
     some(stores.current, namespace)
     _refuse_missing(stores)
-    _refuse_first_batch(tables, stores, stores.earlier, look, meter)
+    _refuse_first_batch(tables, stores, stores.earlier, look)
     return stores.current
 
 
-def every_store(tables: Tables, namespace: str, meter: Meter) -> list[str]:
+def every_store(tables: Tables, namespace: str) -> list[str]:
     """The stores of a namespace, of whichever query, by operator; last those that `with_lost` returns as lost.
 
     Raises:
         ConfigurationError: it has none.
     """
-    metas, lost = with_lost(tables, read_namespace(tables, namespace, meter), meter)
+    metas, lost = with_lost(tables, read_namespace(tables, namespace))
     return some([*metas, *lost], namespace)
 
 
-def with_lost(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> tuple[dict[str, Item], list[str]]:
+def with_lost(tables: Tables, namespace_items: NamespaceItems) -> tuple[dict[str, Item], list[str]]:
     """The stores of a namespace with their meta items, and those that have lost theirs; also `find_unlisted` ones.
 
     A store that is begun meanwhile has its meta item before any version, so that is looked for again.
     """
-    metas = stores_in_list(tables, namespace_items, meter)
-    unlisted = find_unlisted(tables, namespace_items, meter)
-    lost = [*find_lost(tables, namespace_items, metas, meter), *unlisted]
-    begun = _metas(tables, lost, meter)
+    metas = stores_in_list(tables, namespace_items)
+    unlisted = find_unlisted(tables, namespace_items)
+    lost = [*find_lost(tables, namespace_items, metas), *unlisted]
+    begun = _metas(tables, lost)
     return metas | begun, [store for store in lost if store not in begun]
 
 
-def find_unlisted(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> list[str]:
+def find_unlisted(tables: Tables, namespace_items: NamespaceItems) -> list[str]:
     """The stores of a namespace that its list has lost, as far as they are looked for.
 
     That is in the partitions that an operator lacks, up to the one after its last, and in partition 0 of an operator
@@ -363,10 +361,10 @@ def find_unlisted(tables: Tables, namespace_items: NamespaceItems, meter: Meter)
     known = {operator for operator, _ in places}
     operators = [each for each in range(max(known) + 2) if each not in known]
     starts = [_store(namespace, operator, 0, name) for operator in operators for name in STORE_NAMES]
-    metas = _metas(tables, [*partitions, *starts], meter)
-    stores = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each, meter))]
+    metas = _metas(tables, [*partitions, *starts])
+    stores = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each))]
     # One that was begun since is listed by now.
-    listed = read_namespace(tables, namespace, meter).listed if stores else []
+    listed = read_namespace(tables, namespace).listed if stores else []
     return [store for store in stores if store not in listed]
 
 
@@ -381,24 +379,24 @@ def some(found: Found, namespace: str) -> Found:
     )
 
 
-def find_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
+def find_stores(tables: Tables, namespace: str) -> dict[str, Item]:
     """The stores of a namespace, of whichever query, by operator and partition, with their meta items."""
-    return stores_in_list(tables, read_namespace(tables, namespace, meter), meter)
+    return stores_in_list(tables, read_namespace(tables, namespace))
 
 
-def stores_in_list(tables: Tables, namespace_items: NamespaceItems, meter: Meter) -> dict[str, Item]:
+def stores_in_list(tables: Tables, namespace_items: NamespaceItems) -> dict[str, Item]:
     """As `find_stores`, by the items of the namespace."""
-    return _metas(tables, namespace_items.listed, meter)
+    return _metas(tables, namespace_items.listed)
 
 
-def _metas(tables: Tables, stores: Iterable[str], meter: Meter) -> dict[str, Item]:
+def _metas(tables: Tables, stores: Iterable[str]) -> dict[str, Item]:
     """Of these stores, those that have a meta item, in order, with it."""
     keys = {store: meta_key(store) for store in stores}
-    found = get_apart(tables, list(keys.values()), meter)
+    found = get_apart(tables, list(keys.values()))
     return {store: found[key] for store, key in keys.items() if key in found}
 
 
-def find_lost(tables: Tables, namespace_items: NamespaceItems, found: Iterable[str], meter: Meter) -> list[str]:
+def find_lost(tables: Tables, namespace_items: NamespaceItems, found: Iterable[str]) -> list[str]:
     """The stores of a namespace that have versions and are not among those `found`: their meta items are lost.
 
     Where a copy to the namespace is not complete, they are all that are listed: some may have parts only.
@@ -406,18 +404,16 @@ def find_lost(tables: Tables, namespace_items: NamespaceItems, found: Iterable[s
     """
     known = set(found)
     unknown = [store for store in namespace_items.listed if store not in known]
-    return unknown if namespace_items.is_copied else [each for each in unknown if _is_lost(tables, each, meter)]
+    return unknown if namespace_items.is_copied else [each for each in unknown if _is_lost(tables, each)]
 
 
-def _is_lost(tables: Tables, store: str, meter: Meter) -> bool:
-    return has_versions(read_version_lists(tables, store, meter))
+def _is_lost(tables: Tables, store: str) -> bool:
+    return has_versions(read_version_lists(tables, store))
 
 
-def read_version_lists(
-    tables: Tables, store: str, meter: Meter, lowest: int = 0, last: str = "list/~"
-) -> dict[Key, Item]:
+def read_version_lists(tables: Tables, store: str, lowest: int = 0, last: str = "list/~") -> dict[Key, Item]:
     """The version lists of a store from that of a version on, fences among them, and what follows up to `last`."""
-    return dict(tables.query("snapshot", store_shard(store, 0), lists_from(lowest), last, meter))
+    return dict(tables.query("snapshot", store_shard(store, 0), lists_from(lowest), last))
 
 
 def has_versions(lists: Mapping[Key, Item]) -> bool:

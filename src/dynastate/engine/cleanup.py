@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from dynastate.engine import snapshots
+from dynastate.engine.graphs import read_manifest
 from dynastate.engine.updates import unchanged
 from dynastate.errors import CorruptStateError
 from dynastate.format import keys
@@ -21,7 +22,6 @@ from dynastate.format.objects import ObjectId, bucket_prefix, bucket_stream, del
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, parse_snapshot
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, part_keys
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects, own_locations
 
 
@@ -152,14 +152,13 @@ def is_surely_newest(graph: VersionGraph, version: int, attempt: Attempt, epoch:
 class CleanUp:
     """The steps of one clean-up of one store."""
 
-    def __init__(self, tables: Tables, graph: VersionGraph, shards: int, meter: Meter) -> None:
+    def __init__(self, tables: Tables, graph: VersionGraph, shards: int) -> None:
         self._tables = tables
         self._graph = graph
         self._store = graph.store
         self._shards = shards
         #: Every place where the store may have objects that clean-up may delete.
         self._locations = own_locations(tables, graph.meta.objects) if graph.meta else []
-        self._meter = meter
         #: The manifests that were read so far, by their snapshots' ids.
         self.manifests: dict[Attempt, SnapshotManifest] = {}
         #: Ids of the snapshots that are no longer readable.
@@ -188,7 +187,7 @@ class CleanUp:
             is_dead = snapshot.stage == WRITING and snapshot.epoch != epoch
             if is_dead or snapshot.stage == DELETING or not retention.retains_snapshot(snapshot.of):
                 after = replace(snapshot, stage=DELETING)
-                if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after, self._meter):  # 1
+                if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after):  # 1
                     deleting.append(after)
                     self.deleted.add(snapshot.id)
         if not deleting:
@@ -244,7 +243,7 @@ class CleanUp:
 
     def _read_snapshots(self) -> list[Snapshot]:
         place = keys.store_shard(self._store, 0)
-        found = self._tables.query("snapshot", place, *keys.SNAPSHOT_RANGE, self._meter)
+        found = self._tables.query("snapshot", place, *keys.SNAPSHOT_RANGE)
         return [parse_snapshot(key, item) for key, item in found]
 
     def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]], named: set[ObjectId]) -> None:
@@ -260,8 +259,8 @@ class CleanUp:
         self._delete_objects(objects - named)
         self._delete({keys.manifest_key(self._store, *snapshot.holder): 1})
         before: Item = {"id": bytes(snapshot.id), "stage": DELETING}
-        self._tables.delete_over(keys.snapshot_key(self._store, *snapshot.of), unchanged(before), self._meter)
-        self._meter.items_deleted += 1
+        self._tables.delete_over(keys.snapshot_key(self._store, *snapshot.of), unchanged(before))
+        self._tables.meter.items_deleted += 1
 
     def _own_buckets(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
         """Items of the buckets that a snapshot wrote itself, found by their keys."""
@@ -280,9 +279,7 @@ class CleanUp:
         return {
             each
             for location in self._locations
-            for each in self._tables.objects.names(
-                location, bucket_stream(location, self._store, snapshot.holder).name, self._meter
-            )
+            for each in self._tables.objects.names(location, bucket_stream(location, self._store, snapshot.holder).name)
         }
 
     def _buckets_of(self, found: SnapshotManifest, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
@@ -313,10 +310,10 @@ class CleanUp:
             refused = self._graph.refused.get(key)
             if kept or refused:
                 before |= {REFUSED: refused} if refused else {}
-                done = self._tables.put_over(key, list_item(key, kept, refused or ()), unchanged(before), self._meter)
+                done = self._tables.put_over(key, list_item(key, kept, refused or ()), unchanged(before))
             else:
-                done = self._tables.delete_over(key, unchanged(before), self._meter)
-                self._meter.items_deleted += done
+                done = self._tables.delete_over(key, unchanged(before))
+                self._tables.meter.items_deleted += done
             if not done:
                 return deleted, min(keys.versions_of(key).start, retention.lowest)
             deleted += [entry for _, entry in listed if not retention.retains(entry.id)]
@@ -355,7 +352,7 @@ class CleanUp:
     def _list_objects(self, prefix: Callable[[str], str], below: int) -> Iterator[tuple[ObjectId, tuple[int, Attempt]]]:
         """The store's objects of one kind that were made for versions below one, each with its maker."""
         for location in self._locations:
-            for each in self._tables.objects.names(location, prefix(self._store), self._meter):
+            for each in self._tables.objects.names(location, prefix(self._store)):
                 maker = maker_of_object(each.name)
                 if maker is not None and maker[0] >= below:
                     break
@@ -370,22 +367,22 @@ class CleanUp:
         """The manifest of a snapshot, read once, since it never changes."""
         found = self.manifests.get(snapshot.id)
         if found is None:
-            found = snapshots.read_manifest(self._tables, self._store, snapshot, self._meter)
+            found = read_manifest(self._tables, self._store, snapshot)
             self.manifests[snapshot.id] = found
         return found
 
     def _list(self, role: Role, low: str, high: str, shards: int = 0) -> list[Key]:
         """Keys between two sort keys, in the first `shards` shards; 0: in all."""
         within = (keys.store_shard(self._store, shard) for shard in range(shards or self._shards))
-        return [key for shard in within for key in self._tables.list_keys(role, shard, low, high, self._meter)]
+        return [key for shard in within for key in self._tables.list_keys(role, shard, low, high)]
 
     def _delete_objects(self, objects: Iterable[ObjectId]) -> None:
-        delete_own_objects(self._tables, sorted(objects), self._meter)
+        delete_own_objects(self._tables, sorted(objects))
 
     def _delete(self, sizes: dict[Key, int]) -> None:
         """Delete items, and count write units by the approximate sizes of their data."""
-        delete_all(self._tables, list(sizes), self._meter)
-        self._meter.deleted(size + PART_OVERHEAD_BYTES for size in sizes.values())
+        delete_all(self._tables, list(sizes))
+        self._tables.meter.deleted(size + PART_OVERHEAD_BYTES for size in sizes.values())
 
 
 def _holder_of(key: Key) -> SnapshotId | None:

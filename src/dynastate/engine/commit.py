@@ -61,7 +61,7 @@ class Commits:
     are items, or where `object_rule` says so in objects.
     """
 
-    _tables: Tables
+    tables: Tables
     writer: PartWriter
     sessions: Sessions
     known: KnownStores
@@ -79,10 +79,10 @@ class Commits:
 
     def append_entry(
         self,
+        tables: Tables,
         session: Session,
         entry: VersionEntry,
         schema: str,
-        meter: Meter,
         is_awaited: Callable[[], bool] = always,
         *,
         has_base: bool,
@@ -96,28 +96,28 @@ class Commits:
         raw = encode_entry(store, entry)
         must_exist = has_base and entry.version > versions_of(key).start
         try:
-            listed = append_version(self._tables, key, raw, session.run_id, meter, is_awaited, must_exist=must_exist)
+            listed = append_version(tables, key, raw, session.run_id, is_awaited, must_exist=must_exist)
         except ItemFullError as full:  # nothing was appended
-            if not shorten(self._tables, store, entry, meter, is_full=True):
+            if not shorten(tables, store, entry, is_full=True):
                 raise refuse_full(store, entry) from full
-            listed = append_version(self._tables, key, raw, session.run_id, meter, is_awaited, must_exist=must_exist)
+            listed = append_version(tables, key, raw, session.run_id, is_awaited, must_exist=must_exist)
         self.known.committed(store, entry, schema, session.shards, len(raw))
         if is_long(listed):
             try:
-                is_shorter = shorten(self._tables, store, entry, meter)
+                is_shorter = shorten(tables, store, entry)
             except DynastateError as failed:  # the version exists all the same, and the next commit retries
                 log.warning("a version list stays long store=%s version=%d: %s", store, entry.version, failed)
                 return
             if not is_shorter and sum(map(len, listed)) > LIST_BYTES_MAX:
                 log.warning("a version list stays long store=%s version=%d", store, entry.version)
 
-    def delete_parts(self, pending: PendingWrites, objects: Sequence[ObjectId], meter: Meter) -> None:
+    def delete_parts(self, tables: Tables, pending: PendingWrites, objects: Sequence[ObjectId]) -> None:
         pending.cancel(2 * self.deadline_s)
         # A schema item is not the attempt's own: other versions name it too.
         parts = {key: size for key, size in pending.sent.items() if key.role == "delta"}
-        delete_all(self._tables, list(parts), meter)
-        meter.write_units += sum(map(units_of_write, parts.values()))
-        delete_own_objects(self._tables, objects, meter)
+        delete_all(tables, list(parts))
+        tables.meter.write_units += sum(map(units_of_write, parts.values()))
+        delete_own_objects(tables, objects)
 
 
 class WriteAttempt:
@@ -133,7 +133,7 @@ class WriteAttempt:
         self._run = run
         self._parent = parent
         self._pending = PendingWrites()
-        self._meter = Meter()
+        self._tables = commits.tables.metered(Meter())
         #: Chunks whose parts are being made, oldest first; each becomes one part.
         self._compressing: deque[tuple[Chunk, Future[list[tuple[Key, Item]]]]] = deque()
         self._ready: list[tuple[Key, Item]] = []
@@ -262,12 +262,12 @@ class WriteAttempt:
         )
         self._ended = True  # from here on a list may name the parts, so abort must leave them
         try:
-            commits.append_entry(session, entry, schema, self._meter, is_awaited, has_base=self.version > 1)  # 3
+            commits.append_entry(self._tables, session, entry, schema, is_awaited, has_base=self.version > 1)  # 3
         except (ConfigurationError, UnavailableError):
             self._ended = False  # surely not listed
             raise
-        self._meter.add(self._pending.meter)
-        return Committed(entry, self._meter)  # 4
+        self._tables.meter.add(self._pending.meter)
+        return Committed(entry, self._tables.meter)  # 4
 
     def abort(self) -> None:
         """Discard what is queued, delete the parts already written, and end the attempt. After commit it does nothing.
@@ -280,10 +280,10 @@ class WriteAttempt:
         self._ended = True
         self._compressing.clear()
         self._ready.clear()
-        self._commits.delete_parts(self._pending, self._stream.objects if self._stream else (), self._meter)
+        self._commits.delete_parts(self._tables, self._pending, self._stream.objects if self._stream else ())
 
     def _session(self) -> Session:
-        return self._commits.sessions.enter(self.store, self._run, self.version - 1, self._meter)
+        return self._commits.sessions.enter(self._tables, self.store, self._run, self.version - 1)
 
     def _inline(self) -> InlineChanges | None:
         """The changes, if all of them are one small part that was not queued."""

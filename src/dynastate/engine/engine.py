@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Final
@@ -14,9 +14,10 @@ from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.engine.known import ROUTES_BYTES, KnownStores
 from dynastate.engine.maintenance import Maintenance
 from dynastate.engine.objects import ObjectRule, ObjectWriter
-from dynastate.engine.opening import VersionOpener
-from dynastate.engine.reader import PartReader
+from dynastate.engine.opening import ChangeFeed, HeldChanges, Opening, VersionOpener
+from dynastate.engine.reader import ALL, HashRange, Lineage, PartReader
 from dynastate.engine.sessions import Sessions
+from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.engine.writer import PartWriter
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError, message_of
 from dynastate.format.codec import require
@@ -39,9 +40,8 @@ def _now() -> datetime:
 class Engine:
     """Everything durable, for all stores on one pair of tables. Safe for threads.
 
-    Versions are opened by the methods of `VersionOpener`, and maintained by those of `Maintenance`. `now` is the wall
-    clock, in UTC, for what people read; no decision depends on it. One of several sidecars of an executor has its part
-    of what bounds their memory and requests.
+    `now` is the wall clock, in UTC, for what people read; no decision depends on it. One of several sidecars of an
+    executor has its part of what bounds their memory and requests.
 
     Raises:
         ConfigurationError: the package of the codec that it is to write is not installed.
@@ -54,11 +54,8 @@ class Engine:
         self.known = known = KnownStores(settings.cache_mb * 1024 * 1024 // sidecars, ROUTES_BYTES // sidecars)
         self._tables = tables
         self._writer = PartWriter(tables, threads, sidecars)
-        self._reader = PartReader(tables, threads, known, sidecars)
-        opener = VersionOpener(tables, self._reader, known)
-        self.open, self.find, self.buckets = opener.open, opener.find, opener.buckets
-        self.lookup, self.lineage, self.changes = opener.lookup, opener.lineage, opener.changes
-        sessions = Sessions(tables, opener, known, settings.shards, own_location(tables, settings.objects), now)
+        self._reader = PartReader(threads, known, sidecars)
+        sessions = Sessions(known, settings.shards, own_location(tables, settings.objects), now)
         self._compressors = ThreadPoolExecutor(
             max(1, COMPRESSORS // sidecars), thread_name_prefix="dynastate-compressor"
         )
@@ -75,8 +72,7 @@ class Engine:
             self._object_writer,
             ObjectRule.of(tables, settings),
         )
-        maintenance = Maintenance(tables, opener, sessions, known, self._is_busy, settings)
-        self.snapshot, self.clean_up = maintenance.snapshot, maintenance.clean_up
+        self._maintenance = Maintenance(tables, sessions, known, self._is_busy, settings)
 
     def place_of(self, key: Key) -> str:
         """The place of an item as an error names it, with the table's own name."""
@@ -97,6 +93,72 @@ class Engine:
         self._object_writer.close()
         self._reader.close()
 
+    def open(
+        self,
+        store: str,
+        version: int,
+        attempt: Attempt,
+        have: Sequence[VersionId] = (),
+        run: QueryRun | None = None,
+    ) -> Opening:
+        """Open a version for a provider that holds the versions in `have`: `VersionOpener.open`."""
+        return self._opener().open(store, version, attempt, have, run)
+
+    def find(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> Opening:
+        """Open a version without its rows: `VersionOpener.find`."""
+        return self._opener().find(store, version, attempt, run)
+
+    def buckets(
+        self,
+        store: str,
+        version: int,
+        attempt: Attempt,
+        bits: int,
+        numbers: Sequence[int],
+        held: HeldChanges | None = None,
+    ) -> Opening:
+        """The rows of a version in some of 2^bits buckets: `VersionOpener.buckets`."""
+        return self._opener().buckets(store, version, attempt, bits, numbers, held)
+
+    def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
+        """The rows of a version whose keys may have a hash: `VersionOpener.lookup`."""
+        return self._opener().lookup(store, version, attempt, digest)
+
+    def lineage(self, store: str, known: Lineage | None = None) -> Lineage:
+        """The newest version and its ancestors: `VersionOpener.lineage`."""
+        return self._opener().lineage(store, known)
+
+    def changes(
+        self, store: str, first: int, last: int, attempt: Attempt, *, within: Sequence[HashRange] = ALL
+    ) -> ChangeFeed:
+        """The changes of each version from `first` to `last`: `VersionOpener.changes`."""
+        return self._opener().changes(store, first, last, attempt, within=within)
+
+    def _opener(self) -> VersionOpener:
+        return VersionOpener(self._tables.metered(Meter()), self._reader, self.known)
+
+    def snapshot(
+        self,
+        store: str,
+        run_id: str,
+        version: int,
+        attempt: Attempt,
+        state_bytes: int,
+        min_deltas: int,
+        *,
+        is_asked_for: bool = False,
+    ) -> tuple[SnapshotAttempt | None, Meter]:
+        """Begin a snapshot of a version, if it is worth its write units: `Maintenance.snapshot`."""
+        return self._maintenance.snapshot(
+            store, run_id, version, attempt, state_bytes, min_deltas, is_asked_for=is_asked_for
+        )
+
+    def clean_up(
+        self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
+    ) -> tuple[Meter, int]:
+        """Delete what the last `retain` versions do not need: `Maintenance.clean_up`."""
+        return self._maintenance.clean_up(store, run_id, version, attempt, retain, least, most)
+
     def begin(self, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt) -> WriteAttempt:
         """Start an attempt at version base + 1. No I/O: that begins with the first full part, or at commit."""
         check_store(store)
@@ -115,18 +177,16 @@ class Engine:
         Raises:
             ConfigurationError: the namespace belongs to another query, or a newer run writes to the store.
         """
-        meter = Meter()
-        session = self.commits.sessions.enter(store, run, 0, meter)  # 1
+        tables = self._tables.metered(Meter())
+        session = self.commits.sessions.enter(tables, store, run, 0)  # 1
         key = schema_key(store, schema_digest(version.schema))
         item = checked_schema_item(store, key, version.schema, run.id)
-        self._tables.write([(key, item)], meter)  # 2
+        tables.write([(key, item)])  # 2
         self.known.account(store).wrote(key.sort, size_of(item))
         of = VersionId(version.number, version.attempt)
-        entered = snapshots.enter(self._tables, store, of, session.epoch, meter)  # 3
+        entered = snapshots.enter(tables, store, of, session.epoch)  # 3
         if entered is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
         how = self.commits.codec, self.commits.object_rule
         whole = (entered, bits_for(state_bytes), session.shards, *how, None, None, None)
-        begun = ImportAttempt(self._tables, self.known, store, *whole, self.commits, version, session)
-        begun.meter.add(meter)
-        return begun
+        return ImportAttempt(tables, self.known, store, *whole, self.commits, version, session)

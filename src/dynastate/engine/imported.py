@@ -61,5 +61,5 @@ class ImportAttempt(SnapshotAttempt):
             is_imported=True,
             **Tally().sums()._asdict(),
         )
-        self._commits.append_entry(session, entry, version.schema, self.meter, has_base=False)  # 2
+        self._commits.append_entry(self._tables, session, entry, version.schema, has_base=False)  # 2
         return True

@@ -15,7 +15,6 @@ from dynastate.format.keys import LIST_SIZE, VersionId, meta_key, version_list_k
 from dynastate.format.meta import FORKS, StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
 from dynastate.redaction import get_logger
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 log = get_logger("dynastate.store")
@@ -39,7 +38,7 @@ def is_long(listed: list[bytes]) -> bool:
     return len(listed) > LISTED_MAX or sum(map(len, listed)) > LIST_BYTES_MAX
 
 
-def shorten(tables: Tables, store: str, entry: VersionEntry, meter: Meter, *, is_full: bool = False) -> bool:
+def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = False) -> bool:
     """Delete attempts from the version list of an entry, which is listed or about to be; False: none may be deleted.
 
     As long as the list has too many entries or bytes, or `is_full`, the `unneeded` ones are deleted. Clean-up finds
@@ -52,7 +51,7 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, meter: Meter, *, is
     """
     key, after = (version_list_key(store, version) for version in (entry.version, entry.version + LIST_SIZE))
     for _ in range(_TRIES):
-        items = tables.get([key, after, meta_key(store)], meter)
+        items = tables.get([key, after, meta_key(store)])
         if key not in items or meta_key(store) not in items:
             return False
         item, meta = items[key], parse_meta(store, items[meta_key(store)])
@@ -77,7 +76,7 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, meter: Meter, *, is
         refused = item.get(REFUSED, frozenset())
         before: Item = {name: item[name] for name in ("versions", REFUSED) if name in item}
         shorter = list_item(key, left, refused if isinstance(refused, frozenset) else ())
-        if tables.put_over(key, shorter, unchanged(before), meter):
+        if tables.put_over(key, shorter, unchanged(before)):
             return True
     return False
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dynastate.engine import cleanup, snapshots
+from dynastate.engine.graphs import learn_manifest, learn_route, read_graph
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, enter_location
-from dynastate.engine.opening import VersionOpener
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
@@ -33,7 +33,6 @@ class Maintenance:
     """
 
     _tables: Tables
-    _opener: VersionOpener
     _sessions: Sessions
     _known: KnownStores
     _is_busy: Callable[[], bool]
@@ -63,49 +62,49 @@ class Maintenance:
         Returns:
             None where no snapshot is wanted, another executor is making it, or a newer run writes to the store.
         """
-        meter = Meter()
+        tables = self._tables.metered(Meter())
         known = self._known.route(store, version, attempt)
         if known is not None and not is_asked_for:
             known_bytes = None if known.snapshot is None else known.snapshot.sizes()[2]
             if not self._is_worth_it(store, known.entries, known_bytes, min_deltas):
-                return None, meter
-        graph = self._opener.graph(store, 0, version, meter)  # 1
+                return None, tables.meter
+        graph = read_graph(tables, self._known, store, 0, version)  # 1
         epoch = newest_epoch(graph.meta, run_id)
         if epoch is None:
-            return None, meter
+            return None, tables.meter
         base, deltas = graph.route(version, attempt)
         last = graph.snapshot(*base)
         last_bytes = None if last is None else last.stored_bytes
         if not deltas or not (is_asked_for or self._is_worth_it(store, deltas, last_bytes, min_deltas)):  # 2
             if deltas and self._known.keeps_routes:
                 with suppress(RouteInvalidError):
-                    self._opener.learn_route(graph, base, deltas, meter)
-            return None, meter
+                    learn_route(tables, self._known, graph, base, deltas)
+            return None, tables.meter
         bits = bits_for(state_bytes)
-        carried = None if last is None else self._carried(store, last, bits, meter)
+        carried = None if last is None else self._carried(tables, store, last, bits)
         if carried is not None:
             bits = carried.bits
-        rule = ObjectRule.of(self._tables, self._settings)
+        rule = ObjectRule.of(tables, self._settings)
         if rule is not None:
-            enter_location(self._tables, store, graph.required_meta, rule.location, meter)
+            enter_location(tables, store, graph.required_meta, rule.location)
         pace = snapshots.Pace(self._is_busy)  # it counts the work from here on
-        entered = snapshots.enter(self._tables, store, deltas[-1].id, epoch, meter)  # 3
+        entered = snapshots.enter(tables, store, deltas[-1].id, epoch)  # 3
         if entered is None:
-            return None, meter
+            return None, tables.meter
         shards = graph.required_meta.shards
         values = graph.count_values(deltas[-1].id)
         how = (bits, shards, self._settings.compression, rule, carried, pace, values)
-        return SnapshotAttempt(self._tables, self._known, store, entered, *how), meter
+        return SnapshotAttempt(tables, self._known, store, entered, *how), tables.meter
 
-    def _carried(self, store: str, last: Snapshot, bits: int, meter: Meter) -> SnapshotManifest | None:
+    def _carried(self, tables: Tables, store: str, last: Snapshot, bits: int) -> SnapshotManifest | None:
         """The manifest of a snapshot whose buckets can be carried on. Returns None if all buckets are to be written.
 
         Another number of buckets means that all are written, so a small difference is ignored. Buckets in the locations
         of other tables are not carried on: clean-up there does not know that they are needed.
         """
         with suppress(RouteInvalidError):
-            manifest = self._opener.manifest(store, last, meter)
-            if abs(manifest.bits - bits) <= 1 and not other_locations(self._tables, manifest.locations):
+            manifest = learn_manifest(tables, self._known, store, last)
+            if abs(manifest.bits - bits) <= 1 and not other_locations(tables, manifest.locations):
                 return manifest
         return None
 
@@ -142,24 +141,24 @@ class Maintenance:
     def _clean_up(
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
     ) -> tuple[Meter, int]:
-        meter = Meter()
-        graph = self._opener.graph(store, 0, VERSION_MAX, meter)  # 1
-        epoch = self._epoch_of_newest(graph, run_id, meter)  # 2
+        tables = self._tables.metered(Meter())
+        graph = read_graph(tables, self._known, store, 0, VERSION_MAX)  # 1
+        epoch = self._epoch_of_newest(tables, graph, run_id)  # 2
         if epoch is None:
-            return meter, 0
+            return tables.meter, 0
         if not cleanup.is_surely_newest(graph, version, attempt, epoch):
-            return meter, 0
+            return tables.meter, 0
         # The driver may not have committed this version yet: then the query resumes from the one before.
         retained = cleanup.retention(graph, version, attempt, max(2, retain), epoch)  # 3
         if retained is None:
-            return meter, 0
+            return tables.meter, 0
         older, dead = retained.below(graph), len(retained.dead)
         if len(older) + dead < least:
-            return meter, 0
+            return tables.meter, 0
         retained = retained.at_most(older, most)
         below = retained.lowest
         left = sum(each >= below for each in older) + dead - len(retained.dead)
-        steps = cleanup.CleanUp(self._tables, graph, graph.required_meta.shards, meter)
+        steps = cleanup.CleanUp(tables, graph, graph.required_meta.shards)
         try:
             steps.check_snapshots(retained)
             steps.remove_snapshots(retained, epoch)  # 4
@@ -167,14 +166,14 @@ class Maintenance:
             is_first = session is None or not session.has_removed_orphans
             has_looked = is_first and steps.remove_orphan_buckets(below - 1)  # 5
         except RouteInvalidError:  # another clean-up is ahead of this one, and deletes snapshots that this one has read
-            return meter, 0
+            return tables.meter, 0
         deleted, end = steps.remove_versions(retained)  # 6
         steps.remove_parts(deleted)  # 7
         orphans = steps.find_orphans(end, deleted)  # 8
         objects = steps.find_orphan_objects(end, deleted) if is_first else []
         has_looked &= end == below
         if orphans or objects:
-            is_newest = self._newest_epoch(store, run_id, meter) == epoch
+            is_newest = self._newest_epoch(tables, store, run_id) == epoch
             has_looked &= is_newest
             if is_newest:
                 steps.remove_orphans(orphans, objects)
@@ -184,9 +183,9 @@ class Maintenance:
         for kept in steps.manifests.values():
             account.learn(kept)
         account.cleaned(graph, deleted, steps.deleted)
-        return meter, left
+        return tables.meter, left
 
-    def _epoch_of_newest(self, graph: VersionGraph, run_id: str, meter: Meter) -> int | None:
+    def _epoch_of_newest(self, tables: Tables, graph: VersionGraph, run_id: str) -> int | None:
         """The epoch of a run. Returns None if the run is not the newest.
 
         The Query returns snapshots after the meta item: a newer run may have made one in between. If none has entered,
@@ -194,10 +193,10 @@ class Maintenance:
         """
         epoch = newest_epoch(graph.meta, run_id)
         if epoch is not None and any(each.epoch > epoch for each in graph.snapshots()):
-            return self._newest_epoch(graph.store, run_id, meter)
+            return self._newest_epoch(tables, graph.store, run_id)
         return epoch
 
-    def _newest_epoch(self, store: str, run_id: str, meter: Meter) -> int | None:
+    def _newest_epoch(self, tables: Tables, store: str, run_id: str) -> int | None:
         key = meta_key(store)
-        found = self._tables.get([key], meter).get(key)
+        found = tables.get([key]).get(key)
         return None if found is None else newest_epoch(parse_meta(store, found), run_id)

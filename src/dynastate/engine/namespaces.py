@@ -31,7 +31,6 @@ from dynastate.format.namespace import (
     store_item,
 )
 from dynastate.settings import PREFIX
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 #: Names of stores in Spark: a stream-stream join has four stores a partition, every other operator one.
@@ -63,10 +62,10 @@ class NamespaceItems:
         return self._record is not None and COPY in self._record
 
 
-def read_namespace(tables: Tables, namespace: str, meter: Meter) -> NamespaceItems:
+def read_namespace(tables: Tables, namespace: str) -> NamespaceItems:
     """The record of a namespace and the list of its stores, by one Query."""
     key = namespace_key(namespace)
-    items = dict(tables.query("snapshot", key.store_shard, *NAMESPACE_RANGE, meter))
+    items = dict(tables.query("snapshot", key.store_shard, *NAMESPACE_RANGE))
     record = items.pop(key, None)
     if record is not None and "format" in record:
         check_format(key, record)
@@ -80,44 +79,44 @@ def place_of(store: str) -> tuple[int, int, str]:
     return int(operator), int(partition), name
 
 
-def list_store(tables: Tables, store: str, meter: Meter) -> None:
+def list_store(tables: Tables, store: str) -> None:
     """List a store, before it is made."""
-    tables.put_new(*store_item(check_store(store)), meter)
+    tables.put_new(*store_item(check_store(store)))
 
 
-def read_record(tables: Tables, namespace: str, meter: Meter) -> NamespaceRecord | None:
+def read_record(tables: Tables, namespace: str) -> NamespaceRecord | None:
     """The record of a namespace. Returns None if no run has entered, as in a new fork."""
     key = namespace_key(namespace)
-    item = tables.get([key], meter).get(key)
+    item = tables.get([key]).get(key)
     return None if item is None else parse_namespace(namespace, item)
 
 
-def delete_record(tables: Tables, record: NamespaceRecord, meter: Meter) -> int:
+def delete_record(tables: Tables, record: NamespaceRecord) -> int:
     """Delete the record of a namespace without stores, unless a run has entered it since; return how many went."""
-    if first_stores(tables, record.namespace, meter):
+    if first_stores(tables, record.namespace):
         return 0
-    return int(tables.delete_over(namespace_key(record.namespace), unchanged({"epochs": record.epochs}), meter))
+    return int(tables.delete_over(namespace_key(record.namespace), unchanged({"epochs": record.epochs})))
 
 
-def read_fork(tables: Tables, namespace: str, meter: Meter) -> ForkPlan | None:
+def read_fork(tables: Tables, namespace: str) -> ForkPlan | None:
     """The plan of the fork that is being made in a namespace. Returns None if there is none, or it is complete."""
     key = fork_key(namespace)
-    item = tables.get([key], meter).get(key)
+    item = tables.get([key]).get(key)
     return None if item is None else parse_fork(namespace, item)
 
 
-def delete_fork(tables: Tables, namespace: str, plan: ForkPlan, meter: Meter) -> int:
+def delete_fork(tables: Tables, namespace: str, plan: ForkPlan) -> int:
     """Delete the plan of a fork, unless another one has begun in the namespace since; return how many went."""
-    return int(tables.delete_over(fork_key(namespace), unchanged({"id": plan.id}), meter))
+    return int(tables.delete_over(fork_key(namespace), unchanged({"id": plan.id})))
 
 
-def first_stores(tables: Tables, namespace: str, meter: Meter) -> dict[str, Item]:
+def first_stores(tables: Tables, namespace: str) -> dict[str, Item]:
     """The stores of partition 0 of operator 0, with their meta items: every query has some."""
     stores = {meta_key(store): store for name in STORE_NAMES for store in [f"{namespace}/0/0/{name}"]}
-    return {stores[key]: item for key, item in tables.get(list(stores), meter).items()}
+    return {stores[key]: item for key, item in tables.get(list(stores)).items()}
 
 
-def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun, meter: Meter) -> bool:
+def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun) -> bool:
     """Whether a run is in the record of its namespace. If not, enter it, unless another one has entered meanwhile.
 
     `meta` is the content of the meta item of the run's store, whose location is the run's, or "" of a new fork; None:
@@ -129,18 +128,18 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
     """
     namespace = store.split("/", maxsplit=1)[0]
     key = namespace_key(namespace)
-    record = read_record(tables, namespace, meter)
+    record = read_record(tables, namespace)
     if record is not None and record.is_copied:
         raise not_complete(namespace)
     if meta is None and (record is None or record.location != run.location):
-        _refuse_used(tables, namespace, run, meter)
+        _refuse_used(tables, namespace, run)
     if record is not None and meta is not None and not meta.location:  # another run may be claiming this fork
         refuse_location(store, record.location, run)
     if record is None:
-        return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location), meter)
+        return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location))
     if run.id not in record.epochs:
         also = {**record.with_query(run.query), "location": run.location}
-        return advance_epoch(tables, key, run.id, record.epochs, also, meter)
+        return advance_epoch(tables, key, run.id, record.epochs, also)
     if record.query != run.query:
         raise ConfigurationError(
             "another query has begun in this namespace since, from the same checkpoint location, so this run is over",
@@ -174,7 +173,7 @@ def refuse_location(store: str, location: str, run: QueryRun) -> None:
         )
 
 
-def refuse_deleting(tables: Tables, store: str, item: Item, meter: Meter) -> None:
+def refuse_deleting(tables: Tables, store: str, item: Item) -> None:
     """Refuse a run of a store whose items a drop of its namespace deletes, or a clean-up of an earlier query's stores.
 
     A drop marks all stores before it deletes anything; clean-up those of earlier queries only.
@@ -182,7 +181,7 @@ def refuse_deleting(tables: Tables, store: str, item: Item, meter: Meter) -> Non
     if item.get(DROPPED) != DELETING:
         return
     namespace, query = store.split("/", maxsplit=1)[0], parse_meta(store, item).query
-    first = first_stores(tables, namespace, meter)
+    first = first_stores(tables, namespace)
     if any(DROPPED not in each and parse_meta(name, each).query != query for name, each in first.items()):
         raise ConfigurationError(
             "this store is of an earlier query, and a clean-up that deletes it runs or was cut off: end that with "
@@ -195,8 +194,8 @@ def refuse_deleting(tables: Tables, store: str, item: Item, meter: Meter) -> Non
     )
 
 
-def _refuse_used(tables: Tables, namespace: str, run: QueryRun, meter: Meter) -> None:
+def _refuse_used(tables: Tables, namespace: str, run: QueryRun) -> None:
     """Refuse a run from another location than that of the stores of partition 0, which every query has."""
-    for store, item in first_stores(tables, namespace, meter).items():
-        refuse_deleting(tables, store, item, meter)
+    for store, item in first_stores(tables, namespace).items():
+        refuse_deleting(tables, store, item)
         refuse_location(store, parse_meta(store, item).location, run)

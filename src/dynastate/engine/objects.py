@@ -45,10 +45,10 @@ class ObjectRule:
         return sum(units_of_write(item_bytes(item)) for item in items) > self.units_min
 
 
-def enter_location(tables: Tables, store: str, meta: StoreMeta, location: str, meter: Meter) -> None:
+def enter_location(tables: Tables, store: str, meta: StoreMeta, location: str) -> None:
     """Let the meta item list a location before objects are written there: clean-up and drop look where it says."""
     if location and location not in meta.objects:
-        add_to_set(tables, meta_key(store), OBJECTS, [location], meter)
+        add_to_set(tables, meta_key(store), OBJECTS, [location])
 
 
 class StreamWriter:
@@ -121,7 +121,7 @@ class ObjectWriter:
         meter, error = Meter(), None
         try:
             if pending.is_wanted:
-                self._objects.put(place, data, meter)
+                self._objects.metered(meter).put(place, data)
         except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the thread continues
             error = failed
         finally:

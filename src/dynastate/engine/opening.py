@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from dynastate.engine import snapshots
+from dynastate.engine.graphs import learn_route, read_graph
 from dynastate.engine.known import KnownStores
 from dynastate.engine.reader import ALL, HashRange, Lineage, PartReader, hash_ranges
 from dynastate.engine.route import Route
@@ -19,14 +19,10 @@ from dynastate.format.keys import (
     VERSION_MAX,
     Attempt,
     VersionId,
-    check_store,
-    graph_range,
-    store_shard,
 )
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import StoredChunk
-from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 from dynastate.redaction import get_logger
 from dynastate.storage.meter import Meter
@@ -104,7 +100,7 @@ def _of_one_moment(read: Callable[[], T]) -> T:
 
 
 class VersionOpener:
-    """Reads version graphs, manifests and rows for all stores on one pair of tables. Safe for threads.
+    """Opens versions for one request. Its `tables` count what that costs.
 
     `find`, `buckets` and `lookup` raise what `open` does.
     """
@@ -139,17 +135,16 @@ class VersionOpener:
             CorruptStateError: an item is lost or corrupt; from here, or while chunks are consumed.
             RouteInvalidError: the same; opened again, without `have`, the version may have another route.
         """
-        meter = Meter()
         route = self._known_route(store, version, attempt)
         if route is None:
-            route = self._near_route(store, version, attempt, have, run, meter)
-        route = route or self._find_route(store, version, attempt, run, meter)  # 1, 2, 3
-        return self._opening(route, meter, have=have)  # 4
+            route = self._near_route(store, version, attempt, have, run)
+        route = route or self._find_route(store, version, attempt, run)  # 1, 2, 3
+        return self._opening(route, have=have)  # 4
 
     def find(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> Opening:
         """Open a version without its rows, which `buckets` returns. Costs at most one Query and a manifest."""
-        route, meter = self._route(store, version, attempt, run)
-        return replace(self._opening(route, meter), snapshot_chunks=iter(()), chunks=iter(()))
+        route = self._route(store, version, attempt, run)
+        return replace(self._opening(route), snapshot_chunks=iter(()), chunks=iter(()))
 
     def buckets(
         self,
@@ -165,39 +160,36 @@ class VersionOpener:
         Of the changes since the snapshot only those parts are read that may hold such rows; none that are `held`, if
         the version is read from that snapshot, and by way of that version: then it `applies_held`.
         """
-        route, meter = self._route(store, version, attempt)
-        return self._partly(route, meter, hash_ranges(bits, numbers), held)
+        route = self._route(store, version, attempt)
+        return self._partly(route, hash_ranges(bits, numbers), held)
 
     def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
         """The rows of a version whose keys may have a hash; chunks hold other rows too, and not all of their bucket."""
-        route, meter = self._route(store, version, attempt)
-        return self._partly(route, meter, [(digest, digest)], None)
+        route = self._route(store, version, attempt)
+        return self._partly(route, [(digest, digest)], None)
 
-    def _partly(self, route: Route, meter: Meter, within: Sequence[HashRange], held: HeldChanges | None) -> Opening:
+    def _partly(self, route: Route, within: Sequence[HashRange], held: HeldChanges | None) -> Opening:
         """The rows on a route whose hashes lie within some ranges."""
-        opening = self._opening(route, meter, within=within)
+        opening = self._opening(route, within=within)
         after, entries, near = opening.after, route.entries, None
         if held is not None and held.snapshot == opening.snapshot:
             near = route.since([held.upto])
         if near is not None:
             after, entries = near[0].version, near[1]
-        read = self._reader.changes(route.store, entries, route.shards, meter, within=within, reads_all=False)
-        chunks = self._changes(route.store, entries, read, meter)
+        read = self._reader.changes(self._tables, route.store, entries, route.shards, within=within, reads_all=False)
+        chunks = self._changes(route.store, entries, read)
         return replace(opening, after=after, entries=entries, chunks=chunks, applies_held=near is not None)
 
-    def _route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> tuple[Route, Meter]:
-        meter = Meter()
-        return self._known_route(store, version, attempt) or self._find_route(
-            store, version, attempt, run, meter
-        ), meter
+    def _route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> Route:
+        return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, run)
 
     def _known_route(self, store: str, version: int, attempt: Attempt) -> Route | None:
         """The known route to a named attempt; a bare number may mean another one each time."""
         return None if attempt == NO_ATTEMPT else self._known.route(store, version, attempt)
 
-    def _find_route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None, meter: Meter) -> Route:
-        graph, entry, base, entries = _of_one_moment(lambda: self._walk(store, version, attempt, run, meter))
-        route = self.learn_route(graph, base, entries, meter)
+    def _find_route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None) -> Route:
+        graph, entry, base, entries = _of_one_moment(lambda: self._walk(store, version, attempt, run))
+        route = learn_route(self._tables, self._known, graph, base, entries)
         for each in entries:
             corrupt = graph.skipped.get(each.id)
             if corrupt is not None:
@@ -206,25 +198,11 @@ class VersionOpener:
                 log.warning("recovery skips a corrupt snapshot %s: %s", about, corrupt)
         return route
 
-    def learn_route(self, graph: VersionGraph, base: VersionId, entries: Sequence[VersionEntry], meter: Meter) -> Route:
-        """The route by a snapshot of the version `base`, or from version 0, which is known from then on.
-
-        Raises:
-            RouteInvalidError: the snapshot is skipped from then on; the versions may have another route.
-        """
-        snapshot = graph.snapshot(*base)
-        kept = None if snapshot is None else self.manifest(graph.store, snapshot, meter)
-        start = None if kept is None else graph.entry(*base)
-        schemas = graph.schemas((*entries, *([start] if start else [])))
-        route = Route(graph.store, kept, start, tuple(entries), schemas, graph.required_meta.shards)
-        self._known.remember(route)
-        return route
-
     def _walk(
-        self, store: str, version: int, attempt: Attempt, run: QueryRun | None, meter: Meter
+        self, store: str, version: int, attempt: Attempt, run: QueryRun | None
     ) -> tuple[VersionGraph, VersionEntry, VersionId, list[VersionEntry]]:
         """The graph of a version, its entry, the base of its route, and the entries after that."""
-        graph = self.graph(store, 0, version, meter)
+        graph = self._graph(store, 0, version)
         entry = graph.find(version, attempt, run)
         return graph, entry, *graph.route(*entry.id)
 
@@ -235,13 +213,12 @@ class VersionOpener:
         attempt: Attempt,
         have: Sequence[VersionId],
         run: QueryRun | None,
-        meter: Meter,
     ) -> Route | None:
         """The route from the newest version in `have` to its descendant, by the newest version lists only."""
         lowest = max((held for held, _ in have if held <= version), default=0)
         if lowest == 0:
             return None
-        graph = self.graph(store, lowest, version, meter)
+        graph = self._graph(store, lowest, version)
         try:
             entry = graph.find(version, attempt, run)
         except VersionMissingError:
@@ -253,9 +230,7 @@ class VersionOpener:
         shards = graph.required_meta.shards if entries else 0
         return Route(store, None, graph.entry(*base), entries, graph.schemas([entry]), shards)
 
-    def _opening(
-        self, route: Route, meter: Meter, *, have: Sequence[VersionId] = (), within: Sequence[HashRange] = ALL
-    ) -> Opening:
+    def _opening(self, route: Route, *, have: Sequence[VersionId] = (), within: Sequence[HashRange] = ALL) -> Opening:
         near = route.since(have)
         if near is not None:
             base, entries = near
@@ -263,7 +238,7 @@ class VersionOpener:
         else:
             base, entries, kept = EMPTY, route.entries, route.snapshot
         snapshot = 0 if kept is None else kept.version
-        read = self._reader.changes(route.store, entries, route.shards, meter, within=within)
+        read = self._reader.changes(self._tables, route.store, entries, route.shards, within=within)
         return Opening(
             entry=route.end,
             base=base,
@@ -273,33 +248,21 @@ class VersionOpener:
             after=base.version or snapshot,
             entries=entries,
             records=route.records if near is None else sum(each.records for each in entries),
-            snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, meter, within),
-            chunks=self._changes(route.store, entries, read, meter),
-            meter=meter,
+            snapshot_chunks=iter(()) if kept is None else self._rows(route, kept, within),
+            chunks=self._changes(route.store, entries, read),
+            meter=self._tables.meter,
         )
 
-    def manifest(self, store: str, snapshot: Snapshot, meter: Meter) -> SnapshotManifest:
-        """The manifest of a snapshot, or RouteInvalidError: one that is lost or corrupt is skipped from then on."""
-        try:
-            found = snapshots.read_manifest(self._tables, store, snapshot, meter)
-        except CorruptStateError as corrupt:
-            self._known.skip_snapshot(store, snapshot.id, corrupt)
-            raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
-        self._known.account(store).learn(found)
-        return found
-
-    def _rows(
-        self, route: Route, kept: SnapshotManifest, meter: Meter, within: Sequence[HashRange]
-    ) -> Iterator[StoredChunk]:
+    def _rows(self, route: Route, kept: SnapshotManifest, within: Sequence[HashRange]) -> Iterator[StoredChunk]:
         """The rows of a snapshot. One that is corrupt is skipped from then on."""
         try:
-            yield from self._reader.rows(route.store, kept, route.shards, meter, within=within)
+            yield from self._reader.rows(self._tables, route.store, kept, route.shards, within=within)
         except CorruptStateError as corrupt:
             self._known.skip_snapshot(route.store, kept.id, corrupt)
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
 
     def _changes(
-        self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[StoredChunk], meter: Meter
+        self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[StoredChunk]
     ) -> Iterator[StoredChunk]:
         """The changes of versions, which are the route to the last of them, as they are read.
 
@@ -312,7 +275,7 @@ class VersionOpener:
             yield from chunks
         except CorruptStateError as corrupt:
             self._known.routes.drop(store)
-            now = self._find_route(store, *entries[-1].id, None, meter)
+            now = self._find_route(store, *entries[-1].id, None)
             if {each.attempt for each in entries} <= {each.attempt for each in now.entries}:
                 raise
             raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
@@ -323,12 +286,11 @@ class VersionOpener:
         With a `known` one only newer versions are read, unless a run of the query did not continue from there, and all
         of it again after `ADDED_MAX` versions.
         """
-        meter = Meter()
-        return _of_one_moment(lambda: self._lineage(store, known, meter))
+        return _of_one_moment(lambda: self._lineage(store, known))
 
-    def _lineage(self, store: str, known: Lineage | None, meter: Meter) -> Lineage:
+    def _lineage(self, store: str, known: Lineage | None) -> Lineage:
         if known is not None and known.added < ADDED_MAX:
-            graph = self.graph(store, known.newest.version, VERSION_MAX, meter)
+            graph = self._graph(store, known.newest.version, VERSION_MAX)
             listed = graph.lineage(graph.newest()) if graph.versions() else []
             # Versions of a query that started over may all be lower: they are not read here, but their epoch is.
             if known.newest in listed and graph.meta is not None and listed[-1].epoch == graph.meta.epoch:
@@ -336,10 +298,15 @@ class VersionOpener:
                 schemas = {**known.schemas, **{entry.schema: graph.schema(entry) for entry in after}}
                 self._extend_route(store, known.newest, after, schemas)
                 runs = {**known.runs, **graph.runs}
-                return Lineage(store, (*known.entries, *after), schemas, meter, known.added + len(after), runs)
-        graph = self.graph(store, 0, VERSION_MAX, meter)
+                return Lineage(
+                    store, (*known.entries, *after), schemas, self._tables.meter, known.added + len(after), runs
+                )
+        graph = self._graph(store, 0, VERSION_MAX)
         entries = tuple(graph.openable(graph.lineage(graph.newest())))
-        return Lineage(store, entries, graph.schemas(entries), meter, runs=graph.runs)
+        return Lineage(store, entries, graph.schemas(entries), self._tables.meter, runs=graph.runs)
+
+    def _graph(self, store: str, lowest: int, highest: int) -> VersionGraph:
+        return read_graph(self._tables, self._known, store, lowest, highest)
 
     def _extend_route(
         self, store: str, known: VersionEntry, after: Sequence[VersionEntry], schemas: Mapping[bytes, str]
@@ -362,28 +329,23 @@ class VersionOpener:
                 from here, or while chunks are consumed: clean-up may delete them meanwhile.
             CorruptStateError: an item is lost or corrupt; the same.
         """
-        meter, lowest = Meter(), max(first - 1, 0)
-        graph = self.graph(store, lowest, last, meter)
+        lowest = max(first - 1, 0)
+        graph = self._graph(store, lowest, last)
         entries = graph.span(first, last, attempt)
         newest = entries[-1]
         shards = graph.required_meta.shards
 
         def listed(entry: VersionEntry) -> Iterator[StoredChunk]:
             try:
-                yield from self._reader.changes(store, [entry], shards, meter, within=within)
+                yield from self._reader.changes(self._tables, store, [entry], shards, within=within)
             except CorruptStateError:
                 # Clean-up may have deleted it meanwhile: then it is not corrupt, but missing.
-                self.graph(store, lowest, last, meter).span(first, last, attempt)
+                self._graph(store, lowest, last).span(first, last, attempt)
                 raise
 
         return ChangeFeed(
-            newest.attempt, graph.schema(newest), ((entry.version, listed(entry)) for entry in entries), meter
+            newest.attempt,
+            graph.schema(newest),
+            ((entry.version, listed(entry)) for entry in entries),
+            self._tables.meter,
         )
-
-    def graph(self, store: str, lowest: int, highest: int, meter: Meter) -> VersionGraph:
-        """Version lists, snapshots and meta item between two versions, by one Query."""
-        low, high = graph_range(lowest, highest)
-        found = self._tables.query("snapshot", store_shard(check_store(store), 0), low, high, meter)
-        graph = VersionGraph(store, found, lowest)
-        self._known.saw(graph, highest, is_complete=lowest == 0)
-        return graph

@@ -123,8 +123,7 @@ class PartReader:
     It reads ahead as one of so many `sidecars` of an executor may.
     """
 
-    def __init__(self, tables: Tables, threads: int, known: KnownStores, sidecars: int = 1) -> None:
-        self._tables = tables
+    def __init__(self, threads: int, known: KnownStores, sidecars: int = 1) -> None:
         self._known = known
         self._parallel = threads
         self._sidecars = sidecars
@@ -138,10 +137,10 @@ class PartReader:
 
     def changes(
         self,
+        tables: Tables,
         store: str,
         entries: Sequence[VersionEntry],
         shards: int,
-        meter: Meter,
         *,
         within: Sequence[HashRange] = ALL,
         reads_all: bool = True,
@@ -155,21 +154,21 @@ class PartReader:
         wanted = [(entry, range(entry.parts) if reads_all else parts_within(entry, within)) for entry in entries]
         runs = (run for entry, sequences in wanted for run in entry_runs(store, entry, shards, sequences))
         fits = self._fits((entry, len(sequences)) for entry, sequences in wanted)
-        parts = self._read(runs, meter, keep=fits)
+        parts = self._read(tables, runs, keep=fits)
         for entry, sequences in wanted:
             some = None if len(sequences) == entry.parts else sequences
             own = islice(parts, len(sequences))
             yield from verified_chunks(entry, version_list_key(store, entry.version), own, within, some)
 
     def rows(
-        self, store: str, snapshot: SnapshotManifest, shards: int, meter: Meter, *, within: Sequence[HashRange] = ALL
+        self, tables: Tables, store: str, snapshot: SnapshotManifest, shards: int, *, within: Sequence[HashRange] = ALL
     ) -> Iterator[StoredChunk]:
         """The rows of those buckets of a snapshot that hold hashes `within` some ranges."""
         shift = 32 - snapshot.bits
         numbers = sorted({number for low, high in within for number in range(low >> shift, (high >> shift) + 1)})
         runs = (run for number in numbers for run in bucket_runs(store, snapshot, number, shards))
         fits = self._fits((snapshot.buckets[number], snapshot.buckets[number].parts) for number in numbers)
-        parts = self._read(runs, meter, keep=fits)
+        parts = self._read(tables, runs, keep=fits)
         for number in numbers:
             held = snapshot.buckets[number]
             if held.parts:
@@ -181,7 +180,7 @@ class PartReader:
         sizes = (each.stored_bytes * parts // max(1, each.parts) + parts * PART_OBJECT_BYTES for each, parts in read)
         return sum(sizes) <= self._known.parts.limit_bytes
 
-    def _read(self, runs: Iterable[Run], meter: Meter, *, keep: bool) -> Iterator[tuple[Key, Part]]:
+    def _read(self, tables: Tables, runs: Iterable[Run], *, keep: bool) -> Iterator[tuple[Key, Part]]:
         """The parts of runs, in order; some windows are read ahead."""
         windows = _windows(runs)
         window = next(windows, None)
@@ -189,10 +188,10 @@ class PartReader:
         try:
             while window or under_way:
                 while window and len(under_way) < self._parallel and self._take(window.size, is_ahead=bool(under_way)):
-                    under_way.append((window.size, self._pool.submit(self._read_window, window, keep=keep)))
+                    under_way.append((window.size, self._pool.submit(self._read_window, tables, window, keep=keep)))
                     window = next(windows, None)
                 read, spent = under_way[0][1].result()
-                meter.add(spent)
+                tables.meter.add(spent)
                 yield from read
                 self._release(under_way.popleft()[0])
         finally:
@@ -212,13 +211,15 @@ class PartReader:
         with self._lock:
             self._ahead_bytes -= size
 
-    def _read_window(self, window: Run, *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
+    def _read_window(self, tables: Tables, window: Run, *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         keys = window.keys
         parts = {key: part for key in keys if (part := self._known.parts.get(key)) is not None}
         wanted = [key for key in keys if key not in parts]
         spent = Meter(cache_hits=len(parts), cache_misses=len(wanted))
         if wanted:
-            found = read_run(self._tables, window, spent) if window.stream else read_items(self._tables, wanted, spent)
+            found = (
+                read_run(tables.metered(spent), window) if window.stream else read_items(tables.metered(spent), wanted)
+            )
             for key in wanted:
                 part = parts[key] = found[key]
                 if keep:
@@ -261,9 +262,9 @@ def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int
         yield from (Run([key], _part_bytes(bucket)) for key in keys)
 
 
-def read_items(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Part]:
+def read_items(tables: Tables, keys: Sequence[Key]) -> dict[Key, Part]:
     """The parts that are items, verified."""
-    found = get_apart(tables, keys, meter)
+    found = get_apart(tables, keys)
     if lost := [key for key in keys if key not in found]:
         raise CorruptStateError(
             "a part that a version list or a manifest names is not in its table", **where(lost[0]), lost=len(lost)
@@ -271,11 +272,11 @@ def read_items(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, P
     return {key: parse_part(key, found[key]) for key in keys}
 
 
-def read_run(tables: Tables, run: Run, meter: Meter) -> dict[Key, Part]:
+def read_run(tables: Tables, run: Run) -> dict[Key, Part]:
     """The parts of a run in objects, verified."""
     stream = run.stream
     assert stream is not None  # noqa: S101  # for mypy
-    raw = read_stream(tables.objects, stream, run.start, run.end, meter)
+    raw = read_stream(tables.objects, stream, run.start, run.end)
     if raw is None:
         raise CorruptStateError(
             "an object that a version list or a manifest names is not in its bucket",

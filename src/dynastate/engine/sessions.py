@@ -10,10 +10,10 @@ from typing import Final
 
 import dynastate
 from dynastate.engine.cache import Cache
+from dynastate.engine.graphs import read_graph
 from dynastate.engine.known import KnownStores
 from dynastate.engine.namespaces import is_entered, list_store, refuse_deleting, refuse_location
 from dynastate.engine.objects import enter_location
-from dynastate.engine.opening import VersionOpener
 from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item, size_of
@@ -29,7 +29,6 @@ from dynastate.format.meta import (
     newest_epoch,
     parse_meta,
 )
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 #: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
@@ -56,8 +55,6 @@ class Sessions:
     `location` is where they may write objects, if they do.
     """
 
-    _tables: Tables
-    _opener: VersionOpener
     _known: KnownStores
     _shards: int
     _location: str
@@ -70,7 +67,7 @@ class Sessions:
         """The session of a run, if it has written to the store here."""
         return self._sessions.get((store, run_id))
 
-    def enter(self, store: str, run: QueryRun, base: int, meter: Meter) -> Session:
+    def enter(self, tables: Tables, store: str, run: QueryRun, base: int) -> Session:
         """Epoch and shards for a query run, entered into the meta item when it first writes to the store.
 
         Raises:
@@ -79,7 +76,7 @@ class Sessions:
         """
         session = self.known(store, run.id)
         if session is None:
-            found = self._enter_run(store, run, base, meter)
+            found = self._enter_run(tables, store, run, base)
             session = self._sessions.get_or_put((store, run.id), found, 1)
         newest = self._known.newest_epoch(store)
         if session.epoch < newest:
@@ -92,7 +89,7 @@ class Sessions:
             )
         return session
 
-    def _enter_run(self, store: str, run: QueryRun, base: int, meter: Meter) -> Session:
+    def _enter_run(self, tables: Tables, store: str, run: QueryRun, base: int) -> Session:
         """Give a query run its epoch.
 
         1. Read the meta item. 2. Read the record of the namespace, after that, and enter the run into it, if it is not
@@ -107,17 +104,17 @@ class Sessions:
         """
         key, now = meta_key(store), self._now().isoformat(timespec="seconds")
         for _ in range(EPOCHS_KEPT):
-            meta = self._tables.get([key], meter).get(key)  # 1
+            meta = tables.get([key]).get(key)  # 1
             if meta is None:
-                first = 1 + self._dropped_epoch(store, base, meter)
-                if not is_entered(self._tables, store, None, run, meter):  # 2
+                first = 1 + self._dropped_epoch(tables, store, base)
+                if not is_entered(tables, store, None, run):  # 2
                     continue
                 objects = frozenset([self._location] if self._location else [])
                 queries, locations = {first: run.query}, {first: run.location}
                 described = StoreMeta(self._shards, {run.id: first}, queries, now, locations, objects)
                 fresh = meta_item(store, described, dynastate.__version__, now)
-                list_store(self._tables, store, meter)  # 3
-                if self._tables.put_new(key, fresh, meter):
+                list_store(tables, store)  # 3
+                if tables.put_new(key, fresh):
                     self._known.account(store).wrote(key.sort, size_of(fresh))
                     self._known.forget_above(store, 0)
                     return Session(store, run.id, first, self._shards)
@@ -128,31 +125,31 @@ class Sessions:
                 self._known.forget_above(store, own)
             self._known.saw_epoch(store, found.epoch)
             if run.id in found.epochs:
-                enter_location(self._tables, store, found, self._location, meter)
+                enter_location(tables, store, found, self._location)
                 return Session(store, run.id, found.epochs[run.id], found.shards)
-            refuse_deleting(self._tables, store, meta, meter)
+            refuse_deleting(tables, store, meta)
             entered = _entered(store, meta, found, run, base, now)
             is_known = found.query == run.query and self._recorded.get((key.namespace, run.id))
-            if not (is_known or is_entered(self._tables, store, found, run, meter)):  # 2
+            if not (is_known or is_entered(tables, store, found, run)):  # 2
                 continue
             self._recorded.get_or_put((key.namespace, run.id), True, 1)
             if self._location and self._location not in found.objects:
                 entered[OBJECTS] = found.objects | {self._location}
-            advance_epoch(self._tables, key, run.id, found.epochs, entered, meter)  # 4
+            advance_epoch(tables, key, run.id, found.epochs, entered)  # 4
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
 
-    def _dropped_epoch(self, store: str, base: int, meter: Meter) -> int:
+    def _dropped_epoch(self, tables: Tables, store: str, base: int) -> int:
         """The newest epoch of the dropped store that a new one replaces, or 0: what comes late has a lower epoch.
 
         Refuse a store that lost its meta item: epochs that start again would lose to the old ones.
         """
         if base > 0:
             with suppress(CorruptStateError):
-                graph = self._opener.graph(store, 0, 0, meter)
+                graph = read_graph(tables, self._known, store, 0, 0)
                 if graph.is_empty:
                     graph.find(base, NO_ATTEMPT)  # it says what may have become of the store
             raise meta_lost(store)
-        graph = self._opener.graph(store, 0, 0, meter)
+        graph = read_graph(tables, self._known, store, 0, 0)
         # Another executor may have made the store meanwhile; its meta item is older than its first version.
         if graph.versions() and graph.meta is None:
             raise meta_lost(store)

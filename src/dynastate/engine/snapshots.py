@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 from uuid import uuid4
 from zlib import crc32
 
+from dynastate.engine.graphs import is_done, read_snapshot
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.engine.reader import bucket_runs, read_run
 from dynastate.engine.updates import unchanged
-from dynastate.errors import CorruptStateError, InternalError, RouteInvalidError
+from dynastate.errors import CorruptStateError, InternalError
 from dynastate.format.items import Item
-from dynastate.format.keys import Attempt, Key, VersionId, bucket_key, digest_of, manifest_key, snapshot_key, where
-from dynastate.format.manifest import Bucket, SnapshotManifest, encode_manifest, manifest_item, parse_manifest
+from dynastate.format.keys import Attempt, Key, VersionId, bucket_key, digest_of, manifest_key, snapshot_key
+from dynastate.format.manifest import Bucket, SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import FORKS
 from dynastate.format.objects import ObjectPlace, bucket_stream
 from dynastate.format.parts import Chunk, Tally, bucket_items, copied_part, part_of
@@ -126,7 +126,11 @@ class SnapshotAttempt:
         self._own: list[int] = []
         #: From here on a reader may have seen it done, and another snapshot may carry its buckets on.
         self._may_be_done = False
-        self.meter = Meter()
+
+    @property
+    def meter(self) -> Meter:
+        """The cost so far."""
+        return self._tables.meter
 
     def bucket(self, number: int) -> None:
         """Begin a bucket; the chunks up to the next one are all its rows."""
@@ -154,10 +158,10 @@ class SnapshotAttempt:
         if self._pace is not None:
             self._known.keep(key, part)
         if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
-            throttles = self.meter.throttles
+            throttles = self._tables.meter.throttles
             self._write()
             if self._pace is not None:
-                self._pace.pause(is_throttled=self.meter.throttles > throttles)
+                self._pace.pause(is_throttled=self._tables.meter.throttles > throttles)
 
     def commit(self) -> bool:
         """Make it a snapshot.
@@ -184,7 +188,7 @@ class SnapshotAttempt:
         raw = encode_manifest(self.store, made)
         key = manifest_key(self.store, made.version, made.id)
         self._written.append(key)
-        self._tables.write([(key, manifest_item(key, raw))], self.meter)  # 2
+        self._tables.write([(key, manifest_item(key, raw))])  # 2
         records, raw_bytes, stored_bytes = made.sizes()
         done = replace(
             begun,
@@ -196,12 +200,12 @@ class SnapshotAttempt:
             object_bytes=sum(bucket.object_bytes for bucket in made.buckets),
         )
         if self._base_is_there():
-            retries, self._may_be_done = self.meter.retries, True
-            if move(self._tables, self.store, begun, done, self.meter):  # 3
+            retries, self._may_be_done = self._tables.meter.retries, True
+            if move(self._tables, self.store, begun, done):  # 3
                 self._known.snapshotted(self.store, done, made)
                 return True
             # Refused without a retry: it never was done.
-            self._may_be_done = self.meter.retries > retries
+            self._may_be_done = self._tables.meter.retries > retries
         self.abort()
         return False
 
@@ -226,26 +230,26 @@ class SnapshotAttempt:
         self._ready.clear()
         if self._may_be_done and not self._was_never_done():
             return
-        delete_all(self._tables, self._written, self.meter)
+        delete_all(self._tables, self._written)
         self._written.clear()
         if self._stream is not None:
-            delete_own_objects(self._tables, self._stream.objects, self.meter)
+            delete_own_objects(self._tables, self._stream.objects)
         key = snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
         for stage in (WRITING, DELETING):
             before: Item = {"id": bytes(self._snapshot.id), "stage": stage, "digest": b""}
-            if self._tables.delete_over(key, unchanged(before), self.meter):
+            if self._tables.delete_over(key, unchanged(before)):
                 return
 
     def _was_never_done(self) -> bool:
         """Mark it as being deleted first, so that a request still under way cannot make it done."""
         begun = self._snapshot
-        if move(self._tables, self.store, begun, replace(begun, stage=DELETING), self.meter):
+        if move(self._tables, self.store, begun, replace(begun, stage=DELETING)):
             return True
-        item = _read_item(self._tables, self.store, begun, self.meter)
+        item = read_snapshot(self._tables, self.store, begun)
         return (item.get("id"), item.get("stage"), item.get("digest")) == (bytes(begun.id), DELETING, b"")
 
     def _base_is_there(self) -> bool:
-        return self._base is None or _is_done(self._tables, self.store, self._base, self.meter)
+        return self._base is None or is_done(self._tables, self.store, self._base)
 
     def _manifest(self) -> SnapshotManifest:
         begun = self._snapshot
@@ -256,7 +260,7 @@ class SnapshotAttempt:
         assert self._base is not None  # noqa: S101  # for mypy: only carried buckets are copied
         (run,) = bucket_runs(self.store, self._base, number, self._shards)
         self._current = number
-        for sequence, part in enumerate(read_run(self._tables, run, self.meter).values()):
+        for sequence, part in enumerate(read_run(self._tables, run).values()):
             key = bucket_key(self.store, *self._snapshot.holder, number, sequence, self._shards)
             self._add(key, copied_part(key, part))
             if part.fragment == part.fragments - 1:
@@ -290,28 +294,27 @@ class SnapshotAttempt:
         is_first = self._stream is None and not self._written
         if is_first and rule is not None and rule.is_worth_it(item for _, item in self._ready):
             stream = bucket_stream(rule.location, self.store, self._snapshot.holder)
-            put = partial(self._tables.objects.put, meter=self.meter)
-            self._stream = StreamWriter(stream, put)
+            self._stream = StreamWriter(stream, self._tables.objects.put)
         if self._stream is not None:
             self._stream.add(self._ready)
         else:
             self._written += [key for key, _ in self._ready]
-            self._tables.write(self._ready, self.meter)
+            self._tables.write(self._ready)
         self._ready = []
         self._ready_bytes = 0
 
 
-def enter(tables: Tables, store: str, of: VersionId, epoch: int, meter: Meter) -> Snapshot | None:
+def enter(tables: Tables, store: str, of: VersionId, epoch: int) -> Snapshot | None:
     """Enter a snapshot of a version as being written; None: there is one already, whatever its stage."""
     snapshot = Snapshot(*of, Attempt(uuid4().bytes), epoch, WRITING)
     item = snapshot_item(store, snapshot)
     # After a lost answer the retry fails.
-    if tables.put_new(snapshot_key(store, *of), item, meter) or _read_item(tables, store, snapshot, meter) == item:
+    if tables.put_new(snapshot_key(store, *of), item) or read_snapshot(tables, store, snapshot) == item:
         return snapshot
     return None
 
 
-def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: Meter) -> bool:
+def move(tables: Tables, store: str, before: Snapshot, after: Snapshot) -> bool:
     """Move a snapshot from one stage to another; False: it is no longer in that stage.
 
     After a lost answer the retry fails, so the item that is there then decides.
@@ -319,35 +322,7 @@ def move(tables: Tables, store: str, before: Snapshot, after: Snapshot, meter: M
     key = snapshot_key(store, before.version, before.attempt)
     item = snapshot_item(store, after)
     condition: Item = {"id": bytes(before.id), "stage": before.stage}
-    if tables.put_over(key, item, unchanged(condition), meter):
+    if tables.put_over(key, item, unchanged(condition)):
         return True
     # A fork may have pinned it since.
-    return _read_item(tables, store, before, meter) | {FORKS: ""} == item | {FORKS: ""}
-
-
-def _read_item(tables: Tables, store: str, of: Snapshot | SnapshotManifest, meter: Meter) -> Item:
-    """The item that describes the snapshot of a version, whichever that is now; empty: there is none."""
-    key = snapshot_key(store, of.version, of.attempt)
-    return tables.get([key], meter).get(key, {})
-
-
-def _is_done(tables: Tables, store: str, of: Snapshot | SnapshotManifest, meter: Meter) -> bool:
-    item = _read_item(tables, store, of, meter)
-    return (item.get("id"), item.get("stage")) == (bytes(of.id), DONE)
-
-
-def read_manifest(tables: Tables, store: str, snapshot: Snapshot, meter: Meter) -> SnapshotManifest:
-    """The manifest of a snapshot that is done.
-
-    Raises:
-        RouteInvalidError: clean-up has deleted the snapshot meanwhile; versions that need it have another.
-    """
-    key = manifest_key(store, snapshot.version, snapshot.id)
-    found = tables.get([key], meter).get(key)
-    if found is None:
-        named_by = snapshot_key(store, snapshot.version, snapshot.attempt)
-        facts = where(key) | {"snapshot": named_by.sort}
-        if snapshot.stage == DONE and not _is_done(tables, store, snapshot, meter):
-            raise RouteInvalidError("clean-up deleted a snapshot meanwhile", **facts)
-        raise CorruptStateError("the manifest of a snapshot is lost", **facts)
-    return parse_manifest(store, snapshot, key, found)
+    return read_snapshot(tables, store, before) | {FORKS: ""} == item | {FORKS: ""}

@@ -9,7 +9,6 @@ from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import SPECS, Key
 from dynastate.format.meta import DELETING, DROPPED, FORKS, oldest_runs
 from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Condition, Update
 
@@ -36,7 +35,6 @@ def append_version(
     key: Key,
     entry: bytes,
     run: str,
-    meter: Meter,
     is_awaited: Callable[[], bool] = always,
     *,
     must_exist: bool = False,
@@ -48,7 +46,7 @@ def append_version(
 
     Raises:
         ConfigurationError: the list refuses the run, or should exist and does not.
-        UnavailableError: nobody waits for the answer.
+        UnavailableError: the task has ended before the append was sent.
         UnknownOutcomeError: the append may or may not have happened.
     """
     condition = Condition(lacks={REFUSED: run}, present=[VERSIONS] if must_exist else [])
@@ -58,10 +56,10 @@ def append_version(
         return None if is_awaited() else not_awaited(key, run)
 
     # After an answer was lost, the list itself says whether the entry is in it.
-    item = tables.update(key, update, meter, lambda item: entry in _versions(item), refusal)
+    item = tables.update(key, update, lambda item: entry in _versions(item), refusal)
     if item is not None:
         return _versions(item)
-    refused = tables.get([key], meter).get(key, {}).get(REFUSED) if must_exist else {run}
+    refused = tables.get([key]).get(key, {}).get(REFUSED) if must_exist else {run}
     is_refused = isinstance(refused, Collection) and run in refused
     raise (run_refused if is_refused else base_gone)(key, run)
 
@@ -71,7 +69,7 @@ def _versions(item: Item) -> list[bytes]:
     return versions if isinstance(versions, list) else []
 
 
-def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int], also: Item, meter: Meter) -> bool:
+def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int], also: Item) -> bool:
     """Advance the epoch of a meta item or record by one, enter the run in the place of the oldest, and set `also`.
 
     It also removes the mark of a drop. False: `epochs` are not those of the item any more, or a drop deletes the
@@ -84,21 +82,19 @@ def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int],
     kept = {name: number for name, number in epochs.items() if name not in oldest}
     entered: Item = {"epoch": epoch, "epochs": {**kept, run: epoch}}
     condition = Condition(equal={"epochs": {**epochs}}, unequal={DROPPED: DELETING})
-    return tables.update(key, Update(condition, sets=entered | also, removes=[DROPPED]), meter) is not None
+    return tables.update(key, Update(condition, sets=entered | also, removes=[DROPPED])) is not None
 
 
-def add_to_set(tables: Tables, key: Key, name: str, texts: Collection[str], meter: Meter) -> Item | None:
+def add_to_set(tables: Tables, key: Key, name: str, texts: Collection[str]) -> Item | None:
     """Add texts to an attribute that is a set; the item after it, None: there is no such item."""
     exists = Condition(present=[SPECS[key.role].hash_key])
-    return tables.update(key, Update(exists, adds={name: frozenset(texts)}), meter)
+    return tables.update(key, Update(exists, adds={name: frozenset(texts)}))
 
 
-def remove_from_set(
-    tables: Tables, key: Key, name: str, texts: Collection[str], before: Item, meter: Meter
-) -> Item | None:
+def remove_from_set(tables: Tables, key: Key, name: str, texts: Collection[str], before: Item) -> Item | None:
     """Remove texts from an attribute that is a set; the item after it, None: there is none with these attributes.
 
     Texts that are not in it are ignored. The attribute goes with its last text.
     """
     exists = Condition(present=[SPECS[key.role].hash_key], equal=before)
-    return tables.update(key, Update(exists, subtracts={name: frozenset(texts)}), meter)
+    return tables.update(key, Update(exists, subtracts={name: frozenset(texts)}))

@@ -231,7 +231,7 @@ class PartWriter:
         spent = Meter()
         if wanted:
             try:
-                left = {key for key, _ in self._tables.offer([(each.key, each.item) for each in wanted], spent)}
+                left = {key for key, _ in self._tables.metered(spent).offer([(each.key, each.item) for each in wanted])}
                 self._succeeded = time.monotonic()
             except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the worker continues
                 error = failed

@@ -18,9 +18,8 @@ from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, HEIGHTS, by_epoch, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.runs import read_meta, refuse_runs
-from dynastate.operations.scope import each_store, metered
+from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, get_apart
 
 
@@ -44,15 +43,15 @@ def state_location(checkpoint: str) -> str:
     return location
 
 
-def locations_of(tables: Tables, stores: Sequence[str], meter: Meter) -> tuple[str, ...]:
+def locations_of(tables: Tables, stores: Sequence[str]) -> tuple[str, ...]:
     """The locations that stores have now, each once."""
-    found = get_apart(tables, [meta_key(store) for store in stores], meter)
+    found = get_apart(tables, [meta_key(store) for store in stores])
     metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in found.items())
     return tuple(dict.fromkeys(meta.location for meta in metas if meta.location))
 
 
 def adopt_stores(
-    tables: Tables, stores: Sequence[str], location: str, meter: Meter, progress: ProgressCallback = no_progress
+    tables: Tables, stores: Sequence[str], location: str, progress: ProgressCallback = no_progress
 ) -> Adopted:
     """Let runs from a location write to these stores, and refuse those from others.
 
@@ -66,23 +65,23 @@ def adopt_stores(
         ConfigurationError: a store is being dropped.
         CorruptStateError: a version list is corrupt.
     """
-    before = locations_of(tables, stores, meter)
+    before = locations_of(tables, stores)
     namespace = stores[0].split("/")[0]
-    _enter_record(tables, namespace, location, meter)
+    _enter_record(tables, namespace, location)
 
-    adopt = partial(_adopt, tables, location)
-    adopted = each_store(tables, stores, metered(adopt, meter), progress, until_failure=True).all()
-    return Adopted(namespace, location, before, len(stores), len(set().union(*adopted)), meter.write_units)
+    adopt = partial(_adopt, location=location)
+    adopted = each_store(tables, stores, adopt, progress, until_failure=True).all()
+    return Adopted(namespace, location, before, len(stores), len(set().union(*adopted)), tables.meter.write_units)
 
 
-def _enter_record(tables: Tables, namespace: str, location: str, meter: Meter) -> None:
+def _enter_record(tables: Tables, namespace: str, location: str) -> None:
     """Enter a location in the record of a namespace, with a number of its own."""
     run = f"{ADOPTION}{uuid4()}"
     for _ in range(EPOCHS_KEPT):
-        record = read_record(tables, namespace, meter)
+        record = read_record(tables, namespace)
         if record is None or record.location == location:
             return
-        advance_epoch(tables, namespace_key(namespace), run, record.epochs, {"location": location}, meter)
+        advance_epoch(tables, namespace_key(namespace), run, record.epochs, {"location": location})
     raise _keeps_entering(namespace)
 
 
@@ -90,23 +89,23 @@ def _keeps_entering(store: str) -> UnavailableError:
     return UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
 
 
-def _adopt(tables: Tables, location: str, store: str, meter: Meter) -> set[str]:
+def _adopt(tables: Tables, store: str, location: str) -> set[str]:
     """Adopt one store; return the runs that it refuses."""
     run = f"{ADOPTION}{uuid4()}"
     for _ in range(EPOCHS_KEPT):
-        item, meta = read_meta(tables, store, meter)
+        item, meta = read_meta(tables, store)
         others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
         if meta.location == location:
             return others
         if DROPPED in item:
             raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
-        refuse_runs(tables, store, others, meter)  # 1
-        highest = max(VersionGraph(store, read_version_lists(tables, store, meter).items()).versions(), default=0)
+        refuse_runs(tables, store, others)  # 1
+        highest = max(VersionGraph(store, read_version_lists(tables, store).items()).versions(), default=0)
         first = meta.epoch + 1
         moved: Item = {
             "locations": by_epoch({**meta.locations, first: location}),
             HEIGHTS: by_epoch({**meta.heights, first: highest}),
         }
-        if advance_epoch(tables, meta_key(store), run, meta.epochs, moved, meter):  # 2
+        if advance_epoch(tables, meta_key(store), run, meta.epochs, moved):  # 2
             return others
     raise _keeps_entering(store)

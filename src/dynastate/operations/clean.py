@@ -63,29 +63,29 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
         VersionMissingError: nothing is committed.
         ConfigurationError: a newer run has begun; nothing was done.
     """
-    meter = Meter()
-    unpin_dropped(tables, store, meter)  # 1
+    tables = tables.metered(Meter())
+    unpin_dropped(tables, store)  # 1
     newest = engine.lineage(store).newest
     run = writing_run(tables, store, newest)
     spent, _ = engine.clean_up(store, run, newest.version, newest.attempt, retain, least=1, most=0)  # 2
-    meter.add(spent)
-    unpin_unneeded(tables, store, meter)  # 3
+    tables.meter.add(spent)
+    unpin_unneeded(tables, store)  # 3
     lineage = engine.lineage(store)
     oldest = lineage.entries[0].version
     last = lineage.find(max(oldest, newest.version - retain + 1))
     is_held = False
     with suppress(VersionMissingError, RouteInvalidError):  # the query's own clean-up deletes it meanwhile
         is_held = engine.find(store, last.version, last.attempt).snapshot <= oldest < last.version
-    others = locations_of_others(tables, [store], meter) if meter.objects_left else ()
-    spent_units = meter.delete_units + meter.write_units
+    others = locations_of_others(tables, [store]) if tables.meter.objects_left else ()
+    spent_units = tables.meter.delete_units + tables.meter.write_units
     held_by = last.version if is_held else 0
-    return Cleaned(store, meter.items_deleted, spent_units, oldest, held_by, other_locations=tuple(others))
+    return Cleaned(store, tables.meter.items_deleted, spent_units, oldest, held_by, other_locations=tuple(others))
 
 
 def describe_earlier(tables: Tables, stores: Sequence[str], looked: Look) -> list[str]:
     """Lines that say what `clean_earlier` would delete: queries, with their stores and the last commit of each."""
     queries: dict[str, list[str]] = {}
-    for key, item in get_apart(tables, [meta_key(store) for store in stores], Meter()).items():
+    for key, item in get_apart(tables, [meta_key(store) for store in stores]).items():
         store = key.store_shard.removesuffix("#0")
         queries.setdefault(parse_meta(store, item).query, []).append(store)
     lines = []
@@ -108,7 +108,7 @@ def refuse_running(
         "a query writes to stores that look like an earlier query's, so nothing of them is deleted: stop one of the "
         "two queries of this namespace"
     )
-    refuse_written(tables, looked, seconds_to_look(looked), Meter(), progress, sleep, advice)
+    refuse_written(tables, looked, seconds_to_look(looked), progress, sleep, advice)
 
 
 def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress) -> Outcomes[Cleaned]:
@@ -121,14 +121,14 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
     """
     namespace = stores[0].split("/")[0]
     early, lock = cache(lambda: _first_batch(tables, namespace)), Lock()
-    metas = get_apart(tables, [meta_key(store) for store in stores], Meter())
+    metas = get_apart(tables, [meta_key(store) for store in stores])
     parsed = {store: parse_meta(store, metas[key]) for store in stores if (key := meta_key(store)) in metas}
     begun = {store for store in parsed if metas[meta_key(store)].get(DROPPED) == DELETING}
     # A query that entered before its id was read here is no earlier one now; one that enters later changes the item.
-    taken = set(stores).difference(of_namespace(tables, namespace, Meter()).earlier).intersection(parsed)
+    taken = set(stores).difference(of_namespace(tables, namespace).earlier).intersection(parsed)
 
-    def empty(store: str) -> Cleaned:
-        meter, items, kept = Meter(), 0, ""
+    def empty(view: Tables, store: str) -> Cleaned:
+        items, kept = 0, ""
         if store in taken:
             kept = "a query has begun to write there meanwhile"
         elif store not in begun:
@@ -137,17 +137,18 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
         others: list[str] = []
         if not kept and store in parsed:
             try:
-                items = empty_store(tables, store, parsed[store].query, meter)
+                items = empty_store(view, store, parsed[store].query)
                 others = other_locations(tables, parsed[store].objects)
             except ConfigurationError as refused:
                 kept = str(refused)
-        units = meter.delete_units + meter.write_units
+        units = view.meter.delete_units + view.meter.write_units
         return Cleaned(store, items, units, 0, 0, is_earlier=True, kept=kept, other_locations=tuple(others))
 
-    def delete(store: str) -> Cleaned:
-        meter, each = Meter(), emptied.done[store]
-        items = each.items + delete_meta(tables, store, meter)
-        return replace(each, items=items, write_units=each.write_units + meter.delete_units + meter.write_units)
+    def delete(view: Tables, store: str) -> Cleaned:
+        each = emptied.done[store]
+        items = each.items + delete_meta(view, store)
+        units = view.meter.delete_units + view.meter.write_units
+        return replace(each, items=items, write_units=each.write_units + units)
 
     emptied = each_store(tables, stores, empty, progress)
     kept = {store: each for store, each in emptied.done.items() if each.kept}
@@ -159,9 +160,9 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
 def _first_batch(tables: Tables, namespace: str) -> str:
     """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is."""
     try:
-        first = of_namespace(tables, namespace, Meter()).current[0]
+        first = of_namespace(tables, namespace).current[0]
     except ConfigurationError as early:
         return str(early)
-    if is_first_batch_over(tables, first, Meter()):
+    if is_first_batch_over(tables, first):
         return ""
     return "the current query may still be in its first batch; clean again after its second"

@@ -30,7 +30,7 @@ from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
 from dynastate.operations.drop import look
 from dynastate.operations.pins import meta_or_empty, refuse_forked, refuse_forks
 from dynastate.operations.relocation import Relocation, bytes_of
-from dynastate.operations.scope import each_store, metered
+from dynastate.operations.scope import each_store
 from dynastate.operations.usage import StorageUsage, usage_of_stores
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
@@ -64,7 +64,7 @@ class Content(NamedTuple):
 class PagedTables(Tables, Protocol):
     """Tables that give the items of a partition key a page at a time."""
 
-    def pages(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> Iterator[tuple[Key, Item]]:
+    def pages(self, role: Role, store_shard: str, low: str, high: str) -> Iterator[tuple[Key, Item]]:
         """As `query`, with one page in memory."""
 
 
@@ -120,14 +120,15 @@ def plan_copy(
         ConfigurationError: it cannot, and why: its rows are elsewhere in part, or the target has other state.
         VersionMissingError: its first batch is not whole.
     """
-    meter, location = Meter(), own_location(target, objects)
-    stores = whole_namespace(source, namespace, meter)
-    metas = _metas(source, stores, location, meter)
-    _refuse_other_state(target, namespace, _relocated(target, metas, location, meter), meter)
-    usage = sum(usage_of_stores(source, stores, meter, progress).values(), StorageUsage())
+    source, target = source.metered(Meter()), target.metered(Meter())
+    location = own_location(target, objects)
+    stores = whole_namespace(source, namespace)
+    metas = _metas(source, stores, location)
+    _refuse_other_state(target, namespace, _relocated(target, metas, location))
+    usage = sum(usage_of_stores(source, stores, progress).values(), StorageUsage())
     stored, items = usage.stored.bytes, usage.stored.items
     number_of_objects = sum(
-        1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects, meter)
+        1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects)
     )
     # A unit for each KB of an item, on average half of one more, and one to list a store. Both ends are read when they
     # are compared.
@@ -159,47 +160,49 @@ def copy_stores(
         CorruptStateError: both ends differ after the copy.
     """
     meter, stores, namespace = Meter(), plan.stores, plan.namespace
-    first = look(source, stores, meter)
-    metas = _metas(source, stores, plan.location, meter)
+    source, target = source.metered(meter), target.metered(meter)
+    first = look(source, stores)
+    metas = _metas(source, stores, plan.location)
     record_key = namespace_key(namespace)
-    record_before = source.get([record_key], meter).get(record_key)
+    record_before = source.get([record_key]).get(record_key)
     record = record_before or _record_of(namespace, stores[0], metas[stores[0]])
-    _refuse_other_state(target, namespace, _relocated(target, metas, plan.location, meter), meter)
-    _list_stores(target, namespace, stores, meter)
-    is_recorded = record == target.get([record_key], meter).get(record_key)
-    mark = _Mark(target, record, meter)  # 1
-    wanted = _relocated(target, metas, plan.location, meter)
-    there = _refuse_other_state(target, namespace, wanted, meter)
+    _refuse_other_state(target, namespace, _relocated(target, metas, plan.location))
+    _list_stores(target, namespace, stores)
+    is_recorded = record == target.get([record_key]).get(record_key)
+    mark = _Mark(target, record)  # 1
+    wanted = _relocated(target, metas, plan.location)
+    there = _refuse_other_state(target, namespace, wanted)
     for store in there:
-        _delete_meta(target, store, wanted[store], meter)
+        _delete_meta(target, store, wanted[store])
 
     def reported(begin: int) -> ProgressCallback:
         return lambda done, total: progress(begin + done, 2 * total)
 
-    def of(store: str, own: Meter) -> _Store:
-        return _Store(source, target, store, (metas[store], wanted[store]), plan.location, mark, own)
+    def of(view: PagedTables, store: str) -> _Store:
+        ends = view, target.metered(view.meter)
+        return _Store(ends, store, (metas[store], wanted[store]), plan.location, mark)
 
-    def copy(store: str, own: Meter) -> int:
-        return of(store, own).copy()
+    def copy(view: PagedTables, store: str) -> int:
+        return of(view, store).copy()
 
-    def compare(store: str, own: Meter) -> Content:
-        return of(store, own).compare()
+    def compare(view: PagedTables, store: str) -> Content:
+        return of(view, store).compare()
 
-    written = sum(each_store(source, stores, metered(copy, meter), reported(0), until_failure=True).all())  # 2
+    written = sum(each_store(source, stores, copy, reported(0), until_failure=True).all())  # 2
     if (  # 3
-        look(source, stores, meter) != first
-        or source.get([record_key], meter).get(record_key) != record_before
-        or tuple(whole_namespace(source, namespace, meter)) != stores
+        look(source, stores) != first
+        or source.get([record_key]).get(record_key) != record_before
+        or tuple(whole_namespace(source, namespace)) != stores
     ):
         raise ConfigurationError(
             "a query or clean-up wrote to this namespace while it was copied: stop it, and copy again",
             namespace=namespace,
         )
-    found = each_store(source, stores, metered(compare, meter), reported(len(stores)), until_failure=True).all()  # 4
-    mark.check(meter)
+    found = each_store(source, stores, compare, reported(len(stores)), until_failure=True).all()  # 4
+    mark.check(target)
     for store in reversed(stores):  # 5
-        _put_meta(target, store, wanted[store], meter)
-    mark.remove(meter)
+        _put_meta(target, store, wanted[store])
+    mark.remove(target)
     dollars = Prices.of(settings).nanodollars(meter.write_units, meter.read_units, meter.puts, meter.gets) / 1e9
     content = Content(*map(sum, zip(*found, strict=True)))
     return Copied(
@@ -222,37 +225,37 @@ class _Mark:
     The mark of a copy that was cut off, or still runs, is replaced: that copy is over.
     """
 
-    def __init__(self, target: Tables, record: Item, meter: Meter) -> None:
+    def __init__(self, target: Tables, record: Item) -> None:
         """Set the mark.
 
         Raises:
             ConfigurationError: a run has entered there.
         """
-        self._target, self._record = target, record
+        self._record = record
         self._key = namespace_key(str(record["namespace"]))
         self._marked = record | {DROPPED: DELETING, COPY: str(uuid4())}
-        there = self._now(meter)
+        there = self._now(target)
         if not there:
-            target.put_new(self._key, self._marked, meter)
+            target.put_new(self._key, self._marked)
         elif there == record or COPY in there:
             before: Item = {name: there[name] for name in ("epochs", COPY) if name in there}
-            target.put_over(self._key, self._marked, unchanged(before), meter)
-        if self._now(meter) != self._marked:
+            target.put_over(self._key, self._marked, unchanged(before))
+        if self._now(target) != self._marked:
             raise _other_state(namespace=self._key.namespace)
 
-    def check(self, meter: Meter) -> None:
+    def check(self, target: Tables) -> None:
         """Refuse to go on if this copy is over."""
-        if self._now(meter) != self._marked:
+        if self._now(target) != self._marked:
             raise self._is_over()
 
-    def remove(self, meter: Meter) -> None:
+    def remove(self, target: Tables) -> None:
         """Let runs enter, if this copy is not over."""
-        is_removed = self._target.put_over(self._key, self._record, unchanged({COPY: self._marked[COPY]}), meter)
-        if not is_removed and self._now(meter) != self._record:  # else only the answer was lost
+        is_removed = target.put_over(self._key, self._record, unchanged({COPY: self._marked[COPY]}))
+        if not is_removed and self._now(target) != self._record:  # else only the answer was lost
             raise self._is_over()
 
-    def _now(self, meter: Meter) -> Item:
-        return self._target.get([self._key], meter).get(self._key, {})
+    def _now(self, target: Tables) -> Item:
+        return target.get([self._key]).get(self._key, {})
 
     def _is_over(self) -> ConfigurationError:
         return ConfigurationError(
@@ -262,22 +265,20 @@ class _Mark:
 
 
 class _Store:
-    """One store at both ends, without its meta item.
+    """One store at both `ends`, source and target, without its meta item.
 
     `metas`: that of the source, and as it will be in the target.
     """
 
     def __init__(
         self,
-        source: PagedTables,
-        target: PagedTables,
+        ends: tuple[PagedTables, PagedTables],
         store: str,
         metas: tuple[Item, Item],
         location: str,
         mark: _Mark,
-        meter: Meter,
     ) -> None:
-        self._source, self._target, self._mark, self._meter = source, target, mark, meter
+        (self._source, self._target), self._mark = ends, mark
         self._store, self._location = store, location
         parsed, wanted = (parse_meta(store, meta) for meta in metas)
         self._raised = wanted.epoch - parsed.epoch
@@ -312,7 +313,7 @@ class _Store:
             CorruptStateError: they differ.
         """
         items = size = objects = object_bytes = 0
-        for place in _objects(self._source, self._store, self._locations, self._meter):
+        for place in _objects(self._source, self._store, self._locations):
             data = self._read(self._source, place)
             if data != self._read(self._target, self._moved(place)):
                 raise CorruptStateError(
@@ -335,37 +336,35 @@ class _Store:
         if not self._locations:
             return 0
         written = 0
-        names = self._target.objects.names(self._location, store_prefix(self._store), self._meter)
+        names = self._target.objects.names(self._location, store_prefix(self._store))
         gone = set(names)
-        for place in _objects(self._source, self._store, self._locations, self._meter):
+        for place in _objects(self._source, self._store, self._locations):
             data, to = self._read(self._source, place), self._moved(place)
             if data is None:
                 continue
             if not (to in gone and self._read(self._target, to) == data):
-                self._target.objects.put(to, data, self._meter)
+                self._target.objects.put(to, data)
                 written += 1
             gone.discard(to)
         if gone:
-            self._mark.check(self._meter)
-            delete_own_objects(self._target, sorted(gone), self._meter)
+            self._mark.check(self._target)
+            delete_own_objects(self._target, sorted(gone))
         return written
 
     def _moved(self, place: ObjectId) -> ObjectId:
         return ObjectId(self._location, place.name)
 
     def _read(self, tables: Tables, place: ObjectId) -> bytes | None:
-        return tables.objects.get(place, 0, OBJECT_BYTES, self._meter)
+        return tables.objects.get(place, 0, OBJECT_BYTES)
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
         """Every key of both ends, with its item as it should be, and as it is; both come in the order of keys."""
         location = self._location if self._locations else ""
         shard = store_shard(self._store, 0)
-        manifests = self._source.pages("snapshot", shard, *MANIFEST_RANGE, self._meter) if location else ()
+        manifests = self._source.pages("snapshot", shard, *MANIFEST_RANGE) if location else ()
         relocation = Relocation(self._store, location, self._raised, manifests)
         for role, shard in self._places:
-            sides = [
-                iter(tables.pages(role, shard, _FIRST, _LAST, self._meter)) for tables in (self._source, self._target)
-            ]
+            sides = [iter(tables.pages(role, shard, _FIRST, _LAST)) for tables in (self._source, self._target)]
             ahead = [next(side, None) for side in sides]
             while any(ahead):
                 sort = min(each[0].sort.encode() for each in ahead if each)
@@ -382,8 +381,8 @@ class _Store:
     def _write(self, puts: list[tuple[Key, Item]]) -> int:
         count = len(puts)
         if puts:
-            self._mark.check(self._meter)
-            self._target.write(puts, self._meter)
+            self._mark.check(self._target)
+            self._target.write(puts)
             puts.clear()
         return count
 
@@ -394,27 +393,27 @@ class _Store:
             CorruptStateError: it is not.
         """
         before: Item = {name: there[name] for name in (VERSIONS, REFUSED, FORKS) if name in there} if there else {}
-        self._mark.check(self._meter)
+        self._mark.check(self._target)
         if item is None:
-            done = self._target.delete_over(key, unchanged(before), self._meter)
+            done = self._target.delete_over(key, unchanged(before))
         elif there is None:
-            done = self._target.put_new(key, item, self._meter)
+            done = self._target.put_new(key, item)
         else:
-            done = self._target.put_over(key, item, unchanged(before), self._meter)
-        if not done and self._target.get([key], self._meter).get(key) != item:  # else only the answer was lost
+            done = self._target.put_over(key, item, unchanged(before))
+        if not done and self._target.get([key]).get(key) != item:  # else only the answer was lost
             raise _differs(key)
         return int(item is not None)
 
     def _delete(self, keys: list[Key]) -> None:
         if keys:
-            self._mark.check(self._meter)
-            delete_all(self._target, keys, self._meter)
+            self._mark.check(self._target)
+            delete_all(self._target, keys)
             keys.clear()
 
 
-def _metas(source: Tables, stores: Sequence[str], location: str, meter: Meter) -> dict[str, Item]:
+def _metas(source: Tables, stores: Sequence[str], location: str) -> dict[str, Item]:
     """The meta items of the stores to copy. Refuse a store that cannot be copied."""
-    found = get_apart(source, [meta_key(store) for store in stores], meter)
+    found = get_apart(source, [meta_key(store) for store in stores])
     for store in stores:
         if meta_key(store) not in found:
             raise ConfigurationError("this store was dropped meanwhile", store=store)
@@ -422,9 +421,9 @@ def _metas(source: Tables, stores: Sequence[str], location: str, meter: Meter) -
     return {store: found[meta_key(store)] for store in stores}
 
 
-def _relocated(target: Tables, metas: Mapping[str, Item], location: str, meter: Meter) -> dict[str, Item]:
+def _relocated(target: Tables, metas: Mapping[str, Item], location: str) -> dict[str, Item]:
     """The meta items as they should be in the target: epochs are above those of stores that were dropped there."""
-    fences = get_apart(target, [version_list_key(store, 1) for store in metas], meter)
+    fences = get_apart(target, [version_list_key(store, 1) for store in metas])
 
     def relocated(store: str, meta: Item) -> Item:
         dropped = fences.get(version_list_key(store, 1), {}).get(DROPPED_EPOCH)
@@ -440,21 +439,21 @@ def _record_of(namespace: str, store: str, meta: Item) -> Item:
     return namespace_item(namespace, parsed.last_run, parsed.query, parsed.location)
 
 
-def _list_stores(target: Tables, namespace: str, stores: Sequence[str], meter: Meter) -> None:
-    for store in sorted({*stores}.difference(read_namespace(target, namespace, meter).listed)):
-        list_store(target, store, meter)
+def _list_stores(target: Tables, namespace: str, stores: Sequence[str]) -> None:
+    for store in sorted({*stores}.difference(read_namespace(target, namespace).listed)):
+        list_store(target, store)
 
 
-def _put_meta(target: Tables, store: str, meta: Item, meter: Meter) -> None:
-    is_new = target.put_new(meta_key(store), meta, meter)
-    if not is_new and meta_or_empty(target, store, meter) != meta:  # else only the answer was lost
+def _put_meta(target: Tables, store: str, meta: Item) -> None:
+    is_new = target.put_new(meta_key(store), meta)
+    if not is_new and meta_or_empty(target, store) != meta:  # else only the answer was lost
         raise _other_state(store=store)
 
 
-def _delete_meta(target: Tables, store: str, meta: Item, meter: Meter) -> None:
+def _delete_meta(target: Tables, store: str, meta: Item) -> None:
     """Delete the meta item of an earlier copy, if no fork has begun there meanwhile."""
-    if not target.delete_over(meta_key(store), unchanged({"epochs": meta["epochs"]}), meter):
-        now = meta_or_empty(target, store, meter)
+    if not target.delete_over(meta_key(store), unchanged({"epochs": meta["epochs"]})):
+        now = meta_or_empty(target, store)
         refuse_forks(store, now)
         if now:  # else only the answer was lost
             raise _other_state(store=store)
@@ -488,19 +487,19 @@ def _differs(key: Key) -> CorruptStateError:
     )
 
 
-def _objects(tables: PagedTables, store: str, locations: Collection[str], meter: Meter) -> Iterator[ObjectId]:
+def _objects(tables: PagedTables, store: str, locations: Collection[str]) -> Iterator[ObjectId]:
     """The objects of a store: all in the tables' own locations, and those that it names in the locations of others."""
     for location in own_locations(tables, locations):
-        yield from tables.objects.names(location, store_prefix(store), meter)
+        yield from tables.objects.names(location, store_prefix(store))
     if others := other_locations(tables, locations):
-        yield from sorted(place for place in _named_objects(tables, store, meter) if place.location in others)
+        yield from sorted(place for place in _named_objects(tables, store) if place.location in others)
 
 
-def _named_objects(tables: PagedTables, store: str, meter: Meter) -> set[ObjectId]:
+def _named_objects(tables: PagedTables, store: str) -> set[ObjectId]:
     """The objects that version lists and manifests name."""
-    graph = VersionGraph(store, read_version_lists(tables, store, meter).items())
+    graph = VersionGraph(store, read_version_lists(tables, store).items())
     found = {place for entry in graph.entries() for place in entry.object_ids(store)}
-    for key, item in tables.pages("snapshot", store_shard(store, 0), *MANIFEST_RANGE, meter):
+    for key, item in tables.pages("snapshot", store_shard(store, 0), *MANIFEST_RANGE):
         found |= decode_manifest(store, bytes_of(key, item, "data")).objects(store)
     return found
 
@@ -524,13 +523,13 @@ def _refuse(store: str, meta: Item, location: str) -> None:
         )
 
 
-def _refuse_other_state(target: Tables, namespace: str, wanted: Mapping[str, Item], meter: Meter) -> list[str]:
+def _refuse_other_state(target: Tables, namespace: str, wanted: Mapping[str, Item]) -> list[str]:
     """The stores of a namespace in the target. Refuse others than of the copy itself, and those that have forks."""
-    there = stores_in_list(target, read_namespace(target, namespace, meter), meter)
+    there = stores_in_list(target, read_namespace(target, namespace))
     for store, item in there.items():
         if _unforked(item) != _unforked(wanted.get(store, {})):
             raise _other_state(store=store)
-    refuse_forked(target, list(there), meter)
+    refuse_forked(target, list(there))
     return list(there)
 
 

@@ -42,9 +42,8 @@ from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
 from dynastate.operations.runs import read_meta, refuse_runs
-from dynastate.operations.scope import each_store, metered
+from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
 
 #: How often version lists are read until nothing changes them any more: only clean-up still may.
@@ -62,9 +61,9 @@ _IS_WRITTEN: Final = (
 Look = Mapping[str, dict[Key, Item]]
 
 
-def look(tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress) -> Look:
+def look(tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress) -> Look:
     """Read what every run of a query changes: one Query for each store."""
-    read = metered(partial(read_version_lists, tables, last=META), meter)
+    read = partial(read_version_lists, last=META)
     return dict(zip(stores, each_store(tables, stores, read, progress).all(), strict=True))
 
 
@@ -93,14 +92,13 @@ def refuse_written(
     tables: Tables,
     first: Look,
     seconds: float,
-    meter: Meter,
     progress: ProgressCallback = no_progress,
     sleep: Callable[[float], None] = time.sleep,
     advice: str = _IS_WRITTEN,
 ) -> None:
     """Refuse if something writes to stores that were looked at, by a second look after some seconds."""
     sleep(seconds)
-    second = look(tables, list(first), meter, progress)
+    second = look(tables, list(first), progress)
     written = [store for store, items in first.items() if second[store] != items]
     if written:
         raise ConfigurationError(
@@ -110,7 +108,7 @@ def refuse_written(
         )
 
 
-def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress) -> int:
+def drop_stores(tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress) -> int:
     """Delete all items of a query's stores but fences, and return how many.
 
     A query that still runs is refused its next commit, and cannot be restarted from its checkpoint.
@@ -127,29 +125,27 @@ def drop_stores(tables: Tables, stores: Sequence[str], meter: Meter, progress: P
             and nothing was deleted of that store.
         UnavailableError: a version list changes again and again.
     """
-    refuse_forked(tables, stores, meter)  # 1
+    refuse_forked(tables, stores)  # 1
     namespaces = sorted({store.split("/")[0] for store in stores})
-    records = [read_record(tables, each, meter) for each in namespaces]
-    forks = {each: read_fork(tables, each, meter) for each in namespaces}
-    mark = metered(partial(_mark_dropped, tables), meter)  # 2
-    found = each_store(tables, stores, mark, until_failure=True).all()
+    records = [read_record(tables, each) for each in namespaces]
+    forks = {each: read_fork(tables, each) for each in namespaces}
+    found = each_store(tables, stores, _mark_dropped, until_failure=True).all()  # 2
     marked = {store for store, has_meta in zip(stores, found, strict=True) if has_meta}
-    empty = metered(partial(_empty, tables), meter)  # 3
     there = [store for store in stores if store in marked]
-    deleted = sum(each_store(tables, there, empty, progress, until_failure=True).all())
+    deleted = sum(each_store(tables, there, _empty, progress, until_failure=True).all())  # 3
     for store in reversed(stores):  # 4
-        deleted += (delete_meta if store in marked else _drop_lost)(tables, store, meter)
-    deleted += sum(delete_record(tables, record, meter) for record in records if record is not None)  # 5
-    return deleted + sum(delete_fork(tables, each, plan, meter) for each, plan in forks.items() if plan is not None)
+        deleted += (delete_meta if store in marked else _drop_lost)(tables, store)
+    deleted += sum(delete_record(tables, record) for record in records if record is not None)  # 5
+    return deleted + sum(delete_fork(tables, each, plan) for each, plan in forks.items() if plan is not None)
 
 
-def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
+def refuse_made_meanwhile(tables: Tables, namespace: str) -> None:
     """Refuse a namespace that has stores after it was dropped: a query that runs has made them since they were listed.
 
     Raises:
         ConfigurationError: there are some; what was listed is deleted.
     """
-    if made := find_stores(tables, namespace, meter):
+    if made := find_stores(tables, namespace):
         raise ConfigurationError(
             "a query that runs has made stores of this namespace while the others were deleted: stop it, and drop "
             "again",
@@ -158,7 +154,7 @@ def refuse_made_meanwhile(tables: Tables, namespace: str, meter: Meter) -> None:
         )
 
 
-def empty_store(tables: Tables, store: str, query: str, meter: Meter) -> int:
+def empty_store(tables: Tables, store: str, query: str) -> int:
     """Delete all items of one store of a query except fences and its meta item, for `delete_meta`; return how many.
 
     Without a meta item nothing is deleted: another command has deleted the store, and a query may be making it again.
@@ -167,24 +163,24 @@ def empty_store(tables: Tables, store: str, query: str, meter: Meter) -> int:
         ConfigurationError: another query's run has entered the store meanwhile; and as for `drop_stores`.
         CorruptStateError, UnavailableError: as for `drop_stores`.
     """
-    refuse_forked(tables, [store], meter)
-    return _empty(tables, store, meter) if _mark_dropped(tables, store, meter, query) else 0
+    refuse_forked(tables, [store])
+    return _empty(tables, store) if _mark_dropped(tables, store, query) else 0
 
 
-def _mark_dropped(tables: Tables, store: str, meter: Meter, query: str | None = None) -> bool:
+def _mark_dropped(tables: Tables, store: str, query: str | None = None) -> bool:
     """Mark a store as dropped in its meta item, if it is that of the query; whether it has one.
 
     From then on no fork is made of it, unless a run removes the mark.
     """
     key = meta_key(store)
-    if key not in tables.get([key], meter):
+    if key not in tables.get([key]):
         return False
-    meta, parsed = read_meta(tables, store, meter)
+    meta, parsed = read_meta(tables, store)
     if query not in (None, parsed.query):
         raise _run_has_begun(store)
-    if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, unchanged({"epochs": meta["epochs"]}), meter):
+    if DROPPED in meta or tables.put_over(key, meta | {DROPPED: MARKED}, unchanged({"epochs": meta["epochs"]})):
         return True
-    now = meta_or_empty(tables, store, meter)
+    now = meta_or_empty(tables, store)
     refuse_forks(store, now)
     if DROPPED not in now:  # it is there if only the answer was lost
         raise _run_has_begun(store)
@@ -195,22 +191,22 @@ def _run_has_begun(store: str) -> ConfigurationError:
     return ConfigurationError("a run of the query has begun meanwhile; stop the query first", store=store)
 
 
-def _begin_deleting(tables: Tables, store: str, meter: Meter) -> tuple[Item, StoreMeta]:
+def _begin_deleting(tables: Tables, store: str) -> tuple[Item, StoreMeta]:
     """Let no run enter a store that is marked as dropped any more; return its meta item, and its content."""
-    found, meta = read_meta(tables, store, meter)
+    found, meta = read_meta(tables, store)
     if DROPPED not in found:
         raise _run_has_begun(store)
     before: Item = {"epochs": found["epochs"], DROPPED: MARKED}
     if found[DROPPED] == MARKED and not tables.put_over(
-        meta_key(store), found | {DROPPED: DELETING}, unchanged(before), meter
+        meta_key(store), found | {DROPPED: DELETING}, unchanged(before)
     ):
-        found, meta = read_meta(tables, store, meter)
+        found, meta = read_meta(tables, store)
         if found.get(DROPPED) != DELETING:  # it is there if only the answer was lost
             raise _run_has_begun(store)
     return found, meta
 
 
-def _empty(tables: Tables, store: str, meter: Meter) -> int:
+def _empty(tables: Tables, store: str) -> int:
     """Delete all items of a store that is marked as dropped, but fences and the meta item; return how many.
 
     1. Let no run enter any more. 2. Refuse the runs that are under way their next commits, and the making of a fork its
@@ -219,63 +215,63 @@ def _empty(tables: Tables, store: str, meter: Meter) -> int:
     and all objects in the tables' own locations. 6. If it is a fork, unpin what it needed in its origin. A drop that
     was cut off after any step finds the rest again by the meta item.
     """
-    found, meta = _begin_deleting(tables, store, meter)  # 1
+    found, meta = _begin_deleting(tables, store)  # 1
     runs = set(query_runs(meta))
     lists: list[Key] = []
     if ORIGIN in found:  # what makes it is no run; its lists have the keys of those that it pinned
         runs.add(FORK)
         lists = [Key("snapshot", store_shard(store, 0), sort) for sort in pins_of(found) if sort.startswith("list/")]
-    refuse_runs(tables, store, runs, meter, lists)  # 2
-    deleted = _delete_lists(tables, store, runs, meter)  # 3
-    _keep_epoch(tables, store, meta.epoch, meter)
-    deleted += _delete_others(tables, store, meta.shards, meta.objects, meter)  # 4, 5
-    unpin(tables, store, found, pins_of(found), meter)  # 6
+    refuse_runs(tables, store, runs, lists)  # 2
+    deleted = _delete_lists(tables, store, runs)  # 3
+    _keep_epoch(tables, store, meta.epoch)
+    deleted += _delete_others(tables, store, meta.shards, meta.objects)  # 4, 5
+    unpin(tables, store, found, pins_of(found))  # 6
     return deleted
 
 
-def _drop_lost(tables: Tables, store: str, meter: Meter) -> int:
+def _drop_lost(tables: Tables, store: str) -> int:
     """Delete all items of a store without a meta item, wherever its shards may be; its runs are unknown.
 
     While there are versions no run can enter, so the version lists go last. If it has a meta item by now, a query has
     made it since another drop: it is left.
     """
-    if meta_or_empty(tables, store, meter):
+    if meta_or_empty(tables, store):
         return 0
-    locations = _named_locations(tables, store, meter)
-    deleted = _delete_others(tables, store, SHARDS_MAX, locations, meter)
-    return deleted + _delete_lists(tables, store, (), meter)
+    locations = _named_locations(tables, store)
+    deleted = _delete_others(tables, store, SHARDS_MAX, locations)
+    return deleted + _delete_lists(tables, store, ())
 
 
-def locations_of_others(tables: Tables, stores: Sequence[str], meter: Meter) -> list[str]:
+def locations_of_others(tables: Tables, stores: Sequence[str]) -> list[str]:
     """The locations of other tables in which these stores have objects, which a drop leaves."""
     found: set[str] = set()
-    metas = get_apart(tables, [meta_key(store) for store in stores], meter)
+    metas = get_apart(tables, [meta_key(store) for store in stores])
     for store in stores:
         meta = metas.get(meta_key(store))
-        found |= parse_meta(store, meta).objects if meta else _named_locations(tables, store, meter)
+        found |= parse_meta(store, meta).objects if meta else _named_locations(tables, store)
     return other_locations(tables, found)
 
 
-def _named_locations(tables: Tables, store: str, meter: Meter) -> set[str]:
+def _named_locations(tables: Tables, store: str) -> set[str]:
     """The locations of objects that version lists and manifests name."""
     found: set[str] = set()
     with suppress(CorruptStateError):
-        graph = VersionGraph(store, read_version_lists(tables, store, meter).items())
+        graph = VersionGraph(store, read_version_lists(tables, store).items())
         found |= {entry.objects.location for entry in graph.entries() if entry.objects}
-    for _, item in tables.query("snapshot", store_shard(store, 0), *MANIFEST_RANGE, meter):
+    for _, item in tables.query("snapshot", store_shard(store, 0), *MANIFEST_RANGE):
         with suppress(CorruptStateError):
             raw = item.get("data")
             found |= decode_manifest(store, raw if isinstance(raw, bytes) else b"").locations
     return found
 
 
-def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Meter) -> int:
+def _delete_lists(tables: Tables, store: str, runs: Collection[str]) -> int:
     """Delete version lists, each with the condition that it is as it was read; return how many went.
 
     Where runs are refused, also those of a query that was dropped before, each becomes a fence: a commit of theirs may
     be minutes late, and go to any of them.
     """
-    lists = read_version_lists(tables, store, meter)
+    lists = read_version_lists(tables, store)
     deleted = 0
     for _ in range(_PASSES_MAX):
         lists = {key: item for key, item in lists.items() if VERSIONS in item}
@@ -287,55 +283,55 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], meter: Mete
             refused = frozenset(runs) | (before_it if isinstance(before_it, frozenset) else frozenset())
             if refused:
                 fence = {name: value for name, value in item.items() if name not in (VERSIONS, FORKS, WRITER)}
-                tables.put_over(key, fence | {REFUSED: refused}, unchanged(before), meter)
+                tables.put_over(key, fence | {REFUSED: refused}, unchanged(before))
             else:
-                deleted += tables.delete_over(key, unchanged(before), meter)
-        lists = read_version_lists(tables, store, meter)
+                deleted += tables.delete_over(key, unchanged(before))
+        lists = read_version_lists(tables, store)
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
 
 
-def _keep_epoch(tables: Tables, store: str, epoch: int, meter: Meter) -> None:
+def _keep_epoch(tables: Tables, store: str, epoch: int) -> None:
     """Note the newest epoch of a store in the fence of its first list, if it has one: if any run was there."""
     key = version_list_key(store, 1)
     for _ in range(_PASSES_MAX):
-        fence = tables.get([key], meter).get(key, {})
+        fence = tables.get([key]).get(key, {})
         if not fence:
             return
         before: Item = {REFUSED: fence[REFUSED]} if REFUSED in fence else {}
-        if before and tables.put_over(key, fence | {DROPPED_EPOCH: epoch}, unchanged(before), meter):
+        if before and tables.put_over(key, fence | {DROPPED_EPOCH: epoch}, unchanged(before)):
             return
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
 
 
-def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[str], meter: Meter) -> int:
+def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[str]) -> int:
     """Delete snapshots, then everything else but the version lists and the meta item; return how many items went."""
     keys = [
         key
         for role in SPECS
         for shard in range(shards)
-        for key in tables.list_keys(role, store_shard(store, shard), "\x00", "\U0010ffff", meter)
+        for key in tables.list_keys(role, store_shard(store, shard), "\x00", "\U0010ffff")
         if key != meta_key(store) and not key.sort.startswith("list/")
     ]
     # What is made here next may write the same keys, and these requests may be late.
-    shared = get_apart(tables, [key for key in keys if key.sort.startswith(("snapshot/", "schema/"))], meter)
+    shared = get_apart(tables, [key for key in keys if key.sort.startswith(("snapshot/", "schema/"))])
     befores = {key: {name: item[name] for name in _MADE if name in item} for key, item in shared.items()}
     for key in sorted(befores, reverse=True):  # snapshots first
         if befores[key]:
-            tables.delete_over(key, unchanged(befores[key]), meter)
-    delete_all(tables, [key for key in keys if not befores.get(key)], meter)
+            tables.delete_over(key, unchanged(befores[key]))
+    delete_all(tables, [key for key in keys if not befores.get(key)])
     for location in own_locations(tables, locations):
-        delete_own_objects(tables, list(tables.objects.names(location, store_prefix(store), meter)), meter)
+        delete_own_objects(tables, list(tables.objects.names(location, store_prefix(store))))
     return len(keys)
 
 
-def delete_meta(tables: Tables, store: str, meter: Meter) -> int:
+def delete_meta(tables: Tables, store: str) -> int:
     """Delete the meta item of a store that is being dropped, and none that a query has made since; return 1."""
     key = meta_key(store)
     for _ in range(_PASSES_MAX):
-        found = meta_or_empty(tables, store, meter)
+        found = meta_or_empty(tables, store)
         if found.get(DROPPED) != DELETING:
             return 1  # only the answer was lost, or another drop was faster
         before: Item = {name: found[name] for name in ("epochs", DROPPED, FORKS) if name in found}
-        if tables.delete_over(key, unchanged(before), meter):
+        if tables.delete_over(key, unchanged(before)):
             return 1
     raise UnavailableError("forks of this store begin again and again; drop it again", store=store)

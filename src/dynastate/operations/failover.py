@@ -72,10 +72,10 @@ def plan_failover(
             checkpoint is that of another namespace.
         DynastateError: the target's Region does not answer.
     """
-    meter = Meter()
+    target = target.metered(Meter())
     wanted = _wanted(namespace, checkpoint)
-    there, stores = look_at(target, wanted, meter, progress, lists_only=False)
-    here, others = _ask(open_source, source, wanted, meter)
+    there, stores = look_at(target, wanted, progress, lists_only=False)
+    here, others = _ask(open_source, source, wanted, target.meter)
     resumption = _resumption(stores, checkpoint) if checkpoint is not None else None
     problems = [*there.problems, *_differences(here, there), *_missing(there, missing_stores(wanted, stores, others))]
     if not stores.newest:
@@ -87,7 +87,10 @@ def plan_failover(
         )
     steps: list[str] = []
     if not problems:
-        steps = [_stop(here, there), *_checkpoint_steps(target, namespace, stores, checkpoint, resumption, meter)]
+        steps = [
+            _stop(here, there),
+            *_checkpoint_steps(target, namespace, stores, checkpoint, resumption),
+        ]
         steps.append(_start(target.settings, there.region, namespace, checkpoint))
     return Failover(
         namespace,
@@ -96,8 +99,8 @@ def plan_failover(
         len(stores.looks),
         None if resumption is None else resumption.last + 1,
         0 if resumption is None else resumption.undone,
-        meter.requests,
-        meter.read_units,
+        target.meter.requests,
+        target.meter.read_units,
         tuple(problems),
         tuple(steps),
     )
@@ -139,7 +142,7 @@ def _ask(
     limited = replace(source, request_deadline_s=min(source.request_deadline_s, SOURCE_DEADLINE_S))
     try:
         with closing(open_source(limited)) as tables:
-            return look_at(tables, wanted, meter, lists_only=True)
+            return look_at(tables.metered(meter), wanted, lists_only=True)
     except DynastateError as failed:
         return Side(region_of(source), problems=(str(failed),)), None
 
@@ -176,7 +179,6 @@ def _checkpoint_steps(
     stores: Stores,
     checkpoint: Checkpoint | None,
     resumption: _Resumption | None,
-    meter: Meter,
 ) -> list[str]:
     """The steps that bring the state to the checkpoint's location, and the checkpoint to the state."""
     if checkpoint is None or resumption is None:
@@ -185,7 +187,7 @@ def _checkpoint_steps(
     steps: list[str] = []
     options = _options(target.settings)
     location = state_location(checkpoint.location)
-    if locations_of(target, list(stores.looks), meter) != (location,):
+    if locations_of(target, list(stores.looks)) != (location,):
         steps.append(
             "Let the query write from the checkpoint's new location: dynastate adopt "
             f"{namespace} --checkpoint {checkpoint.location}{options}"

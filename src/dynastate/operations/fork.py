@@ -18,8 +18,8 @@ from typing import Final
 from uuid import uuid4
 
 import dynastate
-from dynastate.engine import snapshots
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
+from dynastate.engine.graphs import read_manifest
 from dynastate.engine.namespaces import (
     NamespaceItems,
     delete_fork,
@@ -64,10 +64,9 @@ from dynastate.format.namespace import ForkPlan, fork_item, fork_key
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph, unpin
-from dynastate.operations.scope import each_store, metered
+from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 _CHANGED: Final = "what the fork was begun with has changed"
@@ -91,7 +90,6 @@ def fork_namespace(
     namespace: str,
     new: str,
     version: int | None,
-    meter: Meter,
     progress: ProgressCallback = no_progress,
 ) -> Forked:
     """Fork the stores of a namespace's current query into another one, at a version.
@@ -107,31 +105,30 @@ def fork_namespace(
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
-    origins = whole_namespace(tables, namespace, meter)
+    origins = whole_namespace(tables, namespace)
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
-    namespace_items = read_namespace(tables, new, meter)
-    spent = Meter()
-    plan = _begun(tables, namespace, namespace_items, stores, meter)
+    namespace_items = read_namespace(tables, new)
+    plan = _begun(tables, namespace, namespace_items, stores)
     if plan is None:
-        plan = _plan(tables, namespace, origins, version, meter)
-        _begin(tables, namespace_items, plan, spent)
+        plan = _plan(tables, namespace, origins, version)
+        _begin(tables, namespace_items, plan)
     elif version not in (None, plan.version):
         raise ConfigurationError(
             f"a fork at another version has begun there and was cut off: dynastate drop {new}, and fork again",
             namespace=new,
             version=plan.version,
         )
-    make_store = partial(_StoreFork, tables, plan, stores)
+    make_store = partial(_StoreFork, plan=plan, origins=stores)
     first = next(iter(stores))
 
     # A drop looks for partition 0 of each operator, and begins with the first store.
     starts = [store for store in stores if store.split("/")[2] == "0"]
     others = [store for store in stores if store not in set(starts)]
 
-    def make(store: str, own: Meter) -> int:
-        with make_store(store, own).begun() as fork:
+    def make(view: Tables, store: str) -> int:
+        with make_store(view, store).begun() as fork:
             shared = fork.finish()
-            _require_not_dropped(tables, [first, store], own)
+            _require_not_dropped(view, [first, store])
         return shared
 
     def report(done: int, _: int) -> None:
@@ -141,30 +138,28 @@ def fork_namespace(
         begun_starts = []
         for done, store in enumerate(starts):
             progress(done, len(stores))
-            begun_starts.append(stack.enter_context(make_store(store, spent).begun()))
-        shared = sum(each_store(tables, others, metered(make, spent), report, until_failure=True).all())
+            begun_starts.append(stack.enter_context(make_store(tables, store).begun()))
+        shared = sum(each_store(tables, others, make, report, until_failure=True).all())
         shared += sum(fork.finish() for fork in begun_starts)
-        delete_fork(tables, new, plan, spent)
-        _require_not_dropped(tables, starts, spent)
-    meter.add(spent)
+        delete_fork(tables, new, plan)
+        _require_not_dropped(tables, starts)
+    spent = tables.meter
     return Forked(namespace, new, plan.version, len(stores), spent.items_written, shared, spent.write_units)
 
 
-def _begun(
-    tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str], meter: Meter
-) -> ForkPlan | None:
+def _begun(tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str]) -> ForkPlan | None:
     """The plan of the unfinished fork in the new namespace. Returns None if the namespace is empty."""
     if namespace_items.is_copied:
         raise not_complete(namespace_items.namespace)
-    metas = stores_in_list(tables, namespace_items, meter)
+    metas = stores_in_list(tables, namespace_items)
     if not metas:
         return None
-    plan = read_fork(tables, namespace_items.namespace, meter)
+    plan = read_fork(tables, namespace_items.namespace)
     if (
         plan is None
         or plan.origin != namespace
         or any(DROPPED in meta or meta.get(PIN) != _pin(store, plan) for store, meta in metas.items())
-        or all(is_complete(tables, store, plan.version, meter) for store in stores)
+        or all(is_complete(tables, store, plan.version) for store in stores)
     ):
         raise ConfigurationError(
             "this namespace has state already; give the fork another one, or drop this one first",
@@ -186,9 +181,9 @@ def _pin(store: str, plan: ForkPlan) -> str:
     return f"{store}#{plan.id}"
 
 
-def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) -> None:
+def _require_not_dropped(tables: Tables, stores: Collection[str]) -> None:
     """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store."""
-    found = tables.get([keys.meta_key(store) for store in stores], meter)
+    found = tables.get([keys.meta_key(store) for store in stores])
     if len(found) < len(stores) or any(DROPPED in meta for meta in found.values()):
         raise ConfigurationError(
             "the fork was dropped while it was made; make it again, and then drop it if it is not wanted",
@@ -196,14 +191,14 @@ def _require_not_dropped(tables: Tables, stores: Collection[str], meter: Meter) 
         )
 
 
-def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | None, meter: Meter) -> ForkPlan:
+def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | None) -> ForkPlan:
     """Plan a fork of stores as they are now: of a version of one run, by default the newest that all have."""
     graphs: dict[str, VersionGraph] = {}
 
-    def look(store: str, own: Meter) -> None:
-        graphs[store] = read_graph(tables, store, own)
+    def look(view: Tables, store: str) -> None:
+        graphs[store] = read_graph(view, store)
 
-    each_store(tables, stores, metered(look, meter), until_failure=True).all()
+    each_store(tables, stores, look, until_failure=True).all()
     for store, graph in graphs.items():
         if not graph.versions():
             raise VersionMissingError(
@@ -235,18 +230,18 @@ def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | 
     return ForkPlan(namespace, chosen, epochs, str(uuid4()))
 
 
-def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan, meter: Meter) -> None:
+def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan) -> None:
     """Write the plan, before any store is made, and forget a query that was dropped there."""
     new = namespace_items.namespace
-    before, item = read_fork(tables, new, meter), fork_item(new, plan)
+    before, item = read_fork(tables, new), fork_item(new, plan)
     if before is None:
-        is_begun = tables.put_new(fork_key(new), item, meter)
+        is_begun = tables.put_new(fork_key(new), item)
     else:
-        is_begun = tables.put_over(fork_key(new), item, unchanged({"id": before.id}), meter)
-    if not is_begun and read_fork(tables, new, meter) != plan:  # else only the answer was lost
+        is_begun = tables.put_over(fork_key(new), item, unchanged({"id": before.id}))
+    if not is_begun and read_fork(tables, new) != plan:  # else only the answer was lost
         raise ConfigurationError("another fork begins in this namespace; try again when it has", namespace=new)
     if namespace_items.record is not None:
-        delete_record(tables, namespace_items.record, meter)
+        delete_record(tables, namespace_items.record)
 
 
 def _refuse_left(graph: VersionGraph, version: int) -> None:
@@ -265,14 +260,13 @@ def _refuse_left(graph: VersionGraph, version: int) -> None:
 class _StoreFork:
     """One store of a fork, made from one read of its origin's version lists and snapshots."""
 
-    def __init__(self, tables: Tables, plan: ForkPlan, origins: Mapping[str, str], store: str, meter: Meter) -> None:
+    def __init__(self, tables: Tables, store: str, plan: ForkPlan, origins: Mapping[str, str]) -> None:
         self._tables = tables
         self._store = keys.check_store(store)
         self._origin = origins[store]
         self._version = plan.version
         self._last_epoch = plan.epochs[store.split("/", 1)[1]]
         self._pin_name = _pin(store, plan)
-        self._meter = meter
         #: The fork's meta item, when it is there.
         self._meta: Item = {}
 
@@ -287,12 +281,12 @@ class _StoreFork:
         resumed or dropped.
         """
         key = keys.meta_key(self._store)
-        begun = self._tables.get([key], self._meter).get(key)
+        begun = self._tables.get([key]).get(key)
         retry_routes(lambda _: self._read(begun))  # 1
         meta = self._meta_item()
-        list_store(self._tables, self._store, self._meter)  # 2
-        if not self._tables.put_new(key, meta, self._meter):
-            there = meta_or_empty(self._tables, self._store, self._meter)
+        list_store(self._tables, self._store)  # 2
+        if not self._tables.put_new(key, meta):
+            there = meta_or_empty(self._tables, self._store)
             if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PIN, PINS)):
                 raise self._refusal(_CHANGED)  # the call that began this store has found something else
             meta = there
@@ -322,15 +316,15 @@ class _StoreFork:
         except UnavailableError:
             raise
         except DynastateError:
-            there = meta_or_empty(self._tables, self._store, self._meter)
+            there = meta_or_empty(self._tables, self._store)
             if self._meta and (there.get(PIN) != self._pin_name or there.get(DROPPED) == DELETING):
-                unpin(self._tables, self._store, self._meta, pins_of(self._meta), self._meter)
+                unpin(self._tables, self._store, self._meta, pins_of(self._meta))
             raise
 
     def _read(self, begun: Item | None) -> None:
         """Find every attempt at the version that can be opened, and what it depends on: a driver may ask for any."""
         allowed = None if begun is None else pins_of(begun)
-        graph = read_graph(self._tables, self._origin, self._meter, allowed)
+        graph = read_graph(self._tables, self._origin, allowed)
         graph.leave_out_after(self._last_epoch)
         self._origin_meta = graph.required_meta
         self._home = Home(self._origin, self._origin_meta.shards)
@@ -355,7 +349,7 @@ class _StoreFork:
             (raw, entry) for _, listed in sorted(graph.lists.items()) for raw, entry in listed if entry.id in nodes
         ]
         if not self._epoch:
-            before = VersionGraph(self._store, read_version_lists(self._tables, self._store, self._meter).items())
+            before = VersionGraph(self._store, read_version_lists(self._tables, self._store).items())
             self._epoch = max(self._origin_meta.epoch, before.dropped_epoch)
 
     def _ways(self) -> tuple[set[VersionId], set[VersionId]]:
@@ -385,7 +379,7 @@ class _StoreFork:
             if snapshot is None:
                 raise CorruptStateError("a version depends on a missing snapshot", store=self._origin, version=node[0])
             try:
-                found[node] = snapshots.read_manifest(self._tables, self._origin, snapshot, self._meter)
+                found[node] = read_manifest(self._tables, self._origin, snapshot)
             except RouteInvalidError:  # a clean-up runs meanwhile: read everything again
                 raise
             except CorruptStateError as corrupt:
@@ -429,21 +423,21 @@ class _StoreFork:
         What a store that was dropped has left is replaced: fences, whose refused runs stay, and a snapshot that the
         making of a fork wrote late.
         """
-        if self._tables.put_new(key, item, self._meter):
+        if self._tables.put_new(key, item):
             return
-        found = self._tables.get([key], self._meter).get(key, {})
+        found = self._tables.get([key]).get(key, {})
         left: Item = {name: found[name] for name in (REFUSED, "id") if name in found and VERSIONS not in found}
         if any(item.get(name) != value for name, value in left.items()):
-            if self._tables.put_over(key, {**left, **item}, unchanged(left), self._meter):
+            if self._tables.put_over(key, {**left, **item}, unchanged(left)):
                 return
-            found = self._tables.get([key], self._meter).get(key, {})
+            found = self._tables.get([key]).get(key, {})
         now, wanted = found.pop(VERSIONS, []), item.pop(VERSIONS, [])
         is_listed = isinstance(now, list) and isinstance(wanted, list) and set(wanted) <= set(now)
         if not (is_listed and item.items() <= found.items()):
             raise self._refusal(_CHANGED)
 
     def _pin(self, names: Collection[str]) -> None:
-        add_to_set(self._tables, keys.meta_key(self._origin), FORKED, ["yes"], self._meter)
+        add_to_set(self._tables, keys.meta_key(self._origin), FORKED, ["yes"])
         now = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
         if DROPPED in now[META]:
             raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)
@@ -458,7 +452,7 @@ class _StoreFork:
 
     def _pinned(self, sort: str) -> Item:
         key = Key("snapshot", keys.store_shard(self._origin, 0), sort)
-        item = add_to_set(self._tables, key, FORKS, [self._pin_name], self._meter)
+        item = add_to_set(self._tables, key, FORKS, [self._pin_name])
         if item is None:
             raise self._refusal("clean-up deletes it")
         return item
@@ -483,7 +477,7 @@ class _StoreFork:
             puts[key] = manifest_item(key, raw)
         listed = list(puts.items())
         for at in range(0, len(listed), WRITES_MAX):
-            self._tables.write(listed[at : at + WRITES_MAX], self._meter)
+            self._tables.write(listed[at : at + WRITES_MAX])
 
     def _copied(self, snapshot: Snapshot, found: SnapshotManifest) -> tuple[Snapshot, bytes]:
         """A snapshot whose buckets lie elsewhere, with the bytes of its manifest.

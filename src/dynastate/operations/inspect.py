@@ -26,7 +26,6 @@ from dynastate.operations.drop import longest_gap_ms
 from dynastate.operations.pins import forks_of
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from dynastate.unsaferow.schema import described_families
 
@@ -92,16 +91,16 @@ class CommittedAttempt:
     """When, in ISO 8601, UTC, by the clock of its executor."""
 
 
-def inspect_lists(tables: Tables, store: str, meter: Meter) -> tuple[StoreSummary, list[CommittedAttempt]]:
+def inspect_lists(tables: Tables, store: str) -> tuple[StoreSummary, list[CommittedAttempt]]:
     """Summarize one store of the current query, and list its committed attempts, oldest first."""
-    graph, items = _read(tables, store, meter)
+    graph, items = _read(tables, store)
     return summarize(graph, items), _attempts(graph)
 
 
-def inspect_store(tables: Tables, store: str, meter: Meter) -> StoreSummary:
+def inspect_store(tables: Tables, store: str) -> StoreSummary:
     """Summarize one store."""
-    graph, items = _read(tables, store, meter)
-    return summarize(graph, items, is_earlier=store in meant(tables, store, meter).earlier)
+    graph, items = _read(tables, store)
+    return summarize(graph, items, is_earlier=store in meant(tables, store).earlier)
 
 
 def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
@@ -175,14 +174,13 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
 
     A store that is corrupt has a `problem`. One that was dropped, also meanwhile, is left out.
     """
-    meter = Meter()
-    stores = every_store(tables, namespace, meter) if namespace else tables.find_stores(meter)
+    stores = every_store(tables, namespace) if namespace else tables.find_stores()
     names = sorted(stores, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
     metas: dict[str, dict[str, Item]] = {}
 
-    def look(name: str) -> tuple[StoreSummary | None, Item | None]:
+    def look(view: BotoTables, name: str) -> tuple[StoreSummary | None, Item | None]:
         try:
-            graph, items = _read(tables, name, Meter())
+            graph, items = _read(view, name)
             return summarize(graph, items), graph.meta_item
         except VersionMissingError:
             return None, None
@@ -199,7 +197,7 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
 
     def divide(name: str, found: dict[str, Item]) -> None:
         try:
-            earlier.update(by_query(found, read_record(tables, name, meter)).earlier)
+            earlier.update(by_query(found, read_record(tables, name)).earlier)
         except CorruptStateError as corrupt:
             corrupt.name_table(tables.names)
             problems.update(dict.fromkeys(found, str(corrupt)))
@@ -215,9 +213,9 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     ]
 
 
-def list_versions(tables: Tables, store: str, meter: Meter) -> list[CommittedAttempt]:
+def list_versions(tables: Tables, store: str) -> list[CommittedAttempt]:
     """List the committed attempts of a store, oldest first."""
-    return _attempts(_read(tables, store, meter)[0])
+    return _attempts(_read(tables, store)[0])
 
 
 def _attempts(graph: VersionGraph) -> list[CommittedAttempt]:
@@ -242,15 +240,15 @@ def _attempts(graph: VersionGraph) -> list[CommittedAttempt]:
     ]
 
 
-def read_lists(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
+def read_lists(tables: Tables, store: str) -> tuple[VersionGraph, dict[Key, Item]]:
     """Read everything but parts and buckets, by one Query; no items if there is no store."""
-    found = dict(tables.query("snapshot", store_shard(check_store(store), 0), *STORE_RANGE, meter))
+    found = dict(tables.query("snapshot", store_shard(check_store(store), 0), *STORE_RANGE))
     # A manifest is parsed together with the snapshot that names it.
     return VersionGraph(store, [each for each in found.items() if each[0].sort < MANIFEST_RANGE[0]]), found
 
 
-def _read(tables: Tables, store: str, meter: Meter) -> tuple[VersionGraph, dict[Key, Item]]:
-    graph, items = read_lists(tables, store, meter)
+def _read(tables: Tables, store: str) -> tuple[VersionGraph, dict[Key, Item]]:
+    graph, items = read_lists(tables, store)
     if graph.is_empty:
         raise nothing_of(tables, store)
     if graph.meta is None:

@@ -14,7 +14,6 @@ from dynastate.format.keys import VERSION_MAX, Key, graph_range, store_shard
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import listed_entry, parse_list
 from dynastate.operations.findings import Finding, Namer
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, get_apart
 
 #: Sort keys of version lists, meta item, schemas and snapshots.
@@ -24,12 +23,12 @@ T = TypeVar("T")
 
 
 def read_each(
-    tables: Tables, keys: Iterable[Key], parse: Callable[[Key, Item], T], meter: Meter
+    tables: Tables, keys: Iterable[Key], parse: Callable[[Key, Item], T]
 ) -> Iterator[tuple[Key, T | CorruptStateError | None]]:
     """Read items, a window at a time: each key with what its item is parsed to, with its defect, or None: no item."""
     keys = iter(keys)
     while window := list(islice(keys, WINDOW)):
-        items = _get_each(tables, window, meter)
+        items = _get_each(tables, window)
         for key in window:
             found = items.get(key)
             try:
@@ -38,28 +37,28 @@ def read_each(
                 yield key, corrupt
 
 
-def _get_each(tables: Tables, keys: Sequence[Key], meter: Meter) -> dict[Key, Item | CorruptStateError]:
+def _get_each(tables: Tables, keys: Sequence[Key]) -> dict[Key, Item | CorruptStateError]:
     """Read items; each corrupt one comes with its error."""
     try:
-        return dict(get_apart(tables, keys, meter))
+        return dict(get_apart(tables, keys))
     except CorruptStateError as corrupt:
         if len(keys) == 1:
             return {keys[0]: corrupt}
-    return {key: found for key in keys for found in _get_each(tables, [key], meter).values()}
+    return {key: found for key in keys for found in _get_each(tables, [key]).values()}
 
 
 class NamingItems:
     """Version lists, meta item, schemas and snapshots as far as they can be read, and the defects of the others."""
 
-    def __init__(self, tables: Tables, store: str, meter: Meter) -> None:
+    def __init__(self, tables: Tables, store: str) -> None:
         self.graph = VersionGraph(store, ())
         self.findings: list[Finding] = []
         #: Version lists that cannot be read completely: the makers of the parts of their versions are unknown.
         self.corrupt_lists: set[int] = set()
         #: A defect keeps every version from being opened.
         self.is_stopping = False
-        self.keys = tables.list_keys("snapshot", store_shard(store, 0), *NAMING, meter)
-        for key, found in read_each(tables, self.keys, self._add, meter):
+        self.keys = tables.list_keys("snapshot", store_shard(store, 0), *NAMING)
+        for key, found in read_each(tables, self.keys, self._add):
             if found is not None:
                 self._corrupt(key, found)
         for corrupt in self.graph.skipped.values():

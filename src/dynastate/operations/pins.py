@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from dynastate.engine import snapshots
 from dynastate.engine.catalog import has_versions, read_version_lists
+from dynastate.engine.graphs import read_manifest
 from dynastate.engine.opening import retry_routes
 from dynastate.engine.updates import remove_from_set
 from dynastate.errors import ConfigurationError, CorruptStateError
@@ -19,7 +19,6 @@ from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, meta_key,
 from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PIN, PINS
 from dynastate.format.snapshot import WRITING
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, get_apart
 
 
@@ -52,14 +51,14 @@ def fork_of(pin: str) -> str:
     return pin.partition("#")[0]
 
 
-def refuse_forked(tables: Tables, stores: Collection[str], meter: Meter) -> None:
+def refuse_forked(tables: Tables, stores: Collection[str]) -> None:
     """Refuse if forks depend on one of these stores. Items that are pinned for deleted forks are unpinned."""
     keys = [meta_key(store) for store in stores]
-    for key, item in get_apart(tables, keys, meter).items():
+    for key, item in get_apart(tables, keys).items():
         if forks_of(item):
             store = key.store_shard.removesuffix("#0")
-            unpin_dropped(tables, store, meter)
-            refuse_forks(store, meta_or_empty(tables, store, meter))
+            unpin_dropped(tables, store)
+            refuse_forks(store, meta_or_empty(tables, store))
 
 
 def refuse_forks(store: str, meta: Item) -> None:
@@ -69,7 +68,7 @@ def refuse_forks(store: str, meta: Item) -> None:
         raise ConfigurationError(f"forks depend on this state: {', '.join(namespaces)}; drop them first", store=store)
 
 
-def unpin(tables: Tables, store: str, meta: Item, names: Collection[str], meter: Meter) -> None:
+def unpin(tables: Tables, store: str, meta: Item, names: Collection[str]) -> None:
     """Unpin items in the origin of a fork, its meta item last; then remove them from the fork's list of pins.
 
     After a crash in between they are still in that list, so that they are unpinned again.
@@ -77,39 +76,39 @@ def unpin(tables: Tables, store: str, meta: Item, names: Collection[str], meter:
     pin = pin_of(meta)
     for sort in sorted(names, key=lambda sort: (sort == META, sort)):
         key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
-        remove_from_set(tables, key, FORKS, [pin], {}, meter)
+        remove_from_set(tables, key, FORKS, [pin], {})
     if names:
-        remove_from_set(tables, meta_key(store), PINS, names, {PIN: pin} if PIN in meta else {}, meter)
+        remove_from_set(tables, meta_key(store), PINS, names, {PIN: pin} if PIN in meta else {})
 
 
-def unpin_unneeded(tables: Tables, store: str, meter: Meter) -> None:
+def unpin_unneeded(tables: Tables, store: str) -> None:
     """Unpin what a fork no longer needs in its origin. A fork that is being made may need everything."""
-    meta = meta_or_empty(tables, store, meter)
+    meta = meta_or_empty(tables, store)
     pins, version = pins_of(meta), meta.get(ORIGIN_VERSION)
-    if pins and isinstance(version, int) and is_complete(tables, store, version, meter):
-        needed = retry_routes(lambda _: _needed(tables, store, pins, meter))  # a clean-up may run meanwhile
-        unpin(tables, store, meta, pins - needed, meter)
+    if pins and isinstance(version, int) and is_complete(tables, store, version):
+        needed = retry_routes(lambda _: _needed(tables, store, pins))  # a clean-up may run meanwhile
+        unpin(tables, store, meta, pins - needed)
 
 
-def unpin_dropped(tables: Tables, store: str, meter: Meter) -> None:
+def unpin_dropped(tables: Tables, store: str) -> None:
     """Unpin what is pinned in this store for forks that are no longer there: their meta items were deleted."""
-    if not forks_of(meta_or_empty(tables, store, meter)):
+    if not forks_of(meta_or_empty(tables, store)):
         return
-    pinned = list(tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX), meter))
+    pinned = list(tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX)))
     # The meta items are read after the pins, so that the list of a fork that is being made now contains all of them.
     keys = {meta_key(fork): fork for _, item in pinned for fork in forks_of(item)}
-    metas = {keys[key]: item for key, item in get_apart(tables, list(keys), meter).items()}
+    metas = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
     needed = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
     for key, item in sorted(pinned, key=lambda each: each[0].sort == META):
         dropped = [pin for pin in pins_on(item) if key.sort not in needed.get(pin, ())]
         if dropped:
-            remove_from_set(tables, key, FORKS, dropped, {}, meter)
+            remove_from_set(tables, key, FORKS, dropped, {})
 
 
-def _needed(tables: Tables, store: str, pins: frozenset[str], meter: Meter) -> set[str]:
-    graph = read_graph(tables, store, meter)
+def _needed(tables: Tables, store: str, pins: frozenset[str]) -> set[str]:
+    graph = read_graph(tables, store)
     done = graph.done_snapshots()
-    return needed_pins(graph, [snapshots.read_manifest(tables, store, each, meter) for each in done], pins)
+    return needed_pins(graph, [read_manifest(tables, store, each) for each in done], pins)
 
 
 def needed_pins(graph: VersionGraph, manifests: Iterable[SnapshotManifest], pins: frozenset[str]) -> set[str]:
@@ -124,19 +123,19 @@ def needed_pins(graph: VersionGraph, manifests: Iterable[SnapshotManifest], pins
     return names | {META} if names & pins else names
 
 
-def is_complete(tables: Tables, store: str, version: int, meter: Meter) -> bool:
+def is_complete(tables: Tables, store: str, version: int) -> bool:
     """Whether a fork has its version: the version list of it, or one that the fork's own query made since."""
-    return has_versions(read_version_lists(tables, store, meter, version))
+    return has_versions(read_version_lists(tables, store, version))
 
 
-def read_graph(tables: Tables, store: str, meter: Meter, allowed: Collection[str] | None = None) -> VersionGraph:
+def read_graph(tables: Tables, store: str, allowed: Collection[str] | None = None) -> VersionGraph:
     """Everything that opening any version can need; with `allowed`, no other snapshots."""
-    found = tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX), meter)
+    found = tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX))
     if allowed is not None:
         found = [each for each in found if each[0].sort in allowed or not each[0].sort.startswith("snapshot/")]
     return VersionGraph(store, found)
 
 
-def meta_or_empty(tables: Tables, store: str, meter: Meter) -> Item:
+def meta_or_empty(tables: Tables, store: str) -> Item:
     key = meta_key(store)
-    return tables.get([key], meter).get(key, {})
+    return tables.get([key]).get(key, {})

@@ -16,10 +16,9 @@ from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspect import last_commit, read_lists
 from dynastate.operations.rollback import CommittedIds, readable_versions
-from dynastate.operations.scope import each_store, metered
+from dynastate.operations.scope import each_store
 from dynastate.operations.verify import verify
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.meter import Meter
 
 Replication = Literal["strong", "asynchronous", "none"]
 #: Statuses of a replica that takes part in replication.
@@ -114,7 +113,7 @@ class Stores:
 
 
 def look_at(
-    tables: BotoTables, wanted: Wanted, meter: Meter, progress: ProgressCallback = no_progress, *, lists_only: bool
+    tables: BotoTables, wanted: Wanted, progress: ProgressCallback = no_progress, *, lists_only: bool
 ) -> tuple[Side, Stores]:
     """Look at the tables in one Region, and at the stores there.
 
@@ -128,7 +127,7 @@ def look_at(
     region = tables.settings.region or str(described["delta"]["TableArn"]).split(":")[3]
     replication = _replication(described)
     try:
-        stores = _read(tables, wanted, meter, progress, lists_only=lists_only, is_strong=replication == "strong")
+        stores = _read(tables, wanted, progress, lists_only=lists_only, is_strong=replication == "strong")
     except ConfigurationError as failed:
         failed.facts["region"] = region
         raise
@@ -179,25 +178,25 @@ def _partitions_of_checkpoint(wanted: Wanted, earlier: Sequence[str]) -> dict[st
 
 
 def _read(
-    tables: BotoTables, wanted: Wanted, meter: Meter, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
+    tables: BotoTables, wanted: Wanted, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
 ) -> Stores:
-    found = of_namespace(tables, wanted.namespace, meter)
+    found = of_namespace(tables, wanted.namespace)
     names = found.current if wanted.committed is None else wanted.committed.listed(found.current, found.earlier)
 
-    def look(store: str, own: Meter) -> _Look:
-        graph, items = read_lists(tables, store, own)
+    def look(view: BotoTables, store: str) -> _Look:
+        graph, items = read_lists(view, store)
         lineage = graph.lineage(graph.newest()) if graph.versions() else []
         if lists_only or (is_strong and not store_size(graph, items).object_bytes):
             readable = readable_versions(graph)
         else:
             # A part may arrive after the version list that names it; and objects of S3 are not replicated with it.
-            report = verify(tables, store)
-            own.add(report.meter)
+            report = verify(view, store)
+            view.meter.add(report.meter)
             readable = {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
         last = last_commit(lineage)
         return _Look(last.committed, last.is_active, readable, _named_by_numbers(graph, wanted.committed), graph.runs)
 
-    looks = each_store(tables, names, metered(look, meter), progress, until_failure=True).all()
+    looks = each_store(tables, names, look, progress, until_failure=True).all()
     return Stores(dict(zip(names, looks, strict=True)), [store for store in found.earlier if store not in names])
 
 

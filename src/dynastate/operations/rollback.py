@@ -27,7 +27,6 @@ from dynastate.operations.inspect import read_lists
 from dynastate.operations.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -267,11 +266,11 @@ def plan_rollback(
         raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
     namespace = checkpoint.namespace()
     wanted = committed_ids(checkpoint, to)
-    found = of_namespace(tables, namespace, Meter())
+    found = of_namespace(tables, namespace)
     stores = wanted.listed(found.current, found.earlier)
     wanted.refuse_lost(stores)
     refuse_copy(tables, stores, checkpoint.location)
-    require = partial(_require, tables, version=to + 1, wanted=wanted)
+    require = partial(_require, version=to + 1, wanted=wanted)
     named = each_store(tables, stores, require, progress, until_failure=True).all()
     if not is_of_one_run(filter(None, named), to + 1):
         raise ConfigurationError(
@@ -355,7 +354,7 @@ def readable_versions(graph: VersionGraph) -> set[VersionId]:
 
 def _require(tables: Tables, store: str, version: int, wanted: CommittedIds) -> Listed | None:
     """Refuse a version that a store cannot open, or that its number does not name; give what the number names."""
-    graph = read_lists(tables, store, Meter())[0]
+    graph = read_lists(tables, store)[0]
     readable = readable_versions(graph)
     is_there = wanted.are_in(store, readable)
     named = wanted.named_in(graph, version) if is_there and not wanted.ids else None

@@ -11,14 +11,13 @@ from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, location_of, meta_key, version_list_key, versions_of, where
 from dynastate.format.meta import StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, get_apart
 
 
-def read_meta(tables: Tables, store: str, meter: Meter) -> tuple[Item, StoreMeta]:
+def read_meta(tables: Tables, store: str) -> tuple[Item, StoreMeta]:
     """Read the store's meta item; return it, and its content."""
     key = meta_key(store)
-    found = tables.get([key], meter).get(key)
+    found = tables.get([key]).get(key)
     if found is None:
         raise CorruptStateError("the store's meta item is lost", **where(key))
     return found, parse_meta(store, found)
@@ -31,7 +30,7 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
         ConfigurationError: a newer run has begun. It may have written versions below this one without a commit yet,
             after a start from no checkpoint: they look as if no version needed them.
     """
-    epochs = read_meta(tables, store, Meter())[1].epochs
+    epochs = read_meta(tables, store)[1].epochs
     run = max(epochs, key=epochs.__getitem__)
     if epochs[run] != newest.epoch:
         raise ConfigurationError(
@@ -50,7 +49,7 @@ def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
         ConfigurationError: the meta item of a store names the location of another checkpoint, or none.
     """
     location = location_of(f"{checkpoint}/state")
-    for key, item in get_apart(tables, [meta_key(store) for store in stores], Meter()).items():
+    for key, item in get_apart(tables, [meta_key(store) for store in stores]).items():
         owner = parse_meta(key.store_shard.removesuffix("#0"), item).location
         if owner != location:
             namespace = key.namespace
@@ -63,9 +62,7 @@ def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
             )
 
 
-def refuse_runs(
-    tables: Tables, store: str, runs: Collection[str], meter: Meter, expected: Collection[Key] = ()
-) -> None:
+def refuse_runs(tables: Tables, store: str, runs: Collection[str], expected: Collection[Key] = ()) -> None:
     """Make every version list of a store, the one after each, the first, and those `expected`, refuse runs' commits.
 
     A run commits one version after the other, from one that is listed or from version 0, so it cannot pass them. Lists
@@ -73,13 +70,13 @@ def refuse_runs(
     """
     refusing: set[Key] = set()
     while True:
-        listed = [key for key, item in read_version_lists(tables, store, meter).items() if VERSIONS in item]
+        listed = [key for key, item in read_version_lists(tables, store).items() if VERSIONS in item]
         after = (version_list_key(store, versions_of(key).stop) for key in listed)
         wanted = {version_list_key(store, 1), *expected, *listed, *after} - refusing
         if not wanted or not runs:
             return
         for key in sorted(wanted):
             item: Item = item_key(key) | {"format": FORMAT, REFUSED: frozenset(runs)}
-            is_there = add_to_set(tables, key, REFUSED, runs, meter) is not None
-            if is_there or tables.put_new(key, item, meter):
+            is_there = add_to_set(tables, key, REFUSED, runs) is not None
+            if is_there or tables.put_new(key, item):
                 refusing.add(key)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from dynastate.engine.graphs import read_manifest
 from dynastate.engine.reader import Run, bucket_runs, entry_runs, read_items, read_run
-from dynastate.engine.snapshots import read_manifest
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.codec import LZ4, ZSTD, compress, require
 from dynastate.format.graph import VersionGraph
@@ -18,7 +18,6 @@ from dynastate.format.parts import StoredChunk, join_fragments
 from dynastate.operations.inspect import read_lists
 from dynastate.operations.prediction import Workload
 from dynastate.operations.usage import newest_snapshot
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 #: Stores that are looked into, and chunks of each: of its newest versions, and of its newest snapshot.
@@ -43,7 +42,7 @@ class CodecRatios:
         )
 
 
-def zstd_ratios(tables: Tables, stores: Iterable[str], meter: Meter) -> CodecRatios | None:
+def zstd_ratios(tables: Tables, stores: Iterable[str]) -> CodecRatios | None:
     """Compress some chunks of some stores with zstd. None: zstd is not installed, or is their codec, or there are none.
 
     Raises:
@@ -56,10 +55,10 @@ def zstd_ratios(tables: Tables, stores: Iterable[str], meter: Meter) -> CodecRat
     changes: list[StoredChunk] = []
     rows: list[StoredChunk] = []
     for store in islice(stores, STORES):
-        graph, _ = read_lists(tables, store, meter)
+        graph, _ = read_lists(tables, store)
         if graph.versions():
-            changes += _of_versions(tables, graph, meter)
-            rows += _of_snapshot(tables, graph, meter)
+            changes += _of_versions(tables, graph)
+            rows += _of_snapshot(tables, graph)
     if not changes or any(each.codec == ZSTD for each in (*changes, *rows)):
         return None
     ratio = _ratio(changes)
@@ -73,33 +72,33 @@ def _ratio(chunks: Iterable[StoredChunk]) -> float:
     return zstd / lz4
 
 
-def _of_versions(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
+def _of_versions(tables: Tables, graph: VersionGraph) -> Iterator[StoredChunk]:
     """The first chunk of each of the newest versions with changes."""
     entries = [each for each in graph.lineage(graph.newest()) if each.records][-CHUNKS:]
     inline = (each.inline_chunk(version_list_key(graph.store, each.version)) for each in entries)
     yield from filter(None, inline)
     shards = graph.required_meta.shards
     firsts = (run for each in entries for run in islice(entry_runs(graph.store, each, shards, range(each.parts)), 1))
-    yield from _read(tables, firsts, meter)
+    yield from _read(tables, firsts)
 
 
-def _of_snapshot(tables: Tables, graph: VersionGraph, meter: Meter) -> Iterator[StoredChunk]:
+def _of_snapshot(tables: Tables, graph: VersionGraph) -> Iterator[StoredChunk]:
     """The first chunks of the newest snapshot."""
     newest = newest_snapshot(graph)
     if newest is not None:
-        manifest = read_manifest(tables, graph.store, newest, meter)
+        manifest = read_manifest(tables, graph.store, newest)
         shards = graph.required_meta.shards
         firsts = (
             run
             for number in range(len(manifest.buckets))
             for run in islice(bucket_runs(graph.store, manifest, number, shards), 1)
         )
-        yield from _read(tables, islice(firsts, CHUNKS), meter)
+        yield from _read(tables, islice(firsts, CHUNKS))
 
 
-def _read(tables: Tables, runs: Iterable[Run], meter: Meter) -> Iterator[StoredChunk]:
+def _read(tables: Tables, runs: Iterable[Run]) -> Iterator[StoredChunk]:
     """Chunks that are one part and can be read. Clean-up may have deleted others, or `verify` reports them."""
     for run in runs:
         with suppress(CorruptStateError):
-            parts = read_run(tables, run, meter) if run.stream else read_items(tables, run.keys, meter)
+            parts = read_run(tables, run) if run.stream else read_items(tables, run.keys)
             yield from (join_fragments(key, [part]) for key, part in parts.items() if part.fragments == 1)

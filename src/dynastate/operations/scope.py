@@ -21,9 +21,10 @@ from dynastate.storage.tables import Tables
 STORES_AT_ONCE: Final = 8
 
 T = TypeVar("T")
+AnyTables = TypeVar("AnyTables", bound=Tables)
 
 
-def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
+def stores_in(tables: Tables, scope: str) -> QueryStores:
     """The stores of a namespace, of an operator or of a partition, in order; or one store, which need not be there.
 
     Those that have lost their meta items count as the current query's. Where a meta item is corrupt, or one of
@@ -39,14 +40,14 @@ def stores_in(tables: Tables, scope: str, meter: Meter) -> QueryStores:
     if name and partition != EVERY:
         store = check_store("/".join(wanted))
         with suppress(CorruptStateError):
-            return QueryStores([], [store]) if meant(tables, store, meter).earlier else QueryStores([store], [])
+            return QueryStores([], [store]) if meant(tables, store).earlier else QueryStores([store], [])
         return QueryStores([store], [])
-    namespace_items = read_namespace(tables, namespace, meter)
-    metas, lost = with_lost(tables, namespace_items, meter)
+    namespace_items = read_namespace(tables, namespace)
+    metas, lost = with_lost(tables, namespace_items)
     every = sorted(some([*metas, *lost], namespace), key=place_of)
     found = QueryStores(every, [])
     with suppress(CorruptStateError):
-        by_query = queries_of(tables, namespace_items, metas, meter)
+        by_query = queries_of(tables, namespace_items, metas)
         if not any(place_of(store)[1] == 0 for store in lost):  # else the current query is unknown
             found = QueryStores([store for store in every if store in {*by_query.current, *lost}], by_query.earlier)
 
@@ -91,25 +92,10 @@ class Outcomes(Generic[T]):
         return list(self.done.values())
 
 
-def metered(work: Callable[[str, Meter], T], meter: Meter) -> Callable[[str], T]:
-    """Work on one of several stores at once, whose cost is added to `meter`."""
-    lock = Lock()
-
-    def do(store: str) -> T:
-        own = Meter()
-        try:
-            return work(store, own)
-        finally:
-            with lock:
-                meter.add(own)
-
-    return do
-
-
 def each_store(
-    tables: Tables,
+    tables: AnyTables,
     stores: Sequence[str],
-    work: Callable[[str], T],
+    work: Callable[[AnyTables, str], T],
     progress: ProgressCallback = no_progress,
     *,
     at_once: int = STORES_AT_ONCE,
@@ -117,19 +103,23 @@ def each_store(
 ) -> Outcomes[T]:
     """Do work on stores, on several at once and begun in order; progress is in stores.
 
+    `work` gets a view of the tables, whose cost is added to their meter, and the store.
+
     A store that fails does not keep others from being done, unless `until_failure`: then no further store is begun.
     After Ctrl-C no further request is sent to the tables, so that the work under way ends at once.
     """
     done: dict[str, T] = {}
     failed: dict[str, DynastateError] = {}
     is_over = is_interrupted = False
+    lock = Lock()
 
     def do(store: str) -> None:
         nonlocal is_over
         if is_over:
             return
+        view = tables.metered(Meter())
         try:
-            done[store] = work(store)
+            done[store] = work(view, store)
         except DynastateError as error:
             if is_over:
                 return
@@ -137,6 +127,9 @@ def each_store(
                 error.name_table(tables.names)
             failed[store] = error
             is_over = until_failure
+        finally:
+            with lock:
+                tables.meter.add(view.meter)
         progress(len(done) + len(failed), len(stores))
 
     progress(0, len(stores))

@@ -23,7 +23,7 @@ from dynastate.operations.inspect import families_of, read_lists, rows_of
 from dynastate.operations.monitor import operator_of
 from dynastate.operations.prediction import DAY_S, ROW_HEAP_BYTES, Workload
 from dynastate.operations.scenarios import workload
-from dynastate.operations.scope import each_store, metered
+from dynastate.operations.scope import each_store
 from dynastate.operations.usage import StorageUsage, commit_units, newest_snapshot, usage_of_lists
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
@@ -170,16 +170,14 @@ class Limit:
         return asdict(self) | {"days": self.days}
 
 
-def read_loads(
-    tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress
-) -> list[StoreLoad]:
+def read_loads(tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress) -> list[StoreLoad]:
     """Read size and load of stores, by one Query each, several at once. A store without a version has none."""
-    read = metered(lambda store, own: _load(tables, store, own), meter)
-    return [load for load in each_store(tables, stores, read, progress, until_failure=True).all() if load is not None]
+    loads = each_store(tables, stores, _load, progress, until_failure=True).all()
+    return [load for load in loads if load is not None]
 
 
-def _load(tables: Tables, store: str, meter: Meter) -> StoreLoad | None:
-    graph, items = read_lists(tables, store, meter)
+def _load(tables: Tables, store: str) -> StoreLoad | None:
+    graph, items = read_lists(tables, store)
     if not graph.versions():
         return None
     lineage = graph.lineage(graph.newest())

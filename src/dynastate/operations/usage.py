@@ -16,7 +16,7 @@ from dynastate.format.version_list import VersionEntry, encode_entry, list_item
 from dynastate.operations.inspect import read_lists
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.meter import units_of_write
 from dynastate.storage.tables import Tables
 
 
@@ -85,14 +85,14 @@ class StorageUsage:
 
 
 def usage_of_namespace(
-    tables: Tables, namespace: str, meter: Meter, progress: ProgressCallback = no_progress
+    tables: Tables, namespace: str, progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
     """Storage used by a namespace's current query, by operator; `dynastate stores` has those of earlier queries."""
-    return usage_of_stores(tables, of_namespace(tables, namespace, meter, refuse_lost=True).current, meter, progress)
+    return usage_of_stores(tables, of_namespace(tables, namespace, refuse_lost=True).current, progress)
 
 
 def usage_of_stores(
-    tables: Tables, stores: Sequence[str], meter: Meter, progress: ProgressCallback = no_progress
+    tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
     """Storage used by stores of one query, by operator. Each takes one Query, which is reported to `progress`."""
     found: dict[int, StorageUsage] = {}
@@ -100,15 +100,15 @@ def usage_of_stores(
     for done, store in enumerate(stores, 1):
         _, number, partition, _ = store.split("/", 3)
         operator = int(number)
-        found[operator] = found.get(operator, StorageUsage()) + usage_of_store(tables, store, meter)
+        found[operator] = found.get(operator, StorageUsage()) + usage_of_store(tables, store)
         partitions.setdefault(operator, set()).add(partition)
         progress(done, len(stores))
     return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in found.items()}
 
 
-def usage_of_store(tables: Tables, store: str, meter: Meter) -> StorageUsage:
+def usage_of_store(tables: Tables, store: str) -> StorageUsage:
     """Storage used by one store, by one Query: version lists and manifests count their parts and buckets."""
-    return usage_of_lists(*read_lists(tables, store, meter))
+    return usage_of_lists(*read_lists(tables, store))
 
 
 def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsage:

@@ -104,10 +104,9 @@ class _Check:
     """One verification of one store, in steps."""
 
     def __init__(self, tables: Tables, store: str, progress: ProgressCallback) -> None:
-        self._tables = tables
+        self._tables = tables.metered(Meter())
         self._store = store
         self._progress = progress
-        self._meter = Meter()
         self._findings: list[Finding] = []
         self._more = 0
         self._items = self._total = self._stored_bytes = 0
@@ -130,7 +129,7 @@ class _Check:
 
     def read_names(self, *, with_record: bool) -> None:
         """Read all items that name others."""
-        self._names = NamingItems(self._tables, self._store, self._meter)
+        self._names = NamingItems(self._tables, self._store)
         if self._names.graph.is_empty and not self._names.findings:
             raise nothing_of(self._tables, self._store)
         for finding in self._names.findings:
@@ -153,7 +152,7 @@ class _Check:
     def _check_record(self) -> None:
         namespace = self._store.split("/", maxsplit=1)[0]
         try:
-            read_record(self._tables, namespace, self._meter)
+            read_record(self._tables, namespace)
         except CorruptStateError as corrupt:
             why = f"no run of the query can begin: {corrupt.reason}"
             self._add(Finding("corrupt", namespace_key(namespace), why))
@@ -161,7 +160,7 @@ class _Check:
     def _check_listed(self) -> None:
         """Check that the list of the namespace's stores has this one: readers believe it."""
         own = store_key(self._store)
-        if own not in self._tables.get([own], self._meter):
+        if own not in self._tables.get([own]):
             why = "the store's item in the list of its namespace, by which readers find it"
             self._add(Finding("missing", own, why))
 
@@ -172,7 +171,7 @@ class _Check:
         pinned = [Key("snapshot", keys.store_shard(origin, 0), sort) for sort in sorted(self._needed(self._names))]
         why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
         unpinned: list[Finding] = []
-        for key, pins in read_each(self._tables, pinned, lambda _, item: pins_on(item), self._meter):
+        for key, pins in read_each(self._tables, pinned, lambda _, item: pins_on(item)):
             if isinstance(pins, CorruptStateError):
                 unpinned.append(_defect(key, pins, why))
             elif pin not in (pins or ()):
@@ -191,7 +190,7 @@ class _Check:
         def parse(key: Key, item: Item) -> SnapshotManifest:
             return parse_manifest(self._store, snapshots[key], key, item)
 
-        for key, found in read_each(self._tables, snapshots, parse, self._meter):
+        for key, found in read_each(self._tables, snapshots, parse):
             holder = snapshots[key].holder
             self._manifests[holder] = found if isinstance(found, SnapshotManifest) else None
             if not isinstance(found, SnapshotManifest):
@@ -229,11 +228,11 @@ class _Check:
                 for run in some:
                     yield from self._read_objects(run)
             else:
-                yield from read_each(self._tables, (run.keys[0] for run in some), parse_part, self._meter)
+                yield from read_each(self._tables, (run.keys[0] for run in some), parse_part)
 
     def _read_objects(self, run: Run) -> Iterator[Found]:
         assert run.stream is not None  # noqa: S101  # for mypy
-        raw = read_stream(self._tables.objects, run.stream, run.start, run.end, self._meter)
+        raw = read_stream(self._tables.objects, run.stream, run.start, run.end)
         parts = decode_frames(run.keys, raw) if raw is not None else iter(())
         left, defect = deque(run.keys), None
         try:
@@ -355,7 +354,7 @@ class _Check:
             is_last = not following
             high = _LAST if is_last else following[0].sort
             for shard in range(self._shards):
-                for key in self._tables.list_keys(role, keys.store_shard(self._store, shard), low, high, self._meter):
+                for key in self._tables.list_keys(role, keys.store_shard(self._store, shard), low, high):
                     if key not in window and (is_last or key.sort < high):
                         yield key
             low, window = high, set(following)
@@ -369,7 +368,7 @@ class _Check:
         named = {each for entry in graph.entries() if entry.home is None for each in entry.object_ids(store)}
         named |= {each for found in self._manifests.values() if found for each in found.objects(store)}
         for location in own_locations(self._tables, graph.meta.objects) if graph.meta else ():
-            for place in self._tables.objects.names(location, store_prefix(store), self._meter):
+            for place in self._tables.objects.names(location, store_prefix(store)):
                 maker = maker_of_object(place.name)
                 if place in named:
                     continue
@@ -414,7 +413,7 @@ class _Check:
 
     def report(self) -> Report:
         """The findings that still hold, and which versions can be read."""
-        now = NamingItems(self._tables, self._store, self._meter)
+        now = NamingItems(self._tables, self._store)
         nodes, corrupt = now.nodes(), {finding.key for finding in now.findings}
 
         def holds(finding: Finding) -> bool:
@@ -439,7 +438,7 @@ class _Check:
             stored_bytes=self._stored_bytes,
             findings=tuple(self._findings),
             more=self._more,
-            meter=self._meter,
+            meter=self._tables.meter,
             other_locations=tuple(other_locations(self._tables, self._named_locations())),
         )
 
@@ -520,7 +519,7 @@ class _Check:
         # Read again after the snapshots: one that was deleted meanwhile has no manifest any more.
         numbers = {of.version for of in wanted}
         left = [key for holder, key in self._left.items() if holder.version in numbers]
-        for key, made in read_each(self._tables, left, partial(_parse_left, self._store), self._meter):
+        for key, made in read_each(self._tables, left, partial(_parse_left, self._store)):
             if isinstance(made, SnapshotManifest) and made.of in wanted and self._has_buckets(made):
                 holders = frozenset(bucket.holder for bucket in made.buckets) | {keys.maker_of_manifest(key)}
                 self._findings = [

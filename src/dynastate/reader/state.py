@@ -84,14 +84,14 @@ class StateReader(StateView):
         family: str | None = "",
         close_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        source = Source(Engine(tables, settings), Meter())
-        self._tables = tables
+        self._tables = tables = tables.metered(Meter())
+        source = Source(Engine(tables, settings), tables.meter)
         self._close_tables = close_tables
         self._pool = ThreadPoolExecutor(settings.parallel_requests, thread_name_prefix="dynastate-state")
         with ExitStack() as when_failed:
             when_failed.callback(self._close, source.engine)
             with naming(source):
-                lineages = of_one_run(self._read(source, matching(tables, store, source.meter)))
+                lineages = of_one_run(self._read(source, matching(tables, store)))
             newest = lineages[0].newest
             known = families_at(lineages[0], newest)
             chosen = _choose(store, family, known)
@@ -133,7 +133,7 @@ class StateReader(StateView):
             lineages = [] if is_first else self._read(self._source, self.stores, known)
             # Without the version that was read, the run may be another query's, with other partitions.
             if is_first or any(old.newest not in new.entries for new, old in zip(lineages, known, strict=True)):
-                stores = matching(self._tables, self.store, self.meter)
+                stores = matching(self._tables, self.store)
                 lineages = self._read(self._source, stores, lineages or known)
             lineages = of_one_run(lineages)
         common = _common(known, lineages, was)

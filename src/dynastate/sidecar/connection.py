@@ -238,7 +238,6 @@ class Connection:
             if begun is None:
                 self._send(protocol.Maintained(maintenance_counters(spent, self._prices)))
                 return
-            begun.meter.add(spent)
             self._under_way, self._state = begun, State.SNAPSHOT
             self._send(protocol.Wanted(begun.base, begun.bits))
 

@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream
 from dynastate.storage.meter import Meter
+
+T = TypeVar("T")
 
 #: Objects that one request deletes.
 DELETES_MAX = 1_000
 
 
 class Objects(Protocol):
-    """The engine's requests to S3, which is strongly consistent; each verb adds what it cost to `meter`.
+    """The engine's requests to S3, which is strongly consistent; each verb adds what it cost to the `meter`.
 
     Every verb raises ConfigurationError where a retry changes nothing, and UnavailableError at the deadline.
     """
 
+    @property
+    def meter(self) -> Meter:
+        """The cost of the requests of this view."""
+
+    def metered(self: T, meter: Meter) -> T:  # noqa: PYI019  # Self comes with Python 3.11
+        """A view of these objects, whose requests are counted by another meter."""
+
     def check(self, location: str) -> list[str]:
         """Reasons against the bucket of a location; empty: it can be used."""
 
-    def put(self, place: ObjectId, data: bytes, meter: Meter) -> None:
+    def put(self, place: ObjectId, data: bytes) -> None:
         """Write an object; return when it is durable. To write it twice is to write it once."""
 
-    def get(self, place: ObjectId, start: int, end: int, meter: Meter) -> bytes | None:
+    def get(self, place: ObjectId, start: int, end: int) -> bytes | None:
         """The bytes of an object from `start` to before `end`, or fewer where it ends; None: there is no object."""
 
-    def names(self, location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
+    def names(self, location: str, prefix: str) -> Iterator[ObjectId]:
         """The objects of a location whose names begin with a prefix, in order."""
 
-    def delete(self, places: Sequence[ObjectId], meter: Meter) -> None:
+    def delete(self, places: Sequence[ObjectId]) -> None:
         """Delete up to 1,000 objects of one location; those that do not exist are no error."""
 
     def stop(self) -> None:
         """Refuse further requests with UnavailableError, also the retries of those under way."""
 
 
-def read_stream(objects: Objects, stream: ObjectStream, start: int, end: int, meter: Meter) -> bytes | None:
+def read_stream(objects: Objects, stream: ObjectStream, start: int, end: int) -> bytes | None:
     """The bytes of a stream from `start` to before `end`, with a request for each object that holds some.
 
     They are fewer where an object ends too early. None: an object is not there.
@@ -46,7 +55,7 @@ def read_stream(objects: Objects, stream: ObjectStream, start: int, end: int, me
     for place in stream.objects(start, end):
         first = int(place.name[-6:]) * OBJECT_BYTES
         low, high = max(start, first) - first, min(end, first + OBJECT_BYTES) - first
-        data = objects.get(place, low, high, meter)
+        data = objects.get(place, low, high)
         if data is None:
             return None
         found.append(data)
@@ -55,9 +64,9 @@ def read_stream(objects: Objects, stream: ObjectStream, start: int, end: int, me
     return found[0] if len(found) == 1 else b"".join(found)
 
 
-def delete_objects(objects: Objects, places: Sequence[ObjectId], meter: Meter) -> None:
+def delete_objects(objects: Objects, places: Sequence[ObjectId]) -> None:
     """Delete any number of objects, 1,000 a request."""
     for location in dict.fromkeys(place.location for place in places):
         there = [place for place in places if place.location == location]
         for at in range(0, len(there), DELETES_MAX):
-            objects.delete(there[at : at + DELETES_MAX], meter)
+            objects.delete(there[at : at + DELETES_MAX])

@@ -1,4 +1,4 @@
-"""A change of one item, and what must hold of the item for it: what DynamoDB's UpdateItem does."""
+"""A change of one item, and its condition, as UpdateItem of DynamoDB takes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynastate.format.items import Item, Value
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of an item.
+    """A condition on an item, which may not exist.
 
     It has the attributes `equal` with exactly these values, those that are `present`, and none that are `absent`. None
     of the attributes `unequal` has the value that is given, and no set of `lacks` contains the text that is given.

@@ -110,13 +110,13 @@ class Listing:
         return self._names
 
     def _list(self) -> None:
-        spent = Meter()
+        tables = self._tables.metered(Meter())
         try:
-            self._names = sorted({store.split("/")[0] for store in self._tables.find_stores(spent)})
+            self._names = sorted({store.split("/")[0] for store in tables.find_stores()})
             self._failed = None
         except DynastateError as failed:
             self._failed = failed
-        self._spent = spent
+        self._spent = tables.meter
 
 
 class Site:
@@ -228,7 +228,7 @@ class Site:
                 return read
         self.reachable(known.namespace)
         looked = now_utc()
-        read = StoreLists(*inspect_lists(self.tables, store, spent), looked, attempt, time.monotonic())
+        read = StoreLists(*inspect_lists(self.tables.metered(spent), store), looked, attempt, time.monotonic())
         with self._lock:
             self._lists.pop(store, None)
             self._lists[store] = read

@@ -221,7 +221,7 @@ class Watch:
     def _look(self) -> None:
         spent, began = Meter(), now_utc()
         try:
-            found = self._read(spent)
+            found = self._read(self._tables.metered(spent))
             self._known = replace(found, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
         except VersionMissingError as failed:
             is_first = not self._known.activities
@@ -245,22 +245,22 @@ class Watch:
         known = replace(self._known, spent=spent, failed=failed, problem=problem)
         self._known = replace(known, is_unreachable=is_unreachable)
 
-    def _read(self, spent: Meter) -> Known:
+    def _read(self, tables: Tables) -> Known:
         is_listed = self._monitor is None or self._clock() - self._listed_s > self._list_every_s
         if is_listed:
-            self._list(spent)
+            self._list(tables)
         try:
-            activities = self._activities(spent)
+            activities = self._activities(tables.meter)
         except (VersionMissingError, CorruptStateError):
             # Stores that are dropped lose their versions before their meta items.
             if is_listed or (self._known.problem and self._clock() - self._listed_s < NO_STORES_S):
                 raise
-            self._list(spent)
-            activities = self._activities(spent)
+            self._list(tables)
+            activities = self._activities(tables.meter)
         if not is_listed and self._newest_epoch > self._epoch:  # a run has begun, maybe of another query
             before = self._monitor
-            self._list(spent)
-            activities = activities if self._monitor is before else self._activities(spent)
+            self._list(tables)
+            activities = activities if self._monitor is before else self._activities(tables.meter)
         if self._monitor is None:
             return Known(self._known.namespace, has_reports=self._known.has_reports, is_missing=True)
         lineages = self._monitor.lineages
@@ -268,12 +268,12 @@ class Watch:
         batches: Sequence[Batch] = ()
         if self._reports is not None:
             if self._epoch != self._runs_epoch:
-                self._runs = frozenset(read_meta(self._tables, self._stores[0], spent)[1].epochs)
+                self._runs = frozenset(read_meta(tables, self._stores[0])[1].epochs)
                 self._runs_epoch = self._epoch
             operators = self._reports.last_batch(self._runs)
             activities = with_report(activities, operators, self._reports.last_duration_ms(self._runs))
             batches = self._reports.recent(self._runs)
-        self._size(lineages, spent)
+        self._size(tables, lineages)
         return replace(
             self._known,
             activities=activities,
@@ -293,12 +293,12 @@ class Watch:
         is_first_batch = all(each.version <= 1 for each in self._known.activities)
         return FIRST_BATCH_S if is_first_batch else STORES_S
 
-    def _list(self, spent: Meter) -> None:
+    def _list(self, tables: Tables) -> None:
         """List the stores of the current query, without those that are being dropped."""
-        namespace_items = read_namespace(self._tables, self._known.namespace, spent)
-        items = stores_in_list(self._tables, namespace_items, spent)
+        namespace_items = read_namespace(tables, self._known.namespace)
+        items = stores_in_list(tables, namespace_items)
         there = {store: item for store, item in items.items() if DROPPED not in item}
-        stores = queries_of(self._tables, namespace_items, there, spent).current
+        stores = queries_of(tables, namespace_items, there).current
         if stores != self._stores:
             self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None
             self._loads = {store: load for store, load in self._loads.items() if store in stores}
@@ -316,7 +316,7 @@ class Watch:
             spent.requests += self._monitor.meter.requests - requests
             spent.read_units += self._monitor.meter.read_units - units
 
-    def _size(self, lineages: Mapping[str, Lineage], spent: Meter) -> None:
+    def _size(self, tables: Tables, lineages: Mapping[str, Lineage]) -> None:
         """Read the sizes of the stores that have changed since they were read."""
         if self._clock() - self._sized_s <= LOADS_S:
             return
@@ -326,6 +326,6 @@ class Watch:
             times = times + 1 if attempt == lineage.newest.attempt else 1
             if times <= LOADS_OF_A_VERSION:
                 changed[store] = lineage.newest.attempt, times
-        self._loads |= {load.store: load for load in read_loads(self._tables, list(changed), spent)}
+        self._loads |= {load.store: load for load in read_loads(tables, list(changed))}
         self._sized |= changed
         self._sized_s = self._clock()

@@ -24,11 +24,10 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
-from dynastate.engine.snapshots import read_manifest
+from dynastate.engine.graphs import read_manifest
 from dynastate.format.keys import SPECS
 from dynastate.format.keys import Key as ItemKey
 from dynastate.format.snapshot import DONE, Snapshot
-from dynastate.storage.meter import Meter
 from tests.contract.provider.server import Change, Key, State, StoreServer, Value, change
 from tests.contract.provider.test_random_operations import bits
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
@@ -362,7 +361,7 @@ class Walk:
         first = self.snapshot_after(disturbed, ROWS_MAX, tables, store)
         self.hot = 0
         second = self.snapshot_after(first.version, 1, tables, store)
-        kept = read_manifest(tables, store, second, Meter())
+        kept = read_manifest(tables, store, second)
         assert any(bucket.holder == (first.version, first.id) for bucket in kept.buckets), "no bucket was carried on"
         for _ in range(2 * RETAIN):
             self.chain.append(self.quiet_batch(10))

@@ -13,7 +13,6 @@ from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.operations import drop
 from dynastate.reader import state
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -24,7 +23,7 @@ REGION = "us-east-1"
 class NamedTables(MemoryTables):
     """Tables that a command opens by their names."""
 
-    def find_stores(self, meter: Meter) -> Iterator[str]:  # noqa: ARG002  # as in BotoTables
+    def find_stores(self) -> Iterator[str]:
         """Every store."""
         shards = {key.store_shard for key in self.items if key.role == "snapshot"}
         return (each.removesuffix("#0") for each in shards if each.endswith("#0"))

@@ -20,7 +20,6 @@ from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY, meta_key
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.fork import fork_namespace
-from dynastate.storage.meter import Meter
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import CHECKPOINT, SCHEMA, attempt, parts_of, query_run
 from tests.support.fakes import MemoryTables
@@ -105,7 +104,7 @@ def test_a_fork_without_runs_is_not_active(engine: Engine, tables: NamedTables) 
     made = StoreBuilder(engine, "ran/0/0/default").count_to(2)
     with patch.object(engine.commits, "now_ms", lambda: int(time.time() * 1000)):
         made.count_to(3)
-        fork_namespace(tables, "ran", "forked", None, Meter())
+        fork_namespace(tables, "ran", "forked", None)
         assert shown("show", made.store)["is_active"]
         assert not shown("show", "forked/0/0/default")["is_active"]
         forked = StoreBuilder(engine, "forked/0/0/default", run="of the fork", location="file:/copy/state")

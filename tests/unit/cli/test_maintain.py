@@ -17,7 +17,6 @@ from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import Attempt, meta_key, version_list_key
 from dynastate.operations import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
-from dynastate.storage.meter import Meter
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables
@@ -337,7 +336,7 @@ def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> 
     """`stores` lists the others and marks it, for its namespace and for all; `drop` repairs a lost meta item."""
     for partition in range(3):
         StoreBuilder(engine, f"broken/0/{partition}/default", run=str(uuid4())).count_to(1)
-    tables.delete([meta_key("broken/0/1/default")], Meter())
+    tables.delete([meta_key("broken/0/1/default")])
     for words in (("stores", "broken"), ("stores",)):
         found = {each["store"]: each["problem"] for each in shown(*words) if each["store"].startswith("broken/")}
         assert [bool(problem) for problem in found.values()] == [False, True, False]

@@ -28,7 +28,7 @@ def group(store: str) -> Key:
 
 def entries(tables: BotoTables, group: Key) -> list[bytes]:
     """Read a version list."""
-    found = tables.get([group], Meter()).get(group, {}).get("versions", [])
+    found = tables.get([group]).get(group, {}).get("versions", [])
     assert isinstance(found, list)
     return found
 
@@ -47,9 +47,9 @@ def test_a_lost_answer_that_was_applied_is_found_in_the_list(
     """The append happened and its answer is lost: the list is read, consistently, and nothing is appended again."""
     tables, _ = quickly(failing_client)
     meter = Meter()
-    append_version(tables, group, b"before", "run-1", Meter())
+    append_version(tables, group, b"before", "run-1")
     failing_client.fail("update_item", Fault(error, applied=True))
-    append_version(tables, group, b"entry", "run-1", meter)
+    append_version(tables.metered(meter), group, b"entry", "run-1")
     assert entries(tables, group) == [b"before", b"entry"]
     reads = [arguments for operation, arguments in failing_client.requests if operation == "get_item"]
     assert [read["ConsistentRead"] for read in reads] == [True]
@@ -75,7 +75,7 @@ def test_a_lost_answer_is_resolved(
     tables, _ = quickly(failing_client)
     failing_client.fail("update_item", *appends)
     failing_client.fail("get_item", *reads)
-    append_version(tables, group, b"entry", "run-1", Meter())
+    append_version(tables, group, b"entry", "run-1")
     assert entries(tables, group) == [b"entry"]
 
 
@@ -92,7 +92,7 @@ def test_a_commit_is_sent_again_only_while_somebody_waits(
     failing_client.fail("update_item", Fault(error))
     is_awaited = iter([True, False]).__next__
     with pytest.raises(expected, match="this task ended"):
-        append_version(tables, group, b"entry", "run-1", Meter(), is_awaited)
+        append_version(tables, group, b"entry", "run-1", is_awaited)
     assert [operation for operation, _ in failing_client.requests].count("update_item") == 1
     assert entries(tables, group) == []
 
@@ -107,7 +107,7 @@ def test_an_append_whose_fate_stays_unknown_says_so(
     failing_client.fail("update_item", Fault(lost_answer(), applied=applied))
     failing_client.fail("get_item", *[Fault(lost_answer())] * 1000)
     with pytest.raises(UnknownOutcomeError, match=r"may have happened; retry the task: .*operation=UpdateItem"):
-        append_version(tables, group, b"entry", "run-1", Meter())
+        append_version(tables, group, b"entry", "run-1")
     assert clock.now == pytest.approx(20)
 
 
@@ -117,7 +117,7 @@ def test_an_append_that_is_refused_after_doubt_is_unknown(failing_client: Failin
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
     failing_client.fail("get_item", Fault(client_error("AccessDeniedException")))
     with pytest.raises(UnknownOutcomeError, match="AWS denies permission"):
-        append_version(tables, group, b"entry", "run-1", Meter())
+        append_version(tables, group, b"entry", "run-1")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_an_append_that_surely_did_not_happen_says_so(
     tables.expect_answers()
     failing_client.fail("update_item", *[Fault(error)] * 1000)
     with pytest.raises(expected):
-        append_version(tables, group, b"entry", "run-1", Meter())
+        append_version(tables, group, b"entry", "run-1")
     assert [operation for operation, _ in failing_client.requests].count("get_item") == 0
 
 
@@ -147,10 +147,10 @@ def test_conditional_writes_survive_a_lost_answer(failing_client: FailingClient,
     meta = meta_key_of(store)
     failing_client.fail("put_item", Fault(lost_answer(), applied=True))
     item: Item = item_key(meta) | {"format": FORMAT, "epoch": 1, "epochs": {"a": 1}}
-    assert tables.put_new(meta, item, Meter()) is False
+    assert tables.put_new(meta, item) is False
     failing_client.fail("update_item", Fault(lost_answer(), applied=True))
-    assert advance_epoch(tables, meta, "b", {"a": 1}, {}, Meter()) is False
-    assert tables.get([meta], Meter())[meta]["epochs"] == {"a": 1, "b": 2}
+    assert advance_epoch(tables, meta, "b", {"a": 1}, {}) is False
+    assert tables.get([meta])[meta]["epochs"] == {"a": 1, "b": 2}
 
 
 def test_an_epoch_that_is_not_known_is_no_unknown_commit(failing_client: FailingClient, store: str) -> None:
@@ -159,4 +159,4 @@ def test_an_epoch_that_is_not_known_is_no_unknown_commit(failing_client: Failing
     tables.expect_answers()
     failing_client.fail("update_item", *[Fault(lost_answer())] * 1000)
     with pytest.raises(UnavailableError, match="no proper answer until the deadline"):
-        advance_epoch(tables, meta_key_of(store), "run", {"a": 1}, {}, Meter())
+        advance_epoch(tables, meta_key_of(store), "run", {"a": 1}, {})

@@ -87,14 +87,14 @@ def role(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_slow_metadata_service_is_waited_for(tables_by: Callable[..., BotoTables], store: str) -> None:
     """The metadata service of a machine may take longer than a second, which is how long boto3 waits for it."""
     meter = Meter()
-    tables_by("KEY", answer_s=1.2).write(parts(store, 1), meter)
+    tables_by("KEY", answer_s=1.2).metered(meter).write(parts(store, 1))
     assert (meter.requests, meter.retries) == (1, 0)
 
 
 def test_credentials_that_come_later_are_found(tables_by: Callable[..., BotoTables], store: str, clock: Clock) -> None:
     """boto3 looks for credentials once for each client: without some, the next try has a new one."""
     meter = Meter()
-    tables_by(None, None, None, None, "KEY").write(parts(store, 1), meter)
+    tables_by(None, None, None, None, "KEY").metered(meter).write(parts(store, 1))
     assert (meter.requests, meter.throttles) == (meter.retries + 1, 0)
     assert meter.retries >= 1
 
@@ -104,7 +104,7 @@ def test_expired_credentials_are_replaced(
 ) -> None:
     """Where DynamoDB says that they have expired, boto3 is made to look for others."""
     meter = Meter()
-    tables_by("OLD", "NEW").write(parts(store, 1), meter)
+    tables_by("OLD", "NEW").metered(meter).write(parts(store, 1))
     assert (meter.requests, meter.retries, meter.throttles) == (2, 1, 0)
     assert "DynamoDB cannot be asked: AWS refuses the credentials: The security token included in" in caplog.text
 
@@ -116,7 +116,7 @@ def test_a_commit_without_credentials_surely_did_not_happen(tables_by: Callable[
     with pytest.raises(
         UnavailableError, match=r"AWS refuses the credentials: The security token .* expired.*UpdateItem"
     ):
-        append_version(tables, version_list_key(store, 1), b"entry", "run-1", meter)
+        append_version(tables.metered(meter), version_list_key(store, 1), b"entry", "run-1")
 
 
 def test_missing_credentials_are_reported_within_seconds_at_first(
@@ -126,7 +126,7 @@ def test_missing_credentials_are_reported_within_seconds_at_first(
     with pytest.raises(
         ConfigurationError, match="no AWS credentials: boto3's standard chain found none that are valid"
     ):
-        tables_by(None).write(parts(store, 1), Meter())
+        tables_by(None).write(parts(store, 1))
     assert clock.now < 2 * FIRST_CONTACT_DEADLINE_S
 
 
@@ -137,7 +137,7 @@ def test_missing_credentials_are_waited_for_until_the_deadline(
     tables = tables_by(None)
     tables.expect_answers()
     with pytest.raises(UnavailableError, match=r"no AWS credentials: .*tries="):
-        tables.write(parts(store, 1), Meter())
+        tables.write(parts(store, 1))
     assert clock.now >= DEADLINE_S
 
 
@@ -148,7 +148,7 @@ def test_throttles_of_sts_are_no_throttles_of_the_table(
 ) -> None:
     """They are retried, and told as STS's."""
     meter = Meter()
-    tables_by("KEY", refusals=refusals).write(parts(store, 1), meter)
+    tables_by("KEY", refusals=refusals).metered(meter).write(parts(store, 1))
     assert (meter.retries, meter.throttles) == (len(refusals), 0)
     assert f"AWS STS gives no credentials for the role of this machine: {refusals[0]}" in caplog.text
 
@@ -158,7 +158,7 @@ def test_a_role_that_sts_refuses_is_reported_at_once(tables_by: Callable[..., Bo
     """A trust policy that does not let the machine in is no missing permission on the table."""
     meter = Meter()
     with pytest.raises(ConfigurationError, match=r"AWS STS gives no credentials for the role .*: AccessDenied"):
-        tables_by("KEY", refusals=("AccessDenied",) * 9).write(parts(store, 1), meter)
+        tables_by("KEY", refusals=("AccessDenied",) * 9).metered(meter).write(parts(store, 1))
     assert meter.requests == 1
 
 
@@ -172,7 +172,7 @@ def test_an_sts_that_cannot_be_reached_is_named(
     with pytest.raises(
         ConfigurationError, match=r"AWS STS gives no credentials .*: Could not connect .*sts\.localhost"
     ):
-        tables.write(parts(store, 1), Meter())
+        tables.write(parts(store, 1))
 
 
 def test_credentials_that_cannot_be_read_are_said_at_once(role: None, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_credentials_that_cannot_be_read_are_said_at_once(role: None, tmp_path: 
         closing(BotoTables(Settings(region=REGION))) as tables,
         pytest.raises(ConfigurationError, match=f"AWS credentials cannot be read, .*{tmp_path / 'token'}.*BatchWrite"),
     ):
-        tables.write(parts("s", 1), meter)
+        tables.metered(meter).write(parts("s", 1))
     assert meter.requests == 1
 
 

@@ -16,7 +16,6 @@ from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import Key
 from dynastate.settings import PREFIX, Settings
-from dynastate.storage.meter import Meter
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
 from tests.support.fakes import Wire, lost_answer, wire_error
@@ -59,7 +58,7 @@ def test_refusals_are_configuration_errors_at_once(rig: Callable[..., Rig], answ
     """What trying again does not mend is said after one request, with operation, table and what to do."""
     at = rig(answer)
     with pytest.raises(ConfigurationError, match=said) as refused:
-        at.tables.write(parts("s", 1), at.meter)
+        at.tables.metered(at.meter).write(parts("s", 1))
     assert re.search("operation=BatchWriteItem table=dynastate-delta(?: status=404)?$", str(refused.value))
     assert "html" not in str(refused.value)
     assert (at.meter.requests, at.clock.slept) == (1, [])
@@ -70,7 +69,7 @@ def test_a_missing_snapshot_group_table_names_its_own_setting(rig: Callable[...,
     at = rig(wire_error("ResourceNotFoundException"), endpoint="http://127.0.0.1:1", snapshot_table="other")
     said = rf"table other \({PREFIX}snapshotTable\) .* in the Region us-east-1 of http://127\.0\.0\.1:1; "
     with pytest.raises(ConfigurationError, match=said):
-        at.tables.query("snapshot", "s", "a", "b", at.meter)
+        at.tables.metered(at.meter).query("snapshot", "s", "a", "b")
 
 
 def test_no_region_is_said_when_the_client_is_made(dummy_credentials: None) -> None:
@@ -158,9 +157,9 @@ def test_after_first_contact_the_deadline_is_the_users(
 ) -> None:
     """Once DynamoDB has answered, an outage is waited for until the deadline, and shown without a proxy's page."""
     at = rig(OK, answer, request_deadline_s=100)
-    at.tables.write(parts("s", 1), at.meter)
+    at.tables.metered(at.meter).write(parts("s", 1))
     with pytest.raises(UnavailableError, match=f"no proper answer until the deadline: {said}"):
-        at.tables.write(parts("s", 1), at.meter)
+        at.tables.metered(at.meter).write(parts("s", 1))
     assert at.clock.now == pytest.approx(100)
     assert "html" not in caplog.text
 
@@ -179,9 +178,9 @@ def test_an_endpoint_that_is_no_dynamodb_is_said(rig: Callable[..., Rig], body: 
     said = rf"what answers at http://127\.0\.0\.1:9 is no DynamoDB; check {PREFIX}endpoint"
     for ask in (
         lambda tables: tables.check(),
-        lambda tables: tables.get([Key("snapshot", "s", "meta")], Meter()),
-        lambda tables: tables.query("snapshot", "s", "a", "b", Meter()),
-        lambda tables: list(tables.find_stores(Meter())),
+        lambda tables: tables.get([Key("snapshot", "s", "meta")]),
+        lambda tables: tables.query("snapshot", "s", "a", "b"),
+        lambda tables: list(tables.find_stores()),
     ):
         at = rig((200, body), endpoint="http://127.0.0.1:9")
         with pytest.raises(ConfigurationError, match=said):
@@ -203,11 +202,11 @@ def test_a_web_server_at_the_endpoint_is_said_soon(rig: Callable[..., Rig], stat
 def test_a_table_that_was_there_is_to_be_restored(rig: Callable[..., Rig]) -> None:
     """A table that has answered and is deleted must not be made again: that would be one without state."""
     at = rig(OK, wire_error("ResourceNotFoundException"))
-    at.tables.write(parts("s", 1), at.meter)
+    at.tables.metered(at.meter).write(parts("s", 1))
     with pytest.raises(ConfigurationError, match=r"table dynastate-delta .* was deleted .*; restore it from a backup"):
-        at.tables.write(parts("s", 1), at.meter)
+        at.tables.metered(at.meter).write(parts("s", 1))
     with pytest.raises(ConfigurationError, match=r"table dynastate-snapshot-group .* does not exist in .*make the tab"):
-        at.tables.query("snapshot", "s", "a", "b", at.meter)
+        at.tables.metered(at.meter).query("snapshot", "s", "a", "b")
 
 
 def test_errors_name_the_host_that_answered(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,5 +258,5 @@ def test_a_request_that_boto3_cannot_send_is_said(rig: Callable[..., Rig]) -> No
     """An error of boto3 itself, that no retry mends, is a configuration error and not a loop."""
     at = rig(boto_errors.UnknownRegionError(region_name="x", error_msg="what it says"))
     with pytest.raises(ConfigurationError, match="boto3 cannot send this request"):
-        at.tables.write(parts("s", 1), at.meter)
+        at.tables.metered(at.meter).write(parts("s", 1))
     assert at.meter.requests == 1

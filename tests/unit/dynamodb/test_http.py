@@ -311,7 +311,7 @@ def test_credentials_that_expire_in_mid_run_are_replaced(
         meter = Meter()
         with closing(BotoTables(settings)) as tables:
             for _ in range(4):
-                tables.write(parts("http", 1), meter)
+                tables.metered(meter).write(parts("http", 1))
     sent = [(access_key_of(each), way_of(each)) for each in proxy.requests]
     expected = [("ONE", BOTO3), ("ONE", DIRECT), ("ONE", DIRECT), ("TWO", BOTO3), ("TWO", DIRECT)]
     assert sent == expected
@@ -419,19 +419,21 @@ def test_an_answer_that_is_no_json_is_of_unknown_outcome(
     if sends_all:
         monkeypatch.setattr(client_module, "HOT", frozenset())
     with closing(BotoTables(settings)) as tables:
-        tables.write(parts("http", 1), Meter())
+        tables.write(parts("http", 1))
         proxy.rule = damaged(2, lambda _: Reply(200, b"<html>hello</html>", "text/html"))
         meter = Meter()
-        tables.write(parts("http", 1), meter)
+        tables.metered(meter).write(parts("http", 1))
         assert (meter.requests, meter.retries) == (3, 2)
         for make in (lambda _: Reply(200, b"<html>hello</html>", "text/html"), lambda _: Reply(200, b"{}")):
             proxy.rule = damaged(1, make)
             meter = Meter()
-            assert set(tables.get([key for key, _ in parts("http", 1)], meter)) == {key for key, _ in parts("http", 1)}
+            assert set(tables.metered(meter).get([key for key, _ in parts("http", 1)])) == {
+                key for key, _ in parts("http", 1)
+            }
             assert (meter.requests, meter.retries) == (2, 1)
         proxy.rule = damaged(1, lambda _: Reply(200, b"{}"))
         meter = Meter()
-        tables.delete([key for key, _ in parts("http", 1)], meter)
+        tables.metered(meter).delete([key for key, _ in parts("http", 1)])
         assert (meter.requests, meter.retries) == (2, 1)
 
 
@@ -541,7 +543,7 @@ def test_connections_end_with_what_keeps_them(settings: Settings, proxy: FaultPr
     """Tables that are not closed leave no connection, and no warning of one."""
     tables = BotoTables(settings)
     for _ in range(2):
-        tables.write(parts("http", 1), Meter())
+        tables.write(parts("http", 1))
     assert way_of(proxy.requests[-1]) == DIRECT
     del tables
     gc.collect()
@@ -559,7 +561,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def test_clocks_that_differ_are_reported(settings: Settings, proxy: FaultProxy, way: Way) -> None:
     """Neither boto3 nor we correct the clock: AWS refuses the signature, and says why."""
     with closing(BotoTables(settings, client=make_client(settings) if way.name == BOTO3 else None)) as tables:
-        tables.write(parts("http", 1), Meter())
+        tables.write(parts("http", 1))
         ahead = datetime.now(timezone.utc) + timedelta(hours=1)
 
         def rule(request: Request, forward: Forward) -> Reply:
@@ -571,7 +573,7 @@ def test_clocks_that_differ_are_reported(settings: Settings, proxy: FaultProxy, 
         proxy.rule = rule
         meter = Meter()
         with pytest.raises(ConfigurationError, match="AWS refuses the credentials: Signature expired: earlier"):
-            tables.write(parts("http", 1), meter)
+            tables.metered(meter).write(parts("http", 1))
     assert (way_of(proxy.requests[-1]), meter.requests) == (way.name, 1)
 
 

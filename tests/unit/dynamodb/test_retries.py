@@ -34,7 +34,7 @@ def test_unprocessed_items_are_sent_again_with_growing_pauses(rig: Callable[...,
     """Only the items not processed are sent again, and each time without progress the pause may be twice as long."""
     items = parts("s", 3)
     at = rig(*[unprocessed(items)] * 9, unprocessed(items[1:]), unprocessed([]))
-    at.tables.write(items, at.meter)
+    at.tables.metered(at.meter).write(items)
     assert at.chance.bounds == [(0, min(BACK_OFF_FIRST_S * 2**n, BACK_OFF_MAX_S)) for n in range(9)]
     assert [pause for pause in at.clock.slept if pause >= BACK_OFF_FIRST_S] == [bound for _, bound in at.chance.bounds]
     assert (at.meter.requests, at.meter.retries, at.meter.throttles) == (11, 10, 10)
@@ -46,7 +46,7 @@ def test_progress_resets_the_deadline(rig: Callable[..., Rig]) -> None:
     """As long as something is done each time, the deadline does not come."""
     items = parts("s", 25)
     at = rig(*[unprocessed(items[-left:]) for left in range(24, 0, -1)], OK, request_deadline_s=1, answer_s=0.4)
-    at.tables.write(items, at.meter)
+    at.tables.metered(at.meter).write(items)
     assert at.chance.bounds == []
     assert at.clock.now > 10 * at.settings.request_deadline_s
 
@@ -56,7 +56,7 @@ def test_what_others_write_resets_the_deadline(rig: Callable[..., Rig]) -> None:
     at = rig(THROTTLED, request_deadline_s=10)
     at.tables._rates["delta"].took_at = 15.0
     with pytest.raises(UnavailableError, match=r"seconds=10\.0"):
-        at.tables.write(parts("s", 1), at.meter)
+        at.tables.metered(at.meter).write(parts("s", 1))
     assert at.clock.now == pytest.approx(25)
 
 
@@ -65,7 +65,7 @@ def test_the_deadline_ends_a_write_that_makes_no_progress(rig: Callable[..., Rig
     items = parts("s", 1)
     at = rig(unprocessed(items), request_deadline_s=10)
     with pytest.raises(UnavailableError) as failed:
-        at.tables.write(items, at.meter)
+        at.tables.metered(at.meter).write(items)
     said = str(failed.value)
     assert "throttled" in said
     assert f"raise the table's capacity, or {PREFIX}requestDeadlineS" in said
@@ -80,7 +80,7 @@ def test_tables_that_are_stopped_send_nothing(rig: Callable[..., Rig]) -> None:
     at.tables._retries.sleep = lambda _: at.tables.stop()
     for _ in range(2):
         with pytest.raises(UnavailableError, match="interrupted"):
-            at.tables.get([key for key, _ in parts("s", 1)], at.meter)
+            at.tables.metered(at.meter).get([key for key, _ in parts("s", 1)])
     assert len(at.wire.requests) == 1
 
 
@@ -99,7 +99,7 @@ def test_throttling_until_the_deadline_tells_the_reasons(rig: Callable[..., Rig]
     members: dict[str, Any] = {member: reasons}
     at = rig(wire_error(code, **members), request_deadline_s=2)
     with pytest.raises(UnavailableError) as failed:
-        at.tables.write(parts("s", 1), at.meter)
+        at.tables.metered(at.meter).write(parts("s", 1))
     assert f"table=dynastate-delta tries={at.meter.requests} " in str(failed.value)
     assert f"reasons=TableWriteKeyRangeThroughputExceeded:{arn}" in str(failed.value)
     assert at.meter.throttles == at.meter.requests > 3
@@ -111,7 +111,7 @@ def test_the_log_warns_of_retries_but_not_of_each(rig: Callable[..., Rig], caplo
     at = rig(wire_error("ProvisionedThroughputExceededException", ThrottlingReasons=[reason]), request_deadline_s=35)
     for _ in range(2):
         with pytest.raises(UnavailableError):
-            at.tables.write(parts("s", 1), at.meter)
+            at.tables.metered(at.meter).write(parts("s", 1))
     throttled = (
         "DynamoDB throttles reasons=TableWriteMaxOnDemandThroughputExceeded:arn; retried operation=BatchWriteItem "
         "table=dynastate-delta"
@@ -121,7 +121,7 @@ def test_the_log_warns_of_retries_but_not_of_each(rig: Callable[..., Rig], caplo
     caplog.clear()
     at.wire._answers = [(500, {})]
     with pytest.raises(UnavailableError):
-        at.tables.put_new(GROUP, item_key(GROUP), at.meter)
+        at.tables.metered(at.meter).put_new(GROUP, item_key(GROUP))
     assert "DynamoDB gives no proper answer: " in caplog.records[0].getMessage()
     assert caplog.records[0].getMessage().endswith("retried operation=PutItem table=dynastate-snapshot-group")
 
@@ -131,7 +131,7 @@ def test_the_pause_stays_bounded_however_often_it_fails(rig: Callable[..., Rig])
     at = rig(THROTTLED, request_deadline_s=3600)
     at.tables._retries.randomness = random.Random(1)  # noqa: S311  # jitter is no secret; shorter pauses than the longest
     with pytest.raises(UnavailableError, match=r"tries=1\d\d\d "):
-        at.tables.write(parts("s", 1), at.meter)
+        at.tables.metered(at.meter).write(parts("s", 1))
     assert at.meter.requests > 1100, "more doublings than a float can hold"
     assert at.clock.now == pytest.approx(3600)
 
@@ -150,7 +150,7 @@ def test_unprocessed_keys_are_asked_for_again_and_consistently(rig: Callable[...
         return 200, {"Responses": {"dynastate-delta": [wires[n] for n in found]}, "UnprocessedKeys": rest}
 
     at = rig(answer([], [0, 1, 2]), answer([1], [0, 2]), answer([2], [0]), answer([], [0]), answer([0], []))
-    assert at.tables.get(keys, at.meter) == {key: item_key(key) for key in keys}
+    assert at.tables.metered(at.meter).get(keys) == {key: item_key(key) for key in keys}
     assert [len(body["RequestItems"]["dynastate-delta"]["Keys"]) for _, body in at.wire.requests] == [3, 3, 2, 1, 1]
     assert all(body["RequestItems"]["dynastate-delta"]["ConsistentRead"] for _, body in at.wire.requests)
     assert [bound for _, bound in at.chance.bounds] == [BACK_OFF_FIRST_S, BACK_OFF_FIRST_S]
@@ -162,7 +162,7 @@ def test_the_deadline_ends_a_read_that_makes_no_progress(rig: Callable[..., Rig]
     rest = {"dynastate-delta": {"Keys": [to_wire(item_key(key)) for key, _ in parts("s", 1)]}}
     at = rig((200, {"Responses": {}, "UnprocessedKeys": rest}), request_deadline_s=3)
     with pytest.raises(UnavailableError, match="operation=BatchGetItem table=dynastate-delta"):
-        at.tables.get([key for key, _ in parts("s", 1)], at.meter)
+        at.tables.metered(at.meter).get([key for key, _ in parts("s", 1)])
 
 
 def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) -> None:
@@ -174,7 +174,7 @@ def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) ->
         (200, {"Items": [wire], "LastEvaluatedKey": wire}),
         (200, {"Items": []}),
     )
-    assert at.tables.query("snapshot", GROUP.store_shard, "a", "z", at.meter) == [(GROUP, item_key(GROUP))]
+    assert at.tables.metered(at.meter).query("snapshot", GROUP.store_shard, "a", "z") == [(GROUP, item_key(GROUP))]
     assert [body.get("ExclusiveStartKey") for _, body in at.wire.requests] == [None, wire, wire, wire]
     assert all(body["ConsistentRead"] for _, body in at.wire.requests)
 
@@ -188,7 +188,7 @@ def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> No
         (200, {"Items": [found], "LastEvaluatedKey": key}),
         (200, {"Items": []}),
     )
-    assert list(at.tables.find_stores(at.meter)) == [GROUP.store_shard.removesuffix("#0")]
+    assert list(at.tables.metered(at.meter).find_stores()) == [GROUP.store_shard.removesuffix("#0")]
     assert [body.get("ExclusiveStartKey", {}).get("entry") for _, body in at.wire.requests] == [
         None,
         key["entry"],
@@ -199,7 +199,7 @@ def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> No
 def test_a_conflict_of_replicas_is_sent_again(rig: Callable[..., Rig]) -> None:
     """A table with strongly consistent replicas refuses an item that another Region writes just then: that ends."""
     at = rig(wire_error("ReplicatedWriteConflictException"), (200, {}))
-    assert at.tables.put_new(GROUP, item_key(GROUP), at.meter)
+    assert at.tables.metered(at.meter).put_new(GROUP, item_key(GROUP))
     assert (at.meter.requests, at.meter.retries, at.meter.throttles) == (2, 1, 0)
 
 

@@ -106,7 +106,7 @@ class At:
     def put(self) -> Meter:
         """Put the object."""
         meter = Meter()
-        self.objects.put(PLACE, b"object", meter)
+        self.objects.metered(meter).put(PLACE, b"object")
         return meter
 
 
@@ -148,7 +148,7 @@ def test_a_body_that_is_cut_off_is_read_again(at: At) -> None:
     at.put()
     at.client.faults.append(("cut", None))
     meter = Meter()
-    assert at.objects.get(PLACE, 0, 6, meter) == b"object"
+    assert at.objects.metered(meter).get(PLACE, 0, 6) == b"object"
     assert (meter.gets, meter.retries, meter.object_bytes_read) == (2, 1, 6)
 
 
@@ -204,8 +204,8 @@ def test_an_error_for_good_is_raised_at_once(at: At, fault: Exception, message: 
 def test_an_object_that_is_not_there(at: At) -> None:
     """It is none, and one that ends before the range is empty: no reason to retry."""
     at.client.faults.extend([answered("NoSuchKey", 404, "GetObject"), answered("InvalidRange", 416, "GetObject")])
-    assert at.objects.get(PLACE, 0, 1, Meter()) is None
-    assert at.objects.get(PLACE, 0, 1, Meter()) == b""
+    assert at.objects.get(PLACE, 0, 1) is None
+    assert at.objects.get(PLACE, 0, 1) == b""
 
 
 def test_deletes_in_part_are_completed(at: At) -> None:
@@ -214,7 +214,7 @@ def test_deletes_in_part_are_completed(at: At) -> None:
     at.client.objects = dict.fromkeys((place.key for place in places), b"")
     at.client.faults.append(("some", ValueError()))
     meter = Meter()
-    at.objects.delete(places, meter)
+    at.objects.metered(meter).delete(places)
     assert at.client.objects == {}
     assert (meter.objects_deleted, meter.requests, meter.puts) == (3, 2, 0)
 
@@ -225,19 +225,19 @@ def test_deletes_that_all_fail_are_retried(at: At, code: str) -> None:
     at.client.objects = {PLACE.key: b""}
     at.client.faults.extend([("all", code)] * 3)
     meter = Meter()
-    at.objects.delete([PLACE], meter)
+    at.objects.metered(meter).delete([PLACE])
     assert (at.client.objects, at.client.calls, meter.retries) == ({}, 4, 3)
     assert 0 < at.now < DEADLINE_S
     at.client.faults.extend([("all", code)] * 1_000)
     with pytest.raises(UnavailableError, match="until the deadline"):
-        at.objects.delete([PLACE], Meter())
+        at.objects.delete([PLACE])
 
 
 def test_deletes_that_are_denied_are_not_retried(at: At) -> None:
     """A missing permission fails with what to do, after one request."""
     at.client.faults.append(("all", "AccessDenied"))
     with pytest.raises(ConfigurationError, match="AWS denies permission for DeleteObjects on the bucket"):
-        at.objects.delete([PLACE], Meter())
+        at.objects.delete([PLACE])
     assert (at.client.calls, at.now) == (1, 0)
 
 

@@ -16,7 +16,6 @@ from dynastate.operations.clean import clean_store
 from dynastate.operations.compact import compact_store
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -97,7 +96,7 @@ def test_a_fork_knows_whose_its_versions_are(engines: Engines, tables: Tables, s
     make(engines(), store, query_run("a-1"), 3)
     make(engines(), store, query_run("b-1", query="other"), 3)
     namespace = namespace_of(store)
-    fork_namespace(tables, namespace, f"{namespace}-fork", None, Meter())
+    fork_namespace(tables, namespace, f"{namespace}-fork", None)
     fork = store.replace(namespace, f"{namespace}-fork", 1)
     assert read_for(engines(), fork, query_run("b-2", MOVED, query="other"), 3)[b"3"] == b"b-1"
     assert read_for(engines(), fork, query_run("a-2", MOVED), 3)[b"3"] == b"a-1", "it holds each attempt at its version"
@@ -107,20 +106,20 @@ def test_a_location_that_is_adopted_again(engines: Engines, tables: Tables, stor
     """A number that both locations have made is refused, of forks too; one that only one of them has is clear."""
     base = make(engines(), store, query_run("old-1"), 3)
     mine = make(engines(), store, query_run("old-1"), 2, base)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     moved = make(engines(), store, query_run("new-1", MOVED), 4, base)
     assert read_for(engines(), store, query_run("new-2", MOVED), 4)[b"4"] == b"new-1"
     namespace = namespace_of(store)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):  # a copy of either's checkpoint
-        fork_namespace(tables, namespace, f"{namespace}-fork", 5, Meter())
-    adopt_stores(tables, [store], CHECKPOINT, Meter())
+        fork_namespace(tables, namespace, f"{namespace}-fork", 5)
+    adopt_stores(tables, [store], CHECKPOINT)
     back = query_run("old-2")
     for version in (4, 5):
         with pytest.raises(ConfigurationError, match=f"several checkpoint locations.*rollback.*{MOVED},{CHECKPOINT}"):
             read_for(engines(), store, back, version)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
-        fork_namespace(tables, namespace, f"{namespace}-fork", 5, Meter())
-    assert fork_namespace(tables, namespace, f"{namespace}-fork", 3, Meter()).version == 3
+        fork_namespace(tables, namespace, f"{namespace}-fork", 5)
+    assert fork_namespace(tables, namespace, f"{namespace}-fork", 3).version == 3
     for version in (3, 6, 7):
         assert read_for(engines(), store, back, version) == read(engines(), store, version)
     make(engines(), store, back, 2, base)
@@ -168,7 +167,7 @@ def test_a_query_that_began_from_nothing_has_no_earlier_version(engines: Engines
 def test_a_checkpoint_that_is_restored_after_a_drop(engines: Engines, tables: Tables, store: str) -> None:
     """The next query has made the same numbers, in a store that never was the first one's."""
     make(engines(), store, query_run("a-1"), 5)
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     make(engines(), store, query_run("b-1", query="other"), 7)
     with pytest.raises(VersionMissingError, match="the state of this one was dropped or cleaned up"):
         read_for(engines(), store, query_run("a-2"), 5)
@@ -200,23 +199,23 @@ def test_a_query_that_may_be_forgotten(engines: Engines, tables: Tables, store: 
     own = query_run("again", query=f"query-{last}")
     assert read_for(engines(), store, own, 3)[b"3"] == f"run-{last}".encode()
     namespace = namespace_of(store)
-    assert fork_namespace(tables, namespace, f"{namespace}-fork", None, Meter()).version == 3
+    assert fork_namespace(tables, namespace, f"{namespace}-fork", None).version == 3
 
 
 def test_a_number_that_a_deleted_version_had(engines: Engines, tables: Tables, store: str) -> None:
     """Clean-up has deleted what a location had made, and its checkpoint is adopted again."""
     base = make(engines(), store, query_run("old-1"), 3)
     make(engines(), store, query_run("old-1"), 2, base)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     make(engines(), store, query_run("new-1", MOVED), 4, base)
-    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    adopt_stores(tables, [store], CHECKPOINT)
     make(engines(), store, query_run("old-2"), 3, base)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     for group, listed in graph(tables, store).lists.items():  # as clean-up does, when runs have come and gone
-        item = tables.get([group], Meter())[group]
+        item = tables.get([group])[group]
         before: Item = {name: item[name] for name in (VERSIONS, REFUSED) if name in item}
         kept: Item = {VERSIONS: [raw for raw, entry in listed if entry.epoch != 3]} if listed else {}
-        assert tables.put_over(group, item | kept, unchanged(before), Meter())
+        assert tables.put_over(group, item | kept, unchanged(before))
     with pytest.raises(ConfigurationError, match=f"several checkpoint locations.*{MOVED},{CHECKPOINT}"):
         read_for(engines(), store, query_run("new-2", MOVED), 5)
     assert read_for(engines(), store, query_run("new-2", MOVED), 3)[b"3"] == b"old-1"
@@ -226,7 +225,7 @@ def test_a_checkpoint_that_is_moved_to_and_fro(engines: Engines, tables: Tables,
     """Where each location continues from the newest version of the other, its number is clear."""
     base = make(engines(), store, query_run("old-1"), 3)
     for number, place in enumerate([MOVED, CHECKPOINT, MOVED, CHECKPOINT]):
-        adopt_stores(tables, [store], place, Meter())
+        adopt_stores(tables, [store], place)
         assert read_for(engines(), store, query_run("next", place), base.version) == read(engines(), store, *base)
         base = make(engines(), store, query_run(f"run-{number}", place), 2, base)
     meta = graph(tables, store).required_meta
@@ -239,12 +238,12 @@ def test_clean_up_leaves_no_attempt_that_was_left(engines: Engines, tables: Tabl
     base = make(engines(), store, query_run("old-1"), 3)
     make(engines(), store, query_run("old-2"), 3, base)
     own = make(engines(), store, query_run("old-3"), 2, base)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     moved = make(engines(), store, query_run("new-1", MOVED), 12, own)
     compact_store(engines(), tables, store)
     make(engines(), store, query_run("new-1", MOVED), 4, moved)
     assert clean_store(engines(), tables, store, 2).items
-    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    adopt_stores(tables, [store], CHECKPOINT)
     with pytest.raises(VersionMissingError, match="this version does not exist"):
         read_for(engines(), store, query_run("old-4"), own.version)
 
@@ -253,10 +252,10 @@ def test_a_location_that_resumed_from_what_was_made_again(engines: Engines, tabl
     """It has run nothing yet, and the location before was adopted again and taken back."""
     base = make(engines(), store, query_run("old-1"), 3)
     make(engines(), store, query_run("old-1"), 1, base)
-    adopt_stores(tables, [store], MOVED, Meter())
-    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    adopt_stores(tables, [store], MOVED)
+    adopt_stores(tables, [store], CHECKPOINT)
     make(engines(), store, query_run("old-2"), 2, base)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
         read_for(engines(), store, query_run("new-1", MOVED), 4)
     assert read_for(engines(), store, query_run("new-1", MOVED), 5)[b"5"] == b"old-2"
@@ -269,12 +268,12 @@ def test_clean_up_leaves_no_twin_of_what_was_continued(engines: Engines, tables:
         twin = engines().begin(store, query_run("old-1"), *base, attempt(by))
         twin.append(chunk({b"5": b"%d" % by}))
         twin.commit({0: 0}, SCHEMA)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     moved = make(engines(), store, query_run("new-1", MOVED), 12, VersionId(5, attempt(701)))
     compact_store(engines(), tables, store)
     make(engines(), store, query_run("new-1", MOVED), 4, moved)
     assert clean_store(engines(), tables, store, 2).items
-    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    adopt_stores(tables, [store], CHECKPOINT)
     with pytest.raises(VersionMissingError, match="this version does not exist"):
         read_for(engines(), store, query_run("old-2"), 5)
 
@@ -284,21 +283,21 @@ def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: 
     made = make(engines(), store, query_run("run-1"), 8)
     make(engines(), store, query_run("run-1"), 2, made)
     namespace = namespace_of(store)
-    fork_namespace(tables, namespace, f"{namespace}-fork", 10, Meter())
+    fork_namespace(tables, namespace, f"{namespace}-fork", 10)
     fork = store.replace(namespace, f"{namespace}-fork", 1)
     first, second = query_run("t-1", "file:/c1/state"), query_run("t-2", "file:/c2/state")
     assert read_for(engines(), fork, first, 10)[b"10"] == b"run-1"
     tip = VersionId(10, graph(tables, fork).find(10, NO_ATTEMPT).attempt)
     make(engines(), fork, first, 1, tip)
     assert read_for(engines(), fork, query_run("t-3", "file:/c1/state"), 10)[b"10"] == b"run-1"
-    adopt_stores(tables, [fork], "file:/c2/state", Meter())
+    adopt_stores(tables, [fork], "file:/c2/state")
     assert read_for(engines(), fork, second, 10)[b"10"] == b"run-1"
     make(engines(), fork, second, 3, made)
-    adopt_stores(tables, [fork], "file:/c3/state", Meter())
+    adopt_stores(tables, [fork], "file:/c3/state")
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
         read_for(engines(), fork, query_run("t-5", "file:/c3/state"), 10)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
-        fork_namespace(tables, f"{namespace}-fork", f"{namespace}-third", 10, Meter())
+        fork_namespace(tables, f"{namespace}-fork", f"{namespace}-third", 10)
 
 
 @pytest.mark.parametrize("is_adopted", [False, True], ids=["claimed", "adopted before its first run"])
@@ -310,15 +309,15 @@ def test_a_fork_that_a_second_test_uses(
     made = make(engines(), store, query_run("run-1"), 8)
     make(engines(), store, query_run("run-1"), 2, made)
     namespace = namespace_of(store)
-    fork_namespace(tables, namespace, f"{namespace}-fork", 10, Meter())
+    fork_namespace(tables, namespace, f"{namespace}-fork", 10)
     fork = store.replace(namespace, f"{namespace}-fork", 1)
     if is_adopted:
-        adopt_stores(tables, [fork], "file:/c1/state", Meter())
+        adopt_stores(tables, [fork], "file:/c1/state")
     make(engines(), fork, query_run("t-1", "file:/c1/state"), 3, made)
     if is_cleaned:
         clean_store(engines(), tables, fork, 2)
         assert [entry.version for entry in graph(tables, fork).entries()].count(10) == 1
-    adopt_stores(tables, [fork], "file:/c2/state", Meter())
+    adopt_stores(tables, [fork], "file:/c2/state")
     second = query_run("t-2", "file:/c2/state")
     with pytest.raises(ConfigurationError, match=r"several checkpoint locations.*locations=file:/c1/state,the fork's"):
         read_for(engines(), fork, second, 10)

@@ -12,7 +12,6 @@ from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     Engines,
@@ -61,8 +60,8 @@ def test_a_store_changes_its_codec(engines: Engines, tables: Tables, store: str)
         assert read(engines(compression=codec), store, 3) == rows(0) | rows(10) | rows(20)
     assert verify(tables, store).is_whole
     copy = f"{namespace_of(store)}-fork"
-    fork_namespace(tables, namespace_of(store), copy, None, Meter())
-    (forked,) = find_stores(tables, copy, Meter())
+    fork_namespace(tables, namespace_of(store), copy, None)
+    (forked,) = find_stores(tables, copy)
     assert read(engines(), forked, newest) == state
     made = write(
         engines(compression="zstd"), forked, attempt(77), {b"more": b"1"}, base=engines().lineage(forked).newest.id

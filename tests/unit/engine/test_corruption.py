@@ -20,7 +20,6 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.items import FORMAT
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, version_list_key
-from dynastate.storage.meter import Meter
 from tests.support.corruption import (
     FIRST_SNAPSHOT,
     NEWEST,
@@ -225,6 +224,6 @@ def test_values_of_kinds_that_are_never_written(
         said = str(failed.value)
         assert f"attribute=strange kind={next(iter(WRONG_KINDS[kind]))} table={moto.names[key.role]} " in said
         assert f"store_shard={key.store_shard} item={key.sort}" in said
-        moto.write([(key, whole)], Meter())
+        moto.write([(key, whole)])
     assert read(engine, store, *made) == {b"a": b"1"}
     engine.close()

@@ -23,7 +23,6 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.inspect import inspect_store
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 
@@ -68,11 +67,11 @@ WAYS: dict[str, Callable[[Engine, MemoryTables], object]] = {
     "a commit": lambda engine, _: write(engine, STORE, attempt(13), {b"k": b"v"}, base=VersionId(12, attempt(12))),
     "the newest version": lambda engine, _: engine.find(STORE, 12, NO_ATTEMPT, query_run()),
     "a reader": lambda _, tables: StateReader(tables, Settings(), "orders/0"),
-    "every store": lambda _, tables: catalog.every_store(tables, "orders", Meter()),
-    "show": lambda _, tables: inspect_store(tables, STORE, Meter()),
-    "fork": lambda _, tables: fork_namespace(tables, "orders", "test", None, Meter()),
+    "every store": lambda _, tables: catalog.every_store(tables, "orders"),
+    "show": lambda _, tables: inspect_store(tables, STORE),
+    "fork": lambda _, tables: fork_namespace(tables, "orders", "test", None),
     "copy": lambda _, tables: plan_copy(tables, MemoryTables(), "orders", Settings()),
-    "adopt": lambda _, tables: adopt_stores(tables, [STORE], "file:/ck/state", Meter()),
+    "adopt": lambda _, tables: adopt_stores(tables, [STORE], "file:/ck/state"),
 }
 
 

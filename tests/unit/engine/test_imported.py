@@ -12,7 +12,6 @@ from dynastate.errors import ConfigurationError, CorruptStateError, InternalErro
 from dynastate.format.changes import key_hash
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
 from dynastate.operations.verify import verify
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SCHEMA,
@@ -115,7 +114,7 @@ def test_the_changes_of_a_version_whose_parent_was_deleted_are_known(
     assert changed(engine, store, number, newest) == {number: 0, number + 1: 1}
     if added is not None:
         below = next(each for each in graph(tables, store).snapshots() if each.version == number - 1)
-        tables.delete([snapshot_key(store, below.version, below.attempt)], Meter())
+        tables.delete([snapshot_key(store, below.version, below.attempt)])
         assert changed(engine, store, number, newest) == {number: 0, number + 1: 1}
     with pytest.raises(VersionMissingError, match=f"this version does not exist .*version={number - 1} "):
         engine.changes(store, number - 1, number, NO_ATTEMPT)
@@ -134,7 +133,7 @@ def test_recovery_falls_back_to_no_older_version(engine: Engine, tables: Tables,
     assert read(engine, store, NUMBER) == ROWS
     assert read(engine, store, *made[-1]) != ROWS
     snapshot = next(each for each in graph(tables, store).snapshots() if each.version == NUMBER)
-    tables.delete([snapshot_key(store, snapshot.version, snapshot.attempt)], Meter())
+    tables.delete([snapshot_key(store, snapshot.version, snapshot.attempt)])
     with pytest.raises(CorruptStateError, match="the parent of a version is not there, nor a snapshot"):
         engine.open(store, NUMBER, NO_ATTEMPT)
 

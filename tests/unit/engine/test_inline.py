@@ -10,7 +10,6 @@ from dynastate.format.keys import EMPTY, VersionId
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SCHEMA,
@@ -123,8 +122,8 @@ def test_a_fork_has_them_in_its_own_lists(engines: Engines, tables: Tables, stor
     large: State = {b"large": bytes(range(256)) * 4}
     made = write(engine, store, attempt(2), SMALL, base=write(engine, store, attempt(1), large))
     copy = f"{namespace_of(store)}-fork"
-    fork_namespace(tables, namespace_of(store), copy, None, Meter())
-    (forked,) = find_stores(tables, copy, Meter())
+    fork_namespace(tables, namespace_of(store), copy, None)
+    (forked,) = find_stores(tables, copy)
     assert read(engines(), forked, *made) == large | SMALL
     assert [len(parts_of(tables, each)) for each in (store, forked)] == [1, 0]
     assert verify(tables, forked).is_whole

@@ -32,7 +32,7 @@ LONG = "0123456789abcdef" * 2
 JOIN = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 MINE = [f"mine/0/{partition}/default" for partition in range(3)]
 
-Find = Callable[[Tables, str, Meter], list[str]]
+Find = Callable[[Tables, str], list[str]]
 
 
 def begin(tables: Tables, stores: Iterable[str], run: str = "a run", query: str = "a query") -> None:
@@ -56,7 +56,7 @@ def test_the_list_costs_a_read_unit_and_one_for_50_stores(memory: MemoryTables, 
     stores = [f"{namespace}/0/{partition}/default" for partition in range(count)]
     begin(memory, stores)
     meter = Meter()
-    assert of_namespace(memory, namespace, meter) == QueryStores(stores, [])
+    assert of_namespace(memory.metered(meter), namespace) == QueryStores(stores, [])
     assert meter.read_units <= 1 + count / 50 + count
     assert meter.requests == 1 + -(-count // 100)
 
@@ -66,20 +66,20 @@ def test_names_of_joins_fit_too(memory: MemoryTables) -> None:
     stores = [f"{LONG}/0/{partition}/{name}" for partition in range(50) for name in JOIN]
     begin(memory, stores)
     meter = Meter()
-    assert read_namespace(memory, LONG, meter).listed == stores
+    assert read_namespace(memory.metered(meter), LONG).listed == stores
     assert meter.read_units <= 1 + len(stores) / 50
     assert max(item_bytes(memory.items[store_key(store)]) for store in stores) <= 95
-    assert catalog.matching(memory, f"{LONG}/0/*/{JOIN[1]}", Meter()) == stores[1::4]
+    assert catalog.matching(memory, f"{LONG}/0/*/{JOIN[1]}") == stores[1::4]
 
 
 def test_a_reader_reads_what_it_opens(memory: MemoryTables) -> None:
     """Finding the two partitions of an operator takes the list and their meta items; of 50 operators no others."""
     begin(memory, [f"mine/{operator}/{partition}/default" for operator in range(10) for partition in range(2)])
     meter = Meter()
-    assert catalog.matching(memory, "mine/0", meter) == MINE[:2]
+    assert catalog.matching(memory.metered(meter), "mine/0") == MINE[:2]
     assert (meter.requests, meter.read_units) == (2, 3)
     again = Meter()
-    assert catalog.matching(memory, "mine/9", again) == ["mine/9/0/default", "mine/9/1/default"]
+    assert catalog.matching(memory.metered(again), "mine/9") == ["mine/9/0/default", "mine/9/1/default"]
     assert again.read_units == 4  # and partition 0 of operator 0
 
 
@@ -96,12 +96,12 @@ def test_a_crash_anywhere_leaves_no_store_that_is_not_listed(how: str, *, applie
             if how == "batch":
                 begin(dying, MINE)
             elif how == "fork":
-                fork_namespace(dying, "mine", "forked", None, Meter())
+                fork_namespace(dying, "mine", "forked", None)
             else:
                 copy_stores(memory, dying, plan_copy(memory, target, "mine", Settings()), Settings())
         tables, namespace = (target, "mine") if how == "copy" else (memory, "forked" if how == "fork" else "mine")
-        assert set(read_namespace(tables, namespace, Meter()).listed) >= set(metas(tables, namespace))
-        assert list(find_stores(tables, namespace, Meter())) == metas(tables, namespace)
+        assert set(read_namespace(tables, namespace).listed) >= set(metas(tables, namespace))
+        assert list(find_stores(tables, namespace)) == metas(tables, namespace)
         if dying.left >= 0:
             assert len(metas(tables, namespace)) == len(MINE)
             return
@@ -112,24 +112,24 @@ def test_a_late_request_makes_no_store_that_is_not_listed(memory: MemoryTables) 
     """A store that is made again after the namespace was dropped, by a request of long ago: readers find it."""
     begin(memory, MINE)
     late = {key: item for key, item in memory.items.items() if key.sort == "meta"}
-    drop_stores(memory, every_store(memory, "mine", Meter()), Meter())
-    refuse_made_meanwhile(memory, "mine", Meter())
+    drop_stores(memory, every_store(memory, "mine"))
+    refuse_made_meanwhile(memory, "mine")
     assert namespace_key("mine") not in memory.items
     begin(memory, MINE[:1], run="another run", query="another query")
     for key, item in late.items():
-        assert memory.put_new(key, item, Meter()) == (key != meta_key(MINE[0]))
-    assert list(find_stores(memory, "mine", Meter())) == MINE
-    assert of_namespace(memory, "mine", Meter()) == QueryStores(MINE[:1], MINE[1:])
+        assert memory.put_new(key, item) == (key != meta_key(MINE[0]))
+    assert list(find_stores(memory, "mine")) == MINE
+    assert of_namespace(memory, "mine") == QueryStores(MINE[:1], MINE[1:])
 
 
 def test_a_store_that_was_dropped_is_listed_and_not_found(memory: MemoryTables) -> None:
     """Nor is one that a drop has left a part of; one that was only begun is no store of the query either."""
     begin(memory, MINE)
-    drop_stores(memory, MINE[1:], Meter())
-    list_store(memory, "mine/1/0/default", Meter())
-    assert read_namespace(memory, "mine", Meter()).listed == [*MINE, "mine/1/0/default"]
-    assert every_store(memory, "mine", Meter()) == MINE[:1]
-    assert catalog.matching(memory, "mine/0", Meter()) == MINE[:1]
+    drop_stores(memory, MINE[1:])
+    list_store(memory, "mine/1/0/default")
+    assert read_namespace(memory, "mine").listed == [*MINE, "mine/1/0/default"]
+    assert every_store(memory, "mine") == MINE[:1]
+    assert catalog.matching(memory, "mine/0") == MINE[:1]
 
 
 def test_a_store_that_lost_its_meta_item_is_found_by_its_versions(memory: MemoryTables) -> None:
@@ -137,7 +137,7 @@ def test_a_store_that_lost_its_meta_item_is_found_by_its_versions(memory: Memory
     begin(memory, MINE)
     del memory.items[meta_key(MINE[2])]
     meter = Meter()
-    assert every_store(memory, "mine", meter) == MINE
+    assert every_store(memory.metered(meter), "mine") == MINE
     # The list, three meta items, a Query. What the list may have lost: a Query and the meta item of partition 3, and
     # those of five stores of operator 1. The lost meta item again, which may have come meanwhile.
     assert meter.read_units == 1 + 3 + 1 + 2 + 5 + 1
@@ -147,12 +147,12 @@ def test_stores_without_partition_0_are_being_begun(memory: MemoryTables) -> Non
     """A first batch commits partitions in any order: readers find none, and a drop all."""
     begin(memory, MINE[1:])
     with pytest.raises(ConfigurationError, match="no store of this namespace"):
-        of_namespace(memory, "mine", Meter())
+        of_namespace(memory, "mine")
     with pytest.raises(VersionMissingError, match="not committed in all partitions"):
-        catalog.matching(memory, "mine/0", Meter())
-    assert every_store(memory, "mine", Meter()) == MINE[1:]
+        catalog.matching(memory, "mine/0")
+    assert every_store(memory, "mine") == MINE[1:]
     begin(memory, MINE)
-    assert of_namespace(memory, "mine", Meter()).current == MINE
+    assert of_namespace(memory, "mine").current == MINE
 
 
 class _Overtaken(FailingTables):
@@ -160,13 +160,12 @@ class _Overtaken(FailingTables):
 
     def __init__(self, tables: Tables, meanwhile: Any) -> None:
         super().__init__(tables)
-        self._meanwhile = meanwhile
+        self._to_come = [meanwhile]
 
-    def query(self, role: Any, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
-        found: list[tuple[Key, Item]] = super().query(role, store_shard, low, high, meter)
-        if store_shard.endswith("/#") and self._meanwhile is not None:
-            meanwhile, self._meanwhile = self._meanwhile, None
-            meanwhile()
+    def query(self, role: Any, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
+        found: list[tuple[Key, Item]] = super().query(role, store_shard, low, high)
+        if store_shard.endswith("/#") and self._to_come:
+            self._to_come.pop()()
         return found
 
 
@@ -176,7 +175,7 @@ def test_a_query_that_begins_meanwhile_is_not_an_earlier_one(memory: MemoryTable
     begin(memory, MINE, query="first")
     again = partial(begin, memory, MINE[:2], run="another run", query="second")
     pattern = {"of_namespace": "mine", "meant": "mine/0"}[of]
-    found = getattr(catalog, of)(_Overtaken(memory, again), pattern, Meter())
+    found = getattr(catalog, of)(_Overtaken(memory, again), pattern)
     assert found == QueryStores(MINE[:2], MINE[2:])
 
 
@@ -185,18 +184,18 @@ def test_a_drop_beside_a_reader(memory: MemoryTables) -> None:
     begin(memory, MINE)
 
     def drop_and_begin() -> None:
-        drop_stores(memory, MINE, Meter())
+        drop_stores(memory, MINE)
         begin(memory, MINE[:2], run="another run", query="second")
 
     tables = _Overtaken(memory, drop_and_begin)
-    assert of_namespace(tables, "mine", Meter()) == QueryStores(MINE[:2], [])
+    assert of_namespace(tables, "mine") == QueryStores(MINE[:2], [])
 
 
 def test_a_list_of_a_newer_format_is_refused(memory: MemoryTables) -> None:
     begin(memory, MINE)
     memory.items[store_key(MINE[1])]["format"] = FORMAT + 1
     with pytest.raises(CorruptStateError, match=f"format {FORMAT + 1}.*upgrade dynastate"):
-        find_stores(memory, "mine", Meter())
+        find_stores(memory, "mine")
 
 
 def test_a_list_that_names_no_store_is_corrupt(memory: MemoryTables) -> None:
@@ -204,21 +203,21 @@ def test_a_list_that_names_no_store_is_corrupt(memory: MemoryTables) -> None:
     strange = store_key(MINE[0])._replace(sort="store/0/default")
     memory.items[strange] = item_key(strange) | {"format": FORMAT}
     with pytest.raises(CorruptStateError, match="names none"):
-        find_stores(memory, "mine", Meter())
+        find_stores(memory, "mine")
 
 
 def test_the_last_partition_that_lost_its_meta_item(memory: MemoryTables) -> None:
     """It is not left out without a word; one that was only listed is, as after a drop of more partitions."""
     begin(memory, MINE[:2])
-    list_store(memory, MINE[2], Meter())
-    assert catalog.matching(memory, "mine/0", Meter()) == MINE[:2]
-    assert catalog.whole_namespace(memory, "mine", Meter()) == MINE[:2]
+    list_store(memory, MINE[2])
+    assert catalog.matching(memory, "mine/0") == MINE[:2]
+    assert catalog.whole_namespace(memory, "mine") == MINE[:2]
     begin(memory, MINE[2:])
     del memory.items[meta_key(MINE[2])]
     for find in (
-        lambda: catalog.matching(memory, "mine/0", Meter()),
-        lambda: catalog.whole_namespace(memory, "mine", Meter()),
-        lambda: fork_namespace(memory, "mine", "other", None, Meter()),
+        lambda: catalog.matching(memory, "mine/0"),
+        lambda: catalog.whole_namespace(memory, "mine"),
+        lambda: fork_namespace(memory, "mine", "other", None),
     ):
         with pytest.raises(CorruptStateError, match="its meta item is lost"):
             find()
@@ -228,19 +227,19 @@ def test_the_last_partition_that_lost_its_meta_item(memory: MemoryTables) -> Non
 def test_a_partition_is_begun_after_the_meta_items_were_read(memory: MemoryTables, find: Find, what: str) -> None:
     """Seed 5716473537: it has versions, and had no meta item. It is not taken for a damaged one."""
     begin(memory, MINE[:2])
-    list_store(memory, MINE[2], Meter())
+    list_store(memory, MINE[2])
     to_come: list[Callable[[], None]] = [partial(begin, memory, MINE[2:]), lambda: None]
     overtaken = FailingTables(memory, lambda verb: to_come.pop()() if verb == "query" else None)
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
-        find(overtaken, what, Meter())
-    assert find(memory, what, Meter()) == MINE
+        find(overtaken, what)
+    assert find(memory, what) == MINE
 
 
 def test_a_fork_of_a_part_of_the_partitions_is_refused(memory: MemoryTables) -> None:
     """The first batch has not come to the partition in between."""
     begin(memory, [MINE[0], MINE[2]])
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
-        fork_namespace(memory, "mine", "other", None, Meter())
+        fork_namespace(memory, "mine", "other", None)
 
 
 def test_a_query_that_starts_over_in_the_last_partition(memory: MemoryTables) -> None:
@@ -249,4 +248,4 @@ def test_a_query_that_starts_over_in_the_last_partition(memory: MemoryTables) ->
     begin(memory, MINE[2:], run="next", query="other")
     for find, what in ((catalog.matching, "mine/0"), (catalog.whole_namespace, "mine")):
         with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
-            find(memory, what, Meter())
+            find(memory, what)

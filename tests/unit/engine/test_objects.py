@@ -24,7 +24,6 @@ from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage import objects as seam
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import (
     SCHEMA,
     SHARDS,
@@ -162,7 +161,7 @@ def test_any_history_reads_back_and_leaves_nothing(
     engine.clean_up(STORE, "run-9", *base, retain=2, least=1, most=0)
     assert set(without_list(tables.items)) == {*named_keys(tables, STORE), namespace_key("n")}
     assert set(tables.objects.objects) == named_objects(tables, STORE)
-    drop_stores(tables, [STORE], Meter())
+    drop_stores(tables, [STORE])
     assert tables.objects.objects == {}
 
 
@@ -239,6 +238,10 @@ class BrokenObjects:
         if verb == self._verb:
             return self._fail
         return getattr(self._objects, verb)
+
+    def metered(self, _: object) -> BrokenObjects:
+        """Fail in each view."""
+        return self
 
     def _fail(self, *_: object, **__: object) -> None:
         raise self._error
@@ -332,13 +335,13 @@ def test_orphans_are_looked_for_again_after_a_failure(
     base = write_versions(engine, STORE, 2, base, run="run-2")[-1]
     names = tables.objects.names
 
-    def fails_for_parts(location: str, prefix: str, meter: Meter) -> Iterator[ObjectId]:
+    def fails_for_parts(location: str, prefix: str) -> Iterator[ObjectId]:
         if prefix == delta_prefix(STORE):
             raise UnavailableError("S3 gave no proper answer")
-        return names(location, prefix, meter)
+        return names(location, prefix)
 
     with monkeypatch.context() as patched:
-        patched.setattr(tables.objects, "names", fails_for_parts)
+        patched.setattr(tables._objects, "names", fails_for_parts)
         with pytest.raises(UnavailableError):
             engine.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
     assert crashed._stream is not None
@@ -414,7 +417,7 @@ def test_a_fork_copies_no_object(tables: MemoryTables, engines: Engines) -> None
     save_snapshot(engine, STORE, base, numbers(4))
     base = write(engine, STORE, attempt(5), {b"5": b"5"}, base=base)
     before = dict(tables.objects.objects)
-    fork_namespace(tables, "n", "m", None, Meter())
+    fork_namespace(tables, "n", "m", None)
     assert tables.objects.objects == before
     fork = "m/0/0/default"
     assert read(engines(), fork, 5) == numbers(5)
@@ -424,7 +427,7 @@ def test_a_fork_copies_no_object(tables: MemoryTables, engines: Engines) -> None
     engine.clean_up(STORE, "run-1", *base, retain=2, least=1, most=0)
     assert read(engines(), fork, 5) == numbers(5)
     assert verify(tables, fork).is_whole
-    drop_stores(tables, [fork], Meter())
+    drop_stores(tables, [fork])
     assert read(engines(), STORE, 11) == numbers(11)
 
 
@@ -434,7 +437,7 @@ def test_a_store_without_its_meta_item_is_dropped_whole(tables: MemoryTables, en
     base = write_versions(engine, STORE, 3)[-1]
     save_snapshot(engine, STORE, base, numbers(3))
     del tables.items[meta_key(STORE)]
-    drop_stores(tables, [STORE], Meter())
+    drop_stores(tables, [STORE])
     assert (without_list(tables.items), tables.objects.objects) == ({}, {})
 
 
@@ -447,7 +450,7 @@ def test_the_meta_item_lists_every_place(tables: MemoryTables, engines: Engines)
     assert graph(tables, STORE).required_meta.objects == {LOCATION, f"s3://other/{SNAPSHOT_TABLE}"}
     assert {place.location for place in tables.objects.objects} == {LOCATION, f"s3://other/{SNAPSHOT_TABLE}"}
     assert read(engines(), STORE, 3) == numbers(3)
-    drop_stores(tables, [STORE], Meter())
+    drop_stores(tables, [STORE])
     assert tables.objects.objects == {}
 
 

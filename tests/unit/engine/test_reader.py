@@ -178,11 +178,11 @@ def test_parts_that_are_corrupt_are_not_kept(
     """Only checked parts are cached: a corrupt part is an error each time, until it is repaired."""
     made = write_versions(engines(), store, 3)
     key, item = parts_of(tables, store)[1]
-    tables.write([(key, item | {"records": 7})], Meter())
+    tables.write([(key, item | {"records": 7})])
     for _ in range(2):
         with pytest.raises(CorruptStateError, match="wrong checksum"):
             cost_of(engine, store, made[3])
-    tables.write([(key, item)], Meter())
+    tables.write([(key, item)])
     assert len(cost_of(engine, store, made[3])[0]) == 3
 
 

@@ -11,7 +11,6 @@ from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, VersionId
 from dynastate.operations.verify import verify
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import State, attempt, closing, graph, recover, save_snapshot, write
 from tests.support.fakes import MemoryTables
 
@@ -33,9 +32,9 @@ class TablesWithBackups(MemoryTables):
         super().__init__()
         self.moments: list[Moment] = []
 
-    def _begin(self, verb: str, keys: Sequence[Key], meter: Meter) -> None:
+    def _begin(self, verb: str, keys: Sequence[Key]) -> None:
         self.moments.append(dict(self.items))
-        super()._begin(verb, keys, meter)
+        super()._begin(verb, keys)
 
 
 def write_history(tables: TablesWithBackups, store: str) -> dict[VersionId, State]:

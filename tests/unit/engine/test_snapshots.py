@@ -12,6 +12,7 @@ import pytest
 
 from dynastate.engine import snapshots, writer
 from dynastate.engine.engine import Engine
+from dynastate.engine.graphs import read_manifest
 from dynastate.engine.snapshots import is_worth_it
 from dynastate.errors import InternalError, RouteInvalidError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
@@ -85,7 +86,7 @@ def test_only_changed_buckets_are_written(engine: Engine, tables: Tables, store:
     assert (opening.snapshot, fold(opening.snapshot_chunks)) == (3, {})
     found = graph(tables, store).snapshot(3, attempt(3))
     assert found is not None
-    kept = snapshots.read_manifest(tables, store, found, Meter())
+    kept = read_manifest(tables, store, found)
     assert {bucket.emptied for bucket in kept.buckets} == {3}
 
 
@@ -107,11 +108,11 @@ def damage(tables: Tables, store: str, kind: str) -> str:
     name = next(each for each in names if each.startswith(kind.split()[1]))
     for shard in range(SHARDS):
         key = Key("snapshot", store_shard(store, shard), name)
-        item = tables.get([key], Meter()).get(key)
+        item = tables.get([key]).get(key)
         if item is not None and kind.startswith("lost"):
-            tables.delete([key], Meter())
+            tables.delete([key])
         elif item is not None:
-            tables.write([(key, item | {"digest": b"another"} | {"data": b"other bytes"})], Meter())
+            tables.write([(key, item | {"digest": b"another"} | {"data": b"other bytes"})])
     return name
 
 

@@ -49,7 +49,6 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
 from dynastate.storage.limits import ITEM_BYTES_MAX, STORED_BYTES_MAX
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -344,7 +343,7 @@ def write_large(engine: Engine, store: str, number: int, base: VersionId, run: s
 
 def list_bytes(tables: Tables, store: str, version: int) -> int:
     key = version_list_key(store, version)
-    return item_bytes(tables.get([key], Meter())[key])
+    return item_bytes(tables.get([key])[key])
 
 
 @pytest.fixture
@@ -506,9 +505,9 @@ def test_a_long_list_keeps_what_another_query_means(on_memory: Engine, memory: M
 def test_a_long_list_keeps_what_another_checkpoint_made(memory: MemoryTables, engines: Engines, store: str) -> None:
     """A copy of the checkpoint fails 120 times, after a restart at batch 2; then the original continues."""
     made = write_versions(engines(memory), store, 4)
-    adopt_stores(memory, [store], "file:/moved/state", Meter())
+    adopt_stores(memory, [store], "file:/moved/state")
     commit_120(engines(memory), store, made[2], "file:/moved/state")
-    adopt_stores(memory, [store], CHECKPOINT, Meter())
+    adopt_stores(memory, [store], CHECKPOINT)
     last = write(engines(memory), store, A, {b"5": b"5"}, base=made[4], run="run-9")
     assert read(engines(memory), store, *last) == numbers(5)
 
@@ -792,7 +791,7 @@ def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: T
     _, (key, _) = parts_of(tables, store)
     ((other, item),) = part_items(store, 1, A, 1, 4, chunk({b"b": b"3"}))
     assert other == key
-    tables.write([(key, item)], Meter())
+    tables.write([(key, item)])
     said = corrupt(engine, store, 1)
     assert "parts and what names them do not agree" in said
     assert f"version=1 attempt={A.hex()} parts=2" in said
@@ -802,7 +801,7 @@ def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: T
 def test_a_lost_meta_item_is_not_created_again(engines: Engines, tables: Tables, store: str, base: VersionId) -> None:
     """A store with versions is never taken for a new one: an epoch that begins at 1 again would lose to the old."""
     write(engines(), store, A, {b"a": b"1"})
-    tables.delete([meta_key(store)], Meter())
+    tables.delete([meta_key(store)])
     said = rf"its meta item is lost: restore.*dynastate drop.* table=snapshot store_shard={store}#0 item=meta"
     with pytest.raises(CorruptStateError, match=said):
         write(engines(), store, B, {b"a": b"2"}, base=base, run="run-2")
@@ -819,11 +818,11 @@ def test_a_store_dropped_and_created_again_beside_a_live_executor(engines: Engin
         for number in range(6):
             engine, run = (one, other)[number % 2], f"run-{maker}-{number // 2}"
             write(engine, store, attempt(10 + number), {b"old": b"1"}, run=run)
-        drop_stores(tables, [store], Meter())
+        drop_stores(tables, [store])
         for number, engine in enumerate((one, other)):
             made = write(engine, store, attempt(20 + number), {b"new": b"%d" % number}, run=f"new-{maker}")
             assert read(engine, store, *made) == {b"new": b"%d" % number}
-        drop_stores(tables, [store], Meter())
+        drop_stores(tables, [store])
 
 
 def test_abort_deletes_what_was_written(memory_engine: Engine, memory: MemoryTables, store: str) -> None:

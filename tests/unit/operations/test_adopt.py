@@ -11,7 +11,6 @@ from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.meta import StoreMeta, meta_item, parse_meta
 from dynastate.operations.adopt import adopt_stores, locations_of
 from dynastate.operations.verify import verify
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -47,9 +46,9 @@ def test_a_checkpoint_that_was_moved(engines: Engines, tables: Tables, store: st
     base = write(old, store, attempt(1), {b"k": b"1"})
     with pytest.raises(ConfigurationError, match=f"{CHECKPOINT}.*{MOVED}.*dynastate adopt"):
         commit_from(engines(), store, "run-2", MOVED, base, 2)
-    adopted = adopt_stores(tables, [store], MOVED, Meter())
+    adopted = adopt_stores(tables, [store], MOVED)
     assert (adopted.before, adopted.location, adopted.refused) == ((CHECKPOINT,), MOVED, 1)
-    assert locations_of(tables, [store], Meter()) == (MOVED,)
+    assert locations_of(tables, [store]) == (MOVED,)
     before = items_of(tables, store)
     with pytest.raises(ConfigurationError, match=r"may not commit any more.*adopted.*run=run-1"):
         write(old, store, attempt(3), {b"k": b"3"}, base=base)
@@ -69,7 +68,7 @@ def test_every_old_run_is_refused(engines: Engines, tables: Tables, store: str) 
         begin(engines(), store, attempt(10 + number), {b"k": b"old"}, base=base, run=f"run-{number}")
         for number in range(1, 4)
     ]
-    assert adopt_stores(tables, [store], MOVED, Meter()).refused == 3
+    assert adopt_stores(tables, [store], MOVED).refused == 3
     for each in suspended:
         with pytest.raises(ConfigurationError, match="may not commit any more"):
             each.commit({0: 1}, SCHEMA)
@@ -80,7 +79,7 @@ def test_clean_up_with_a_limit_passes_what_another_location_made(engines: Engine
     """What it retains of the old location counts as nothing to delete, so that a limit does not stop at it."""
     engine = engines()
     made = write_versions(engine, store, 4)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     fresh, base, left = engines(), made[2], 0
     for number in range(100, 120):
         base = commit_from(fresh, store, "run-2", MOVED, base, number)
@@ -100,7 +99,7 @@ def test_no_version_list_lets_the_old_run_pass(engines: Engines, tables: Tables,
     """The next version of a run lies in the newest version list, or begins the next one: both refuse it."""
     engine = engines()
     made = write_versions(engine, store, versions)
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     with pytest.raises(ConfigurationError, match="may not commit any more"):
         write(engine, store, attempt(99), {b"k": b"v"}, base=made[versions])
     assert graph(tables, store).versions() == list(range(1, versions + 1))
@@ -120,7 +119,7 @@ def test_an_old_run_that_starts_over_does_not_pass(engines: Engines, tables: Tab
         engine.clean_up(store, "run-1", *made[-1], 2, 1, 0)
         assert graph(tables, store).versions()[0] > 10
     over = begin(engines(), store, attempt(99), {b"k": b"v"}, run="run-2")
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     with pytest.raises(ConfigurationError, match="may not commit any more"):
         over.commit({0: 1}, SCHEMA)
 
@@ -137,9 +136,9 @@ def test_an_adoption_that_was_cut_off_is_completed(memory: MemoryTables, store: 
             bases = {name: write(engine, name, attempt(1), {b"k": b"1"}) for name in stores}
             failing.fail(verb, None, Fault(UnavailableError("killed"), applied=applied))
             with pytest.raises(UnavailableError):
-                adopt_stores(failing, stores, MOVED, Meter())
+                adopt_stores(failing, stores, MOVED)
             failing.faults.clear()
-            adopt_stores(failing, stores, MOVED, Meter())
+            adopt_stores(failing, stores, MOVED)
             for name in stores:
                 with pytest.raises(ConfigurationError, match="may not commit any more"):
                     write(engine, name, attempt(2), {b"k": b"2"}, base=bases[name])
@@ -152,7 +151,7 @@ def test_what_the_old_location_made_can_be_adopted_again(engines: Engines, table
     made = write_versions(engine, store, 4)
     engine.snapshot(store, "run-1", *made[4], 100, 1, is_asked_for=True)
     kept = write(engine, store, attempt(50), {b"kept": b"50"}, base=made[4])
-    adopt_stores(tables, [store], MOVED, Meter())
+    adopt_stores(tables, [store], MOVED)
     fresh = engines()
     base = made[3]
     for number in range(100, 130):
@@ -160,7 +159,7 @@ def test_what_the_old_location_made_can_be_adopted_again(engines: Engines, table
         fresh.clean_up(store, "run-2", *base, 2, 1, 0)
     assert read(engines(), store, *kept)[b"kept"] == b"50"
     assert set(graph(tables, store).versions()) >= {4, 5, 33}
-    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    adopt_stores(tables, [store], CHECKPOINT)
     again = commit_from(engines(), store, "run-3", CHECKPOINT, kept, 200)
     assert read(engines(), store, *again)[b"kept"] == b"50"
 
@@ -201,6 +200,6 @@ def test_a_store_that_is_being_dropped_is_not_adopted(engines: Engines, tables: 
     """It would be taken back from the drop."""
     write(engines(), store, attempt(1), {b"k": b"1"})
     key = meta_key(store)
-    tables.write([(key, items_of(tables, store)["meta"] | {"dropped": 1})], Meter())
+    tables.write([(key, items_of(tables, store)["meta"] | {"dropped": 1})])
     with pytest.raises(ConfigurationError, match="being dropped, so it cannot be adopted"):
-        adopt_stores(tables, [store], MOVED, Meter())
+        adopt_stores(tables, [store], MOVED)

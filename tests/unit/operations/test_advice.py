@@ -18,7 +18,6 @@ from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload
 from dynastate.operations.sample import CodecRatios, zstd_ratios
 from dynastate.operations.usage import StorageUsage, usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines
 from tests.unit.operations.test_prediction import ROOT, Run
@@ -60,11 +59,9 @@ def test_a_choice_costs_what_a_run_with_it_costs(kind: str, engines: Engines, ta
     """Within 15 %, the price of a month; and what it saves has the right sign where it is more than the error."""
     now = Run(engines, tables, NOW, VALUE_BYTES, seed=7)
     now.play(WARM)
-    stores = of_namespace(tables, now.namespace, Meter()).current
-    plan = Plan(
-        usage_of_namespace(tables, now.namespace, Meter()), EVERY_S, NOW.snapshot_threshold, RETAIN, DEFAULT_PRICES
-    )
-    found = {each.kind: each for each in plan.choices(zstd_ratios(tables, stores, Meter()))}
+    stores = of_namespace(tables, now.namespace).current
+    plan = Plan(usage_of_namespace(tables, now.namespace), EVERY_S, NOW.snapshot_threshold, RETAIN, DEFAULT_PRICES)
+    found = {each.kind: each for each in plan.choices(zstd_ratios(tables, stores))}
     assert found[kind].dollars_a_month + found[kind].saved_dollars_a_month == pytest.approx(
         dollars_of(now, EVERY_S), rel=WITHIN
     )

@@ -35,7 +35,6 @@ from dynastate.operations.drop import drop_stores
 from dynastate.operations.fork import fork_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import SNAPSHOT_TABLE, Settings
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -146,7 +145,7 @@ def test_copy_that_dies_at_any_request_is_completed(
             break
         if target.items != source.items:
             with pytest.raises(ConfigurationError, match=r"no store of this namespace|a copy of this namespace"):
-                of_namespace(target, namespace_of(stores[0]), Meter())
+                of_namespace(target, namespace_of(stores[0]))
     else:
         raise AssertionError("it does not end")
     assert last > 10
@@ -155,7 +154,7 @@ def test_copy_that_dies_at_any_request_is_completed(
 
 def test_pins_of_forks_stay(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
     """Forks are of the source; a fork itself is refused, as its rows are those of its origin."""
-    fork_namespace(source, namespace_of(stores[0]), "fork", None, Meter())
+    fork_namespace(source, namespace_of(stores[0]), "fork", None)
     assert any(FORKS in item for item in source.items.values())
     copy(source, target, stores[0])
     own = {key: item for key, item in source.items.items() if not key.store_shard.startswith("fork/")}
@@ -185,7 +184,7 @@ UNFIT: dict[str, tuple[Callable[[MemoryTables, MemoryTables, str], object], str]
 
 
 def drop_both(source: Tables, store: str) -> None:
-    drop_stores(source, list(find_stores(source, namespace_of(store), Meter())), Meter())
+    drop_stores(source, list(find_stores(source, namespace_of(store))))
 
 
 @pytest.mark.parametrize("name", UNFIT)
@@ -218,7 +217,7 @@ def test_query_that_writes_meanwhile_is_noticed(
     monkeypatch.setattr(copying._Store, "copy", copy_and_go_on)
     with pytest.raises(ConfigurationError, match="a query or clean-up wrote to this namespace"):
         copy(source, target, stores[0])
-    assert not find_stores(target, namespace_of(stores[0]), Meter())
+    assert not find_stores(target, namespace_of(stores[0]))
     copy(source, target, stores[0])
     assert target.items == source.items
 
@@ -237,7 +236,7 @@ def test_target_that_changes_is_noticed(
     monkeypatch.setattr(copying._Store, "compare", spoiled)
     with pytest.raises(CorruptStateError, match="an item of the copy is not that of the source"):
         copy(source, target, stores[0])
-    assert not find_stores(target, namespace_of(stores[0]), Meter())
+    assert not find_stores(target, namespace_of(stores[0]))
 
 
 # ------------------------------------------------------------------------------------ who else works in the target
@@ -340,13 +339,13 @@ def test_dropped_query_commits_nothing_into_the_copy(
     """Its tasks that were suspended are refused, and a commit that nothing refuses loses by its epoch."""
     old = make(target)
     for run in ("q-1", "q-2"):
-        old.commits.sessions.enter(stores[0], query_run(run), 0, Meter())
+        old.commits.sessions.enter(target, stores[0], query_run(run), 0)
     late = [old.begin(stores[0], query_run("q-3"), 0, EMPTY.attempt, attempt(number)) for number in (99, 98)]
     for each in late:
         each.append(chunk({b"late": b"row"}))
         each.flush()
     write(old, stores[0], attempt(97), {b"late": b"row"}, run="q-3")
-    drop_stores(target, stores[:1], Meter())
+    drop_stores(target, stores[:1])
     copy(source, target, stores[0])
     assert target.items[version_list_key(stores[0], 1)][REFUSED] == frozenset(["q-1", "q-2", "q-3"])
     with pytest.raises(ConfigurationError, match="may not commit any more"):
@@ -354,7 +353,7 @@ def test_dropped_query_commits_nothing_into_the_copy(
     assert copy(source, target, stores[0]).written == 0
     first = entry(source, stores[0], 10)
     orphan = encode_entry(stores[0], replace(first, epoch=3, attempt=attempt(96), parent=attempt(95)))
-    append_version(target, version_list_key(stores[0], 10), orphan, "q-0", Meter())
+    append_version(target, version_list_key(stores[0], 10), orphan, "q-0")
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
         assert all(read(engine, store, version) == numbers(version) for store in stores for version in (1, 10, 12))
         write(engine, stores[0], attempt(13), {b"13": b"13"}, base=VersionId(12, attempt(12)), run="run-2")
@@ -372,10 +371,10 @@ def test_late_commit_of_a_dropped_query_is_noticed(
     raws = [encode_entry(stores[0], replace(first, attempt=attempt(number))) for number in (98, 99)]
     group = version_list_key(stores[0], 1)
     if verb != "put_new":
-        append_version(target, group, raws.pop(0), "late", Meter())
+        append_version(target, group, raws.pop(0), "late")
     if verb == "delete_over":
         del source.items[group]
-    late = Overtaken(target, lambda: append_version(target, group, raws[0], "late", Meter()), verb)
+    late = Overtaken(target, lambda: append_version(target, group, raws[0], "late"), verb)
 
     class Late(FailingTables):
         def _call(self, called: str, *arguments: Any) -> Any:
@@ -438,7 +437,7 @@ def test_source_without_a_record_gives_the_target_one(
     del source.items[namespace_key(namespace_of(stores[0]))]
     copy(source, target, stores[0])
     assert copy(source, target, stores[0]).written == 0
-    record = read_record(target, namespace_of(stores[0]), Meter())
+    record = read_record(target, namespace_of(stores[0]))
     assert record is not None
     assert (record.epochs, record.query, record.location) == ({"run-1": 1}, query_run().query, CHECKPOINT)
     assert not record.is_copied
@@ -467,13 +466,13 @@ def test_fork_in_the_target_is_not_written_over(
 ) -> None:
     """It must be dropped before the copy is made again; what a fork that is gone has pinned is free."""
     copy(source, target, stores[0])
-    fork_namespace(target, namespace_of(stores[0]), "test", 5, Meter())
+    fork_namespace(target, namespace_of(stores[0]), "test", 5)
     write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
     before = dict(target.items)
     with pytest.raises(ConfigurationError, match="forks depend on this state: test; drop them first"):
         copy(source, target, stores[0])
     assert target.items == before
-    for each in find_stores(target, "test", Meter()):
+    for each in find_stores(target, "test"):
         del target.items[meta_key(each)]
     copy(source, target, stores[0])
     assert source.items.items() <= target.items.items()
@@ -493,7 +492,7 @@ def test_fork_that_begins_in_the_target_at_any_request(source: MemoryTables, sto
         def fork(target: MemoryTables = target, forked: list[bool] = forked) -> None:
             forked.append(False)
             with suppress(DynastateError):
-                fork_namespace(target, namespace_of(stores[0]), "test", 5, Meter())
+                fork_namespace(target, namespace_of(stores[0]), "test", 5)
                 forked[0] = True
 
         is_copied = False
@@ -524,8 +523,8 @@ def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, sto
         if query.error:
             write_versions(make(target), "other/0/0/default", 1)
             with pytest.raises(ConfigurationError, match="a copy of this namespace to these tables runs"):
-                fork_namespace(target, "other", namespace, None, Meter())
-            drop_stores(target, every_store(target, namespace, Meter()), Meter())
+                fork_namespace(target, "other", namespace, None)
+            drop_stores(target, every_store(target, namespace))
             query.error = None
             query()
         assert query.error is None
@@ -538,12 +537,12 @@ def test_fences_stay_when_a_copy_that_was_cut_off_is_dropped(
 ) -> None:
     """Those of the query that was there before the copy, and its newest epoch."""
     write(make(target), stores[0], attempt(97), {b"late": b"row"}, run="q-1")
-    drop_stores(target, stores[:1], Meter())
+    drop_stores(target, stores[:1])
     fence = target.items[version_list_key(stores[0], 1)]
     with suppress(UnavailableError):
         copy(source, Dying(target, 25), stores[0])
     assert VERSIONS in target.items[version_list_key(stores[0], 1)]
-    drop_stores(target, every_store(target, namespace_of(stores[0]), Meter()), Meter())
+    drop_stores(target, every_store(target, namespace_of(stores[0])))
     assert target.items[version_list_key(stores[0], 1)] == fence
 
 
@@ -586,12 +585,12 @@ def test_store_that_is_made_meanwhile_is_noticed(
         if has_store:
             write_versions(make(), other, 1)
         else:
-            assert is_entered(source, other, None, query_run("run-2"), Meter())
+            assert is_entered(source, other, None, query_run("run-2"))
 
     late = Overtaken(target, begin, "write")
     with pytest.raises(ConfigurationError, match="a query or clean-up wrote to this namespace"):
         copy(source, late, stores[0])
-    assert not find_stores(target, namespace_of(stores[0]), Meter())
+    assert not find_stores(target, namespace_of(stores[0]))
     copy(source, target, stores[0])
     assert target.items == source.items
 
@@ -708,4 +707,4 @@ def test_object_that_changes_is_noticed(
     monkeypatch.setattr(copying._Store, "compare", spoiled)
     with pytest.raises(CorruptStateError, match="an object of the copy is not that of the source"):
         copy(source, target, with_objects, ELSEWHERE)
-    assert not find_stores(target, namespace_of(with_objects), Meter())
+    assert not find_stores(target, namespace_of(with_objects))

@@ -59,12 +59,12 @@ def test_a_query_that_runs_is_refused_its_next_commit(
     engine = engines()
     made = write_versions(engine, store, versions)
     if not versions:
-        engine.commits.sessions.enter(store, query_run(), 0, Meter())
+        engine.commits.sessions.enter(tables, store, query_run(), 0)
     elif versions == 40:
         save_snapshot(engine, store, made[39], numbers(39))
         engine.clean_up(store, "run-1", *made[40], 2, 1, 0)
     under_way = begin(engine, store, attempt(999), {b"k": b"v"}, base=made[versions])
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     late = [begin(engine, store, attempt(990 + by), base=made[max(0, versions - by)]) for by in (1, 2)]
     for each in (under_way, *late):
         with pytest.raises(ConfigurationError, match=r"may not commit any more.*dynastate drop.*new checkpoint.*run-1"):
@@ -77,11 +77,11 @@ def test_a_query_that_runs_is_refused_its_next_commit(
     assert all(names == {"refused"} for names in left.values())
     assert not parts_of(tables, store)
     assert graph(tables, store).is_empty
-    for look_at in (lambda: inspect_store(tables, store, Meter()), lambda: verify(tables, store)):
+    for look_at in (lambda: inspect_store(tables, store), lambda: verify(tables, store)):
         with pytest.raises(VersionMissingError, match="the tables hold nothing of this store"):
             look_at()
     with pytest.raises(ConfigurationError, match="no store of this namespace"):
-        catalog.every_store(tables, namespace_of(store), Meter())
+        catalog.every_store(tables, namespace_of(store))
     with pytest.raises(VersionMissingError, match="if the state was dropped, start with a new checkpoint"):
         engines().open(store, versions or 1, attempt(versions or 1))
     if versions:
@@ -93,7 +93,7 @@ def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, s
     """It begins as if there had been none, through the fences, which still refuse the other one."""
     engine = engines()
     old = write_versions(engine, store, 12)
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     fresh, base = engines(), EMPTY
     for number in range(100, 125):
         base = write(fresh, store, attempt(number), {b"k": b"%d" % number}, base=base, run="run-2")
@@ -103,7 +103,7 @@ def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, s
     assert read(engines(), store, *base) == {b"k": b"124"}
     assert verify(tables, store).is_whole
     assert not [each for each in verify(tables, store).findings if each.what != "orphaned"]
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     assert graph(tables, store).is_empty
 
 
@@ -147,7 +147,7 @@ def test_a_commit_to_a_list_that_clean_up_has_deleted(
         commit_late()
     elif when == "while":
         after_fences(monkeypatch, commit_late)
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     if when == "after":
         commit_late()
     assert graph(tables, store).is_empty
@@ -161,12 +161,12 @@ def test_a_commit_that_begins_a_list_after_clean_up(
     (late,) = old_query(engines, store, 30)
     if when == "while":
         after_fences(monkeypatch, lambda: late.commit({0: 1}, SCHEMA))
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     if when == "before the next query":
         late.commit({0: 1}, SCHEMA)
         with pytest.raises(CorruptStateError, match="dynastate drop"):
             write(engines(), store, attempt(5001), {b"new": b"1"}, run="new-1")
-        drop_stores(tables, [store], Meter())
+        drop_stores(tables, [store])
     fresh = engines()
     base = write_versions(fresh, store, 25, run="new-1")[-1]
     assert {each.epoch for each in graph(tables, store).entries()} == {5}, "above the last epoch of the dropped store"
@@ -188,7 +188,7 @@ def test_a_commit_that_begins_a_list_after_clean_up(
 def test_a_run_of_the_dropped_query_enters_the_next_one(engines: Engines, tables: Tables, store: str) -> None:
     """On an executor where it had not written yet. It commits nothing; the next query has to be started again."""
     old = write_versions(engines(), store, 12)
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     fresh = engines()
     mine = write_versions(fresh, store, 2, run="run-2")
     with pytest.raises(ConfigurationError, match="may not commit any more"):
@@ -204,10 +204,10 @@ def test_a_run_of_the_dropped_query_enters_the_next_one(engines: Engines, tables
 def test_a_store_that_a_late_request_makes_again(engines: Engines, tables: Tables, store: str) -> None:
     """A query at another location is refused until the namespace is dropped again; one at the same takes it over."""
     write(engines(), store, attempt(1), {b"old": b"1"}, run="old run")
-    late = tables.get([meta_key(store)], Meter())[meta_key(store)]
+    late = tables.get([meta_key(store)])[meta_key(store)]
 
     def drop_all() -> None:
-        drop_stores(tables, catalog.every_store(tables, namespace_of(store), Meter()), Meter())
+        drop_stores(tables, catalog.every_store(tables, namespace_of(store)))
 
     def begin_at(location: str) -> VersionId:
         run = query_run(location, location, f"query at {location}")
@@ -217,13 +217,13 @@ def test_a_store_that_a_late_request_makes_again(engines: Engines, tables: Table
         return VersionId(1, attempt(9))
 
     drop_all()
-    assert tables.put_new(meta_key(store), late, Meter())
+    assert tables.put_new(meta_key(store), late)
     with pytest.raises(ConfigurationError, match="this namespace belongs to the query with the checkpoint"):
         begin_at("file:/elsewhere/state")
     drop_all()
     assert read(engines(), store, *begin_at("file:/elsewhere/state")) == {b"new": b"1"}
     drop_all()
-    assert tables.put_new(meta_key(store), late, Meter())
+    assert tables.put_new(meta_key(store), late)
     assert read(engines(), store, *begin_at(CHECKPOINT)) == {b"new": b"1"}
 
 
@@ -233,11 +233,11 @@ def test_a_fork_at_a_namespace_that_was_dropped(engines: Engines, tables: Tables
     made = write_versions(engine, store, 12)
     new = store.replace(namespace_of(store), f"{namespace_of(store)}-new")
     for run in ("run-2", "run-3"):
-        fork_namespace(tables, namespace_of(store), namespace_of(new), None, Meter())
+        fork_namespace(tables, namespace_of(store), namespace_of(new), None)
         mine = write(engines(), new, attempt(50), {b"own": run.encode()}, base=made[12], run=run)
         assert read(engines(), new, *mine)[b"own"] == run.encode()
         assert verify(tables, new).is_whole
-        drop_stores(tables, [new], Meter())
+        drop_stores(tables, [new])
     assert read(engines(), store, *made[12])[b"12"] == b"12"
 
 
@@ -248,10 +248,10 @@ def test_a_drop_that_was_cut_off_is_completed(memory_engine: Engine, memory: Mem
         each = f"cut/0/{number}/default"
         base = write_versions(memory_engine, each, 12)[12]
         try:
-            drop_stores(Dying(memory, number), [each], Meter())
+            drop_stores(Dying(memory, number), [each])
         except UnavailableError:
             died += 1
-            drop_stores(memory, [each], Meter())
+            drop_stores(memory, [each])
         with pytest.raises(ConfigurationError, match="may not commit any more"):
             write(memory_engine, each, attempt(99), {b"k": b"v"}, base=base)
         assert graph(memory, each).is_empty
@@ -269,7 +269,7 @@ class Committing:
         self._made = write_versions(engine, store, versions)
         self.left = request
         if not versions:
-            engine.commits.sessions.enter(store, query_run(), 0, Meter())
+            engine.commits.sessions.enter(engine.commits.tables, store, query_run(), 0)
 
     def commit(self) -> None:
         """Commit the next version, or abort it."""
@@ -296,7 +296,7 @@ def test_a_query_that_commits_at_any_request_of_a_drop(
     for request in range(100):
         store = f"racing/0/{request}/default"
         query = Committing(memory_engine, store, versions, request)
-        drop_stores(FailingTables(memory, query), [store], Meter())
+        drop_stores(FailingTables(memory, query), [store])
         with pytest.raises(ConfigurationError, match="may not commit any more"):
             query.commit()
         assert graph(memory, store).is_empty
@@ -310,10 +310,10 @@ def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, en
     """A drop that is suspended before its last step leaves the query that has begun meanwhile alone."""
     engine = engines(memory)
     write_versions(engine, store, 3)
-    drop_stores(memory, [store], Meter())
+    drop_stores(memory, [store])
     write(engine, store, attempt(50), {b"k": b"v"}, run="run-2")
     before = dict(memory.items)
-    drop.delete_meta(memory, store, Meter())
+    drop.delete_meta(memory, store)
     assert memory.items == before
 
 
@@ -323,7 +323,7 @@ def test_meta_items_go_last_and_backwards(memory: MemoryTables, engines: Engines
     for each in stores:
         write_versions(engines(memory), each, 1)
     memory.calls.clear()
-    assert drop_stores(memory, stores, Meter()) == 30 * 3 + 1  # the record of the namespace
+    assert drop_stores(memory, stores) == 30 * 3 + 1  # the record of the namespace
     deleted = [key for call in memory.calls if call.verb.startswith("delete") for key in call.keys]
     assert deleted[-31:-1] == [meta_key(each) for each in reversed(stores)]
 
@@ -346,12 +346,12 @@ def test_stores_are_marked_several_at_once_and_before_any_is_emptied(
     monkeypatch.setattr(drop, "_mark_dropped", mark_together)
     is_failing = True
     with pytest.raises(UnavailableError, match="not now"):
-        drop_stores(memory, stores, Meter())
+        drop_stores(memory, stores)
     assert len(memory.items) == before
     is_failing = False
     meter = Meter()
-    assert drop_stores(memory, stores, meter) == STORES_AT_ONCE * 3 + 1
-    assert not list(catalog.find_stores(memory, namespace_of(store), Meter()))
+    assert drop_stores(memory.metered(meter), stores) == STORES_AT_ONCE * 3 + 1
+    assert not list(catalog.find_stores(memory, namespace_of(store)))
     assert meter.requests > 2 * STORES_AT_ONCE
 
 
@@ -359,7 +359,7 @@ def test_parts_that_come_after_a_drop_are_no_lost_list(memory: MemoryTables, eng
     """Those of an attempt that was under way, at a version above all that the next query has."""
     engine = engines(memory)
     made = write_versions(engine, store, 12)
-    drop_stores(memory, [store], Meter())
+    drop_stores(memory, [store])
     begin(engine, store, attempt(99), *singles(26), base=made[12])._pending.wait(5)  # a whole request
     write(engines(memory), store, attempt(100), {b"k": b"v"}, run="run-2")
     report = verify(memory, store)
@@ -376,9 +376,9 @@ def test_stores_without_a_meta_item_are_found_and_dropped(
     made = {each: write_versions(engine, each, 3)[3] for each in stores}
     for each in made:
         if int(each.split("/")[2]) in partitions:
-            memory.delete([meta_key(each)], Meter())
-    lost = [each for each in stores if meta_key(each) not in memory.get([meta_key(each) for each in stores], Meter())]
-    found = catalog.every_store(memory, namespace, Meter())
+            memory.delete([meta_key(each)])
+    lost = [each for each in stores if meta_key(each) not in memory.get([meta_key(each) for each in stores])]
+    found = catalog.every_store(memory, namespace)
     assert sorted(found) == stores
     listed = {each.store: each for each in inspect_stores(memory, namespace, no_progress)}  # type: ignore[arg-type]
     assert [each for each in stores if listed[each].problem] == lost
@@ -386,7 +386,7 @@ def test_stores_without_a_meta_item_are_found_and_dropped(
     assert all(each.version == 3 for each in listed.values() if not each.problem)
     with pytest.raises(CorruptStateError, match=f"meta item is lost.*dynastate drop {namespace}"):
         write(engines(memory), lost[0], attempt(9), {b"k": b"v"}, run="run-2")
-    drop_stores(memory, found, Meter())
+    drop_stores(memory, found)
     assert all(graph(memory, each).is_empty for each in stores)
     assert not any(parts_of(memory, each) for each in stores)
     assert write(engines(memory), lost[0], attempt(9), {b"k": b"v"}, run="run-2").version == 1
@@ -411,21 +411,21 @@ def test_the_look_for_a_query_that_writes(memory: MemoryTables, engines: Engines
         stores = [f"{namespace}/{operator}/{number}/default" for number in range(2)]
         at_times(engine, stores[0], 0)
         at_times(engine, stores[1], *seconds)
-        assert seconds_to_look(look(memory, stores, Meter())) == expected
+        assert seconds_to_look(look(memory, stores)) == expected
     stores = [f"{namespace}/5/{number}/default" for number in range(2)]
     made = [write_versions(engine, each, 3)[3] for each in stores]
-    first = look(memory, stores, Meter())
+    first = look(memory, stores)
     slept: list[float] = []
-    refuse_written(memory, first, 7, Meter(), sleep=slept.append)
+    refuse_written(memory, first, 7, sleep=slept.append)
     assert slept == [7]
     beside: list[Callable[[float], object]] = [
         lambda _: write(engine, stores[1], attempt(50), {b"k": b"v"}, base=made[1]),
-        lambda _: engine.commits.sessions.enter(stores[0], query_run("run-2"), 3, Meter()),
+        lambda _: engine.commits.sessions.enter(memory, stores[0], query_run("run-2"), 3),
     ]
     for happens in beside:
-        first = look(memory, stores, Meter())
+        first = look(memory, stores)
         with pytest.raises(ConfigurationError, match=r"a query writes to this namespace: stop it.*--force.*restarted"):
-            refuse_written(memory, first, 7, Meter(), sleep=happens)  # type: ignore[arg-type]
+            refuse_written(memory, first, 7, sleep=happens)  # type: ignore[arg-type]
 
 
 def test_what_another_clean_up_has_deleted_is_left_to_who_makes_it_again(
@@ -433,10 +433,10 @@ def test_what_another_clean_up_has_deleted_is_left_to_who_makes_it_again(
 ) -> None:
     """This clean-up had read its meta item; a query writes its first version there when nothing is left."""
     write_versions(engines(memory), store, 3)
-    drop_stores(memory, [store], Meter())
+    drop_stores(memory, [store])
     to_come = [lambda: write_versions(engines(memory), store, 1, run="next")]
     overtaken = FailingTables(memory, lambda verb: to_come.pop()() if verb == "list_keys" and to_come else None)
-    assert empty_store(overtaken, store, QUERY, Meter()) == 0
+    assert empty_store(overtaken, store, QUERY) == 0
     if to_come:
         to_come.pop()()
     assert recover(engines(memory), store, *graph(memory, store).newest().id) == numbers(1)
@@ -446,8 +446,8 @@ def test_a_late_request_of_a_drop_deletes_no_schema(memory: MemoryTables, engine
     """The next query has written the same schema item meanwhile."""
     write_versions(engines(memory), store, 3)
     recorded = Recorded(memory)
-    drop_stores(recorded, [store], Meter())
-    assert not list(memory.query("snapshot", store_shard(store, 0), "schema/", "schema/~", Meter()))
+    drop_stores(recorded, [store])
+    assert not list(memory.query("snapshot", store_shard(store, 0), "schema/", "schema/~"))
     made = write(engines(memory), store, attempt(90), {b"k": b"v"}, run="next")
     recorded.repeat("delete", "delete_over")
     assert read(engines(memory), store, *made) == {b"k": b"v"}

@@ -20,7 +20,6 @@ from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.operations.rollback import Checkpoint
 from dynastate.settings import PREFIX, Settings
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import QUERY, attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
@@ -349,9 +348,9 @@ def test_a_version_of_several_locations(tmp_path: Path) -> None:
     stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
     base = build(source, "run-1", QUERY, tmp_path, EMPTY, 3)
     build(source, "run-1", QUERY, tmp_path, base, BATCHES - 3)
-    adopt_stores(source, stores, location_in(tmp_path / "moved"), Meter())
+    adopt_stores(source, stores, location_in(tmp_path / "moved"))
     build(source, "run-2", QUERY, tmp_path / "moved", base, BATCHES - 3)
-    adopt_stores(source, stores, location_in(tmp_path), Meter())
+    adopt_stores(source, stores, location_in(tmp_path))
     source.replicate(target, is_strong=True)
     assert plan(source, target, make_checkpoint(tmp_path)).batch == base.version
     assert plan(source, target, make_checkpoint(tmp_path / "moved")).batch == BATCHES

@@ -39,7 +39,6 @@ from dynastate.operations.usage import usage_of_store
 from dynastate.operations.verify import verify
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,
@@ -90,7 +89,7 @@ def contents(chunks: Iterable[StoredChunk]) -> list[bytes]:
 
 
 def fork(tables: Tables, store: str, version: int | None = None, name: str = "new") -> Forked:
-    return fork_namespace(tables, namespace_of(store), namespace_of(new_of(store, name)), version, Meter())
+    return fork_namespace(tables, namespace_of(store), namespace_of(new_of(store, name)), version)
 
 
 def since(version: int, newest: int) -> Callable[[int], set[bytes]]:
@@ -181,7 +180,7 @@ def test_clean_up_of_the_origin_retains_what_forks_need(engine: Engine, tables: 
     assert verify(tables, store).is_whole
     assert verify(tables, new_of(store)).is_whole
     assert not engine.clean_up(store, "run-1", *newest, 2, 1, 0)[0].items_deleted
-    drop_stores(tables, [new_of(store)], Meter())
+    drop_stores(tables, [new_of(store)])
     engine.clean_up(store, "run-1", *newest, 2, 1, 0)
     gone = graph(tables, store)
     assert gone.versions() == list(range(newest[0] - 3, newest[0] + 1))
@@ -197,9 +196,9 @@ class Listing(FailingTables):
         super().__init__(tables)
         self.listed: list[Key] = []
 
-    def list_keys(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[Key]:
+    def list_keys(self, role: Role, store_shard: str, low: str, high: str) -> list[Key]:
         assert low <= high, "DynamoDB refuses such a range"
-        found: list[Key] = super().list_keys(role, store_shard, low, high, meter)
+        found: list[Key] = super().list_keys(role, store_shard, low, high)
         self.listed += found if role == "delta" else []
         return found
 
@@ -216,7 +215,7 @@ def test_clean_up_does_not_read_what_forks_need(engines: Engines, tables: Tables
     fork(tables, store, 43, "late")
     for number in (5, 12, 25, 41):
         orphan = part_items(store, number, attempt(500 + number), 0, SHARDS, chunk({b"orphan": b""}))
-        tables.write(orphan, Meter())
+        tables.write(orphan)
     engine.clean_up(store, "run-1", *made[45], 2, 1, 0)  # those below 43
     assert {int(key.sort[:20]) for key in told.listed} == {5, 25}
     assert {int(key.sort[:20]) for key, _ in parts_of(tables, store)} == {*range(10, 20), *range(40, 46)}
@@ -226,7 +225,7 @@ def test_clean_up_does_not_read_what_forks_need(engines: Engines, tables: Tables
     for name, version in (("early", 15), ("late", 43)):
         assert read(engine, new_of(store, name), *made[version]) == numbers(version)
         assert verify(tables, new_of(store, name)).findings == ()
-        drop_stores(tables, [new_of(store, name)], Meter())
+        drop_stores(tables, [new_of(store, name)])
     engine.clean_up(store, "run-1", *made[45], 2, 1, 0)
     assert verify(tables, store).findings == ()
 
@@ -247,7 +246,7 @@ def test_an_independent_fork_unpins_its_origin(engine: Engine, tables: Tables, s
     clean_store(engine, tables, new, 2)
     assert pins(tables, store) == set()
     assert read(engine, new, *newest) == everything
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     assert read(engine, new, *newest) == everything
     assert verify(tables, new).findings == ()
 
@@ -267,12 +266,12 @@ def made_snapshot(version: VersionId) -> str:
 
 
 def stores_of(tables: Tables, namespace: str) -> list[str]:
-    return list(find_stores(tables, namespace, Meter()))
+    return list(find_stores(tables, namespace))
 
 
 def drop_namespace(tables: Tables, namespace: str) -> None:
     """Drop a namespace as `dynastate drop` does."""
-    drop_stores(tables, stores_of(tables, namespace), Meter())
+    drop_stores(tables, stores_of(tables, namespace))
 
 
 def never_forked(items: Mapping[Key, Item]) -> dict[Key, Item]:
@@ -286,7 +285,7 @@ def never_forked(items: Mapping[Key, Item]) -> dict[Key, Item]:
 
 def pins(tables: Tables, store: str) -> set[str]:
     """Sort keys of the pinned items of a store."""
-    found = tables.query("snapshot", keys.store_shard(store, 0), "a", "~", Meter())
+    found = tables.query("snapshot", keys.store_shard(store, 0), "a", "~")
     return {key.sort for key, item in found if FORKS in item}
 
 
@@ -295,14 +294,14 @@ def test_drop_refuses_while_a_fork_depends_on_it(engine: Engine, tables: Tables,
     fork(tables, store)
     before = data_items(tables, store)
     with pytest.raises(ConfigurationError, match=f"forks depend on this state: {namespace_of(new_of(store))};"):
-        drop_stores(tables, [store], Meter())
+        drop_stores(tables, [store])
     with pytest.raises(ConfigurationError, match="forks depend on this state"):
-        refuse_forked(tables, [store], Meter())
+        refuse_forked(tables, [store])
     assert data_items(tables, store) == before
     assert read(engine, store, *made[35]) == numbers(35)
-    drop_stores(tables, [new_of(store)], Meter())
+    drop_stores(tables, [new_of(store)])
     assert pins(tables, store) == set()
-    drop_stores(tables, [store], Meter())
+    drop_stores(tables, [store])
     assert data_items(tables, store) == 0
 
 
@@ -315,7 +314,7 @@ def test_a_fork_of_a_fork(engine: Engine, tables: Tables, store: str, made: Made
     expected = numbers(32) | {b"33": b"fork"}
     assert read(engine, second, *newest) == expected
     with pytest.raises(ConfigurationError, match="forks depend on this state"):
-        drop_stores(tables, [first], Meter())
+        drop_stores(tables, [first])
     # The first fork runs on until it needs nothing of the origin itself.
     for number in range(34, 38):
         newest = write(engine, first, attempt(900 + number), {b"%d" % number: b"fork"}, base=newest, run="test")
@@ -325,8 +324,8 @@ def test_a_fork_of_a_fork(engine: Engine, tables: Tables, store: str, made: Made
     assert read(engine, second, 33) == expected
     assert verify(tables, second).is_whole
     assert verify(tables, first).is_whole
-    drop_stores(tables, [second], Meter())
-    drop_stores(tables, [first], Meter())
+    drop_stores(tables, [second])
+    drop_stores(tables, [first])
     assert pins(tables, store) == set()
 
 
@@ -346,9 +345,9 @@ def test_a_namespace_with_state_is_refused(engine: Engine, tables: Tables, store
     with pytest.raises(ConfigurationError, match="has state already"):
         fork(tables, store, name="other")
     with pytest.raises(ConfigurationError, match="needs a namespace of its own"):
-        fork_namespace(tables, namespace_of(store), namespace_of(store), None, Meter())
+        fork_namespace(tables, namespace_of(store), namespace_of(store), None)
     with pytest.raises(ConfigurationError, match="no store of this namespace"):
-        fork_namespace(tables, "unknown", "new", None, Meter())
+        fork_namespace(tables, "unknown", "new", None)
     with pytest.raises(VersionMissingError, match="versions=1-35"):
         fork(tables, store, 36)
     fork(tables, store)
@@ -358,19 +357,19 @@ def test_a_namespace_with_state_is_refused(engine: Engine, tables: Tables, store
 
 def test_pins_of_deleted_forks_are_removed_first(engine: Engine, tables: Tables, store: str, made: Made) -> None:
     """Pins of deleted forks are removed before `clean` fails, and before `drop` refuses."""
-    engine.commits.sessions.enter(store, query_run("run-2"), 35, Meter())
+    engine.commits.sessions.enter(tables, store, query_run("run-2"), 35)
     fork(tables, store)
-    tables.delete([meta_key(new_of(store))], Meter())
+    tables.delete([meta_key(new_of(store))])
     with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
         clean_store(engine, tables, store, 2)
     assert pins(tables, store) == set()
     fork(tables, store, 21, name="other")
     fork(tables, store, name="third")
-    tables.delete([meta_key(new_of(store, "other"))], Meter())
+    tables.delete([meta_key(new_of(store, "other"))])
     with pytest.raises(ConfigurationError, match=f"forks depend on this state: {namespace_of(store)}-third; drop"):
-        drop_stores(tables, [store], Meter())
-    tables.delete([meta_key(new_of(store, "third"))], Meter())
-    drop_stores(tables, [store], Meter())
+        drop_stores(tables, [store])
+    tables.delete([meta_key(new_of(store, "third"))])
+    drop_stores(tables, [store])
     assert graph(tables, store).is_empty
 
 
@@ -379,7 +378,7 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, made: Made) -> None
     fork(tables, store)
     key = snapshot_key(store, *made[20])
     pin = pin_of(graph(tables, new_of(store)).meta_item)
-    remove_from_set(tables, key, FORKS, [pin], {}, Meter())
+    remove_from_set(tables, key, FORKS, [pin], {})
     (finding,) = verify(tables, new_of(store)).findings
     assert (finding.what, finding.key) == ("missing", key)
 
@@ -436,7 +435,7 @@ def test_a_fork_that_crashes_anywhere_is_resumed(memory: MemoryTables, store: st
     engine, made = small
     other = store.replace("/0/0/", "/0/1/")
     for _ in each_request(lambda tables: fork(tables, store, 11), memory):
-        if is_complete(memory, new_of(store), 11, Meter()):  # only the last answer did not come
+        if is_complete(memory, new_of(store), 11):  # only the last answer did not come
             with pytest.raises(ConfigurationError, match="has state already"):
                 fork(memory, store)
         else:
@@ -448,7 +447,7 @@ def test_a_fork_that_crashes_anywhere_is_resumed(memory: MemoryTables, store: st
         for each in (store, other):
             assert read(engine, new_of(each), *made[11]) == numbers(11)
             assert verify(memory, new_of(each)).findings == ()
-        drop_stores(memory, [new_of(each) for each in (store, other)], Meter())
+        drop_stores(memory, [new_of(each) for each in (store, other)])
         assert is_nowhere(memory, namespace_of(new_of(store)))
 
 
@@ -460,7 +459,7 @@ def test_a_fork_is_of_one_moment(memory: MemoryTables, make: Engines, store: str
         begun = meta_key(new_of(store)) in memory.items
         for each in both(store):
             write(make(), each, attempt(500), {b"5": b"another"}, base=made[4], run="run-2")
-        if not is_complete(memory, new_of(store), 5, Meter()):
+        if not is_complete(memory, new_of(store), 5):
             assert fork(memory, store).version == 5
         there = [read(make(), new_of(each), 5) for each in both(store)]
         assert there == ([numbers(5)] * 2 if begun else [numbers(4) | {b"5": b"another"}] * 2)
@@ -496,7 +495,7 @@ def test_a_fork_is_of_one_moment_whatever_entered_last(
     of, location = store, CHECKPOINT
     if newest == "adoption":
         location = "file:/moved/state"
-        adopt_stores(memory, both(store), location, Meter())
+        adopt_stores(memory, both(store), location)
     elif newest == "fork":
         fork(memory, store, name="of")
         of = new_of(store, "of")
@@ -515,7 +514,7 @@ def test_a_fork_is_of_one_moment_whatever_entered_last(
             under_way = make().begin(each, run, *made[4], attempt(500))
             under_way.append(chunk({b"5": b"another"}))
             under_way.commit({0: 1}, SCHEMA)
-        if not is_complete(memory, new_of(of), 5, Meter()):
+        if not is_complete(memory, new_of(of), 5):
             fork(memory, of, 5)
         there = [read(make(), new_of(each), 5) for each in both(of)]
         assert there == [numbers(5)] * 2
@@ -600,7 +599,7 @@ def test_a_query_that_starts_over_while_its_fork_is_made(memory: MemoryTables, m
             break
         outcomes.add(version)
         stores = [new_of(each) for each in both(store)]
-        assert whole_namespace(memory, namespace_of(stores[0]), Meter()) == stores
+        assert whole_namespace(memory, namespace_of(stores[0])) == stores
         assert {graph(memory, each).required_meta.query for each in stores} == {QUERY if version == 5 else "other"}
     assert {1, 5} <= outcomes
 
@@ -636,7 +635,7 @@ def test_a_fork_in_the_first_batch_of_a_query_that_starts_over(
     start_over(make(), own[0], 1)
     with pytest.raises(VersionMissingError, match=r"first batch is not committed in all partitions.*/0/1/default"):
         fork(memory, store)
-    assert not find_stores(memory, namespace_of(new_of(store)), Meter())
+    assert not find_stores(memory, namespace_of(new_of(store)))
     for each in own:
         start_over(make(), each, 2)
     assert fork(memory, store).stores == partitions
@@ -648,7 +647,7 @@ def test_no_reader_takes_a_part_of_a_fork_for_all(memory: MemoryTables, make: En
         StoreBuilder(make(), each).count_to(5)
     name = f"{namespace_of(new_of(store))}/0"
     for _ in each_request(lambda tables: fork(tables, store), memory):
-        if not is_complete(memory, new_of(store), 5, Meter()):
+        if not is_complete(memory, new_of(store), 5):
             with pytest.raises(DynastateError), StateReader(memory, Settings(), name):
                 pass
             drop_namespace(memory, namespace_of(new_of(store)))
@@ -702,14 +701,14 @@ def test_a_fork_where_a_query_was_dropped_before(engines: Engines, tables: Table
     for number in range(1, 5):
         write_versions(engines(), new, 1, run=f"dropped-{number}")
     late = begin(engines(), new, attempt(99), {b"by": b"a task"}, run="dropped-4")
-    record = tables.get([namespace_key(namespace_of(new))], Meter())
-    drop_stores(tables, [new], Meter())
+    record = tables.get([namespace_key(namespace_of(new))])
+    drop_stores(tables, [new])
     for key, item in record.items():
-        assert tables.put_new(key, item, Meter())  # the drop was cut off before its last request
+        assert tables.put_new(key, item)  # the drop was cut off before its last request
     fork(tables, store)
     assert graph(tables, new).required_meta.epoch == 4
-    assert read_record(tables, namespace_of(new), Meter()) is None
-    drop_stores(tables, [new], Meter())
+    assert read_record(tables, namespace_of(new)) is None
+    drop_stores(tables, [new])
     assert graph(tables, new).dropped_epoch == 4
     write_versions(engines(), new, 1, run="next")
     with pytest.raises(ConfigurationError, match="this run may not commit any more"):
@@ -723,11 +722,11 @@ def test_a_late_request_of_a_dropped_fork(memory: MemoryTables, make: Engines, s
     fork(memory, store)
     write(make(), new_of(store), attempt(50), {b"6": b"own"}, base=made[5], run="test")
     recorded = Recorded(memory)
-    drop_stores(recorded, [new_of(store)], Meter())
+    drop_stores(recorded, [new_of(store)])
     fork(memory, store)
     recorded.repeat("update", about=name)
     assert verify(memory, new_of(store)).is_whole
-    unpin_dropped(memory, store, Meter())
+    unpin_dropped(memory, store)
     assert verify(memory, new_of(store)).is_whole
     drop_namespace(memory, namespace_of(new_of(store)))
     assert is_nowhere(memory, namespace_of(new_of(store)))
@@ -740,7 +739,7 @@ def test_a_late_request_of_a_drop_of_a_fork(memory: MemoryTables, make: Engines,
     new = new_of(store)
     fork(memory, store)
     recorded = Recorded(memory)
-    drop_stores(recorded, [new], Meter())
+    drop_stores(recorded, [new])
     fork(memory, store)
     writes = [each for each in recorded.requests if each[0] in ("put_over", "delete_over", "delete", "update")]
     assert len(writes) > 8
@@ -756,7 +755,7 @@ def test_a_fork_that_is_made_again_while_it_is_read(memory: MemoryTables, make: 
     made = write_with_two_snapshots(engine, store)
     new, newest = new_of(store), made[-1]
     fork(memory, store)
-    overtaken = Overtaken(memory, lambda: drop_stores(memory, [new], Meter()))
+    overtaken = Overtaken(memory, lambda: drop_stores(memory, [new]))
     reader = make_engine(overtaken)
     with pytest.raises(RouteInvalidError, match="clean-up deleted a snapshot meanwhile"):
         read(reader, new, *newest)
@@ -782,9 +781,9 @@ def test_a_drop_that_crashes_anywhere_is_repeated(memory: MemoryTables, store: s
     before = without_list(memory.items)
     fork(memory, store, 11)
     stores = [new_of(each) for each in both(store)]
-    for _ in each_request(lambda tables: drop_stores(tables, stores, Meter()), memory):
+    for _ in each_request(lambda tables: drop_stores(tables, stores), memory):
         left = stores_of(memory, namespace_of(stores[0]))
-        drop_stores(memory, left, Meter())
+        drop_stores(memory, left)
         assert never_forked(memory.items) == before
     assert read(engine, store, *made[12]) == numbers(12)
 
@@ -800,7 +799,7 @@ def test_a_fork_that_clean_up_has_overtaken_is_refused(memory: MemoryTables, sto
     engine.clean_up(store, "run-1", *made[12], 2, 1, 0)
     with pytest.raises(VersionMissingError, match="clean-up has deleted what the fork was begun with: dynastate drop"):
         fork(memory, store)
-    drop_stores(memory, [new_of(store)], Meter())
+    drop_stores(memory, [new_of(store)])
     assert fork(memory, store).version == 12
 
 
@@ -824,15 +823,15 @@ def test_a_new_run_reverts_a_drop_that_was_cut_off(
     tables = FailingTables(memory)
     tables.fail("put_over", None, None, Fault(UnavailableError("died")))
     with pytest.raises(UnavailableError, match="died"):
-        drop_stores(tables, stores, Meter())
+        drop_stores(tables, stores)
     with pytest.raises(ConfigurationError, match="is being dropped"):
         fork(memory, store)
-    drop_stores(memory, [new_of(store)], Meter())
+    drop_stores(memory, [new_of(store)])
     for each in stores:
         write(make(), each, attempt(13), base=made[12], run="run-2")
     assert fork(memory, store).version == 13
-    drop_stores(memory, [new_of(each) for each in stores], Meter())
-    drop_stores(memory, stores, Meter())
+    drop_stores(memory, [new_of(each) for each in stores])
+    drop_stores(memory, stores)
     assert not without_fences(memory)
 
 
@@ -851,12 +850,12 @@ def test_a_new_run_while_the_query_is_dropped(make: Engines, memory: MemoryTable
                 begun.append(write(make(), store, attempt(13), base=made[12], run="run-2"))
 
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
-        drop_stores(FailingTables(memory, begin), stores, Meter())
+        drop_stores(FailingTables(memory, begin), stores)
     assert read(make(), store, *begun[0]) == numbers(12)
     # The meta item stays until all stores are empty, so that the next drop finds them. Whether the other store was
     # emptied is open: no store is begun after the failure.
     assert meta_key(stores[1]) in without_fences(memory)
-    drop_stores(memory, stores, Meter())
+    drop_stores(memory, stores)
     assert not without_fences(memory)
 
 
@@ -865,10 +864,14 @@ class Beside(FailingTables):
 
     def __init__(self, tables: Tables, before: int, happens: Callable[[], object]) -> None:
         super().__init__(tables)
-        self.left, self.happens = before, happens
+        self._left, self.happens = [before], happens
+
+    @property
+    def left(self) -> int:
+        return self._left[0]
 
     def _call(self, verb: str, *arguments: object) -> object:
-        self.left -= 1
+        self._left[0] -= 1  # views share it
         if self.left == -1:
             self.happens()
         return super()._call(verb, *arguments)
@@ -965,7 +968,7 @@ def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, me
         except VersionMissingError as missing:
             return str(missing)
         assert recover(make(), new_of(store), version) == numbers(version)
-        drop_stores(memory, [new_of(store)], Meter())
+        drop_stores(memory, [new_of(store)])
         return ""
 
     said = set()
@@ -988,7 +991,7 @@ def test_a_fork_is_made_while_pins_of_others_are_checked(
         if what == "clean":
             clean_store(make(on), on, store, 1)
         else:
-            drop_stores(on, [store], Meter())
+            drop_stores(on, [store])
 
     kept = 0
     for looked, forked in races(memory, look, lambda: fork(memory, store, 11)):
@@ -1092,11 +1095,11 @@ def test_drop_beside_a_fork(memory: MemoryTables, store: str, small: Small) -> N
     stores = both(store)
     outcomes = set()
     for race in (
-        races(memory, lambda tables: fork(tables, store, 11), lambda: drop_stores(memory, stores, Meter())),
-        races(memory, lambda tables: drop_stores(tables, stores, Meter()), lambda: fork(memory, store, 11)),
+        races(memory, lambda tables: fork(tables, store, 11), lambda: drop_stores(memory, stores)),
+        races(memory, lambda tables: drop_stores(tables, stores), lambda: fork(memory, store, 11)),
     ):
         for failures in race:
-            is_whole = all(is_complete(memory, new_of(each), 11, Meter()) for each in stores)
+            is_whole = all(is_complete(memory, new_of(each), 11) for each in stores)
             outcomes.add(is_whole)
             assert any(failures), failures
             for each in stores if is_whole else ():
@@ -1123,25 +1126,25 @@ def test_a_pinned_item_is_neither_replaced_nor_deleted(tables: Tables, store: st
     """The verbs of all kinds of tables refuse it; sets grow and shrink, and are deleted with their last text."""
     key = version_list_key(store, 1)
     item: Item = item_key(key) | {"format": FORMAT, "versions": [b"a"]}
-    assert add_to_set(tables, key, FORKS, ["one"], Meter()) is None
-    assert tables.put_new(key, item, Meter())
-    assert add_to_set(tables, key, FORKS, ["one"], Meter()) == item | {FORKS: frozenset(["one"])}
-    now = add_to_set(tables, key, FORKS, ["one", "two"], Meter())
+    assert add_to_set(tables, key, FORKS, ["one"]) is None
+    assert tables.put_new(key, item)
+    assert add_to_set(tables, key, FORKS, ["one"]) == item | {FORKS: frozenset(["one"])}
+    now = add_to_set(tables, key, FORKS, ["one", "two"])
     assert now == item | {FORKS: frozenset(["one", "two"])}
     before: Item = {"versions": [b"a"]}
-    assert not tables.put_over(key, item, unchanged(before), Meter())
-    assert not tables.delete_over(key, unchanged(before), Meter())
-    assert append_version(tables, key, b"b", "run-1", Meter()) == [b"a", b"b"]
-    now = remove_from_set(tables, key, FORKS, ["two", "three"], {}, Meter())
+    assert not tables.put_over(key, item, unchanged(before))
+    assert not tables.delete_over(key, unchanged(before))
+    assert append_version(tables, key, b"b", "run-1") == [b"a", b"b"]
+    now = remove_from_set(tables, key, FORKS, ["two", "three"], {})
     assert now is not None
     assert forks_of(now) == ["one"]
-    now = remove_from_set(tables, key, FORKS, ["one"], {}, Meter())
+    now = remove_from_set(tables, key, FORKS, ["one"], {})
     assert now == item | {"versions": [b"a", b"b"]}
-    assert remove_from_set(tables, key, FORKS, ["one"], {}, Meter()) == now
-    assert tables.put_over(key, item, unchanged({"versions": [b"a", b"b"]}), Meter())
-    assert tables.delete_over(key, unchanged(before), Meter())
-    assert remove_from_set(tables, key, FORKS, ["one"], {}, Meter()) is None
-    assert tables.get([key], Meter()) == {}
+    assert remove_from_set(tables, key, FORKS, ["one"], {}) == now
+    assert tables.put_over(key, item, unchanged({"versions": [b"a", b"b"]}))
+    assert tables.delete_over(key, unchanged(before))
+    assert remove_from_set(tables, key, FORKS, ["one"], {}) is None
+    assert tables.get([key]) == {}
 
 
 def test_shared_items_count_where_they_lie(make: Engines, memory: MemoryTables, store: str, small: Small) -> None:
@@ -1153,8 +1156,8 @@ def test_shared_items_count_where_they_lie(make: Engines, memory: MemoryTables, 
         engine = make()
         assert recover(engine, name, *made[11]) == numbers(11)
         engine.lineage(name)
-        said = inspect_store(memory, name, Meter())
-        assert said.items == usage_of_store(memory, name, Meter()).stored.items == len(own)
+        said = inspect_store(memory, name)
+        assert said.items == usage_of_store(memory, name).stored.items == len(own)
         assert engine.known.account(name).stored().items == len(own)
         if name != store:
             assert said.bytes == engine.known.account(name).stored().bytes == sum(map(item_bytes, own))
@@ -1185,7 +1188,7 @@ def test_a_fork_of_a_version_before_the_newest_query(engines: Engines, tables: T
     other.flush()
     fork(tables, store, 2)
     new = new_of(store)
-    meta = tables.get([meta_key(new)], Meter())[meta_key(new)]
+    meta = tables.get([meta_key(new)])[meta_key(new)]
     assert parse_meta(new, meta).queries == graph(tables, store).required_meta.queries
     assert read(engines(), new, 2) == numbers(2)
     third = write(engines(), new, attempt(3), {b"3": b"3"}, base=made[2], run="run-3")

@@ -109,8 +109,8 @@ class OneStore:
     def _offer_snapshot(self, engine: Engine, run: str, counted: Counted) -> None:
         heap = sum(30 + len(key) + len(value) for key, value in self._rows.items())
         under_way, meter = engine.snapshot(self.name, run, *self.newest, heap, self._of.min_deltas)
-        counted.spent.add(meter)
         if under_way is None:
+            counted.spent.add(meter)
             return
         shift = 32 - under_way.bits
         buckets: dict[int, State] = {bucket: {} for bucket in range(1 << under_way.bits)}
@@ -169,7 +169,7 @@ class Run:
 
     def measured(self) -> Workload:
         """The workload read from the tables, as `dynastate cost NAMESPACE` does."""
-        (found,) = usage_of_namespace(self._tables, self.namespace, Meter()).values()
+        (found,) = usage_of_namespace(self._tables, self.namespace).values()
         learnt: dict[str, Any] = found.workload()
         return replace(self._of, **learnt)
 

@@ -19,7 +19,6 @@ from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.clean import clean_earlier, clean_store
 from dynastate.operations.compact import compact_store
 from dynastate.operations.rollback import COPY, Checkpoint, plan_rollback, roll_back
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import QUERY, SCHEMA, attempt, make_engine, query_run, save_snapshot
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -175,7 +174,7 @@ def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path
 def test_a_version_that_its_number_does_not_name(tables: MemoryTables, tmp_path: Path) -> None:
     """Two checkpoints have made version 5: v1 does not say which is the batch's, and v2 does."""
     checkpoint, stores = make_checkpoint(tmp_path), [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
-    adopt_stores(tables, stores, "file:/moved/state", Meter())
+    adopt_stores(tables, stores, "file:/moved/state")
     with closing(make_engine(tables)) as engine:
         for store in stores:
             base = VersionId(3, attempt(3))
@@ -183,12 +182,12 @@ def test_a_version_that_its_number_does_not_name(tables: MemoryTables, tmp_path:
                 under_way = engine.begin(store, query_run("moved", "file:/moved/state"), *base, attempt(10 + version))
                 under_way.commit({0: 0}, SCHEMA)
                 base = VersionId(version, attempt(10 + version))
-    adopt_stores(tables, stores, location_in(tmp_path), Meter())
+    adopt_stores(tables, stores, location_in(tmp_path))
     with pytest.raises(ConfigurationError, match="several checkpoint locations have made this version"):
         plan_rollback(tables, Checkpoint(str(checkpoint)), 4)
     assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).undone == (3, 4, 5)
     with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
-    adopt_stores(tables, stores, location_in(tmp_path / "v2"), Meter())
+    adopt_stores(tables, stores, location_in(tmp_path / "v2"))
     assert plan_rollback(tables, Checkpoint(str(with_ids)), 4).undone == (5,)
 
 
@@ -210,7 +209,7 @@ def test_a_version_that_partitions_have_of_two_runs(tables: MemoryTables, tmp_pa
     make_again(stores[1])
     assert plan_rollback(tables, Checkpoint(str(checkpoint)), 3).undone == (4, 5)
     with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
-    adopt_stores(tables, stores, location_in(tmp_path / "v2"), Meter())
+    adopt_stores(tables, stores, location_in(tmp_path / "v2"))
     assert plan_rollback(tables, Checkpoint(str(with_ids)), 3).undone == (4, 5)
 
 

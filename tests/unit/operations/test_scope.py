@@ -20,7 +20,6 @@ from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from dynastate.operations.usage import usage_of_namespace
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import SCHEMA, attempt, chunk, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.processes import press_ctrl_c
@@ -39,7 +38,7 @@ def test_the_stores_of_a_scope(memory: MemoryTables) -> None:
     engine.close()
 
     def found(scope: str) -> list[str]:
-        return stores_in(memory, scope, Meter()).current
+        return stores_in(memory, scope).current
 
     assert found("scope") == plain + joined
     assert found("scope/1") == joined
@@ -71,12 +70,12 @@ def test_a_store_that_lost_its_meta_item_is_in_scope(memory: MemoryTables, parti
     engine.close()
     del memory.items[meta_key(stores[partition])]
     for scope in ("scope", "scope/0", f"scope/0/{partition}"):
-        found = stores_in(memory, scope, Meter())
+        found = stores_in(memory, scope)
         assert (found.current, found.earlier) == ([stores[partition]] if scope.count("/") == 2 else stores, [])
     findings = [each for store in stores for each in verify(memory, store).findings if each.what == "missing"]
     assert [each.key for each in findings] == [meta_key(stores[partition])]
     with pytest.raises(CorruptStateError, match="its meta item is lost"):
-        usage_of_namespace(memory, "scope", Meter())
+        usage_of_namespace(memory, "scope")
 
 
 def test_the_only_store_lost_its_meta_item(memory: MemoryTables) -> None:
@@ -84,7 +83,7 @@ def test_the_only_store_lost_its_meta_item(memory: MemoryTables) -> None:
     write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
     engine.close()
     del memory.items[meta_key("scope/0/0/default")]
-    assert stores_in(memory, "scope", Meter()).current == ["scope/0/0/default"]
+    assert stores_in(memory, "scope").current == ["scope/0/0/default"]
 
 
 @pytest.mark.parametrize("lost", ["0/1/default", "0/2/default", f"1/3/{SIDES[0]}", "2/0/default"])
@@ -100,7 +99,7 @@ def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: 
     for store in stores:
         write(engine, store, attempt(1), {b"k": b"v"})
     engine.close()
-    assert stores_in(memory, "scope", Meter()).current == stores
+    assert stores_in(memory, "scope").current == stores
     assert all(verify(memory, store).findings == () for store in stores)
     store = f"scope/{lost}"
     del memory.items[store_key(store)]
@@ -111,13 +110,13 @@ def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: 
         del memory.items[meta_key(store)]
         missing.insert(0, meta_key(store))
     for scope in ("scope", "/".join(store.split("/")[:2]), store):
-        assert store in stores_in(memory, scope, Meter()).current
-    assert stores_in(memory, "scope", Meter()).current == stores
+        assert store in stores_in(memory, scope).current
+    assert stores_in(memory, "scope").current == stores
     assert [each.key for each in verify(memory, store).findings] == missing
     assert all(verify(memory, other).findings == () for other in stores if other != store)
-    assert sorted(every_store(memory, "scope", Meter()), key=place_of) == stores
+    assert sorted(every_store(memory, "scope"), key=place_of) == stores
     with pytest.raises(CorruptStateError, match=f"lost this item: put it again.*{lost}"):
-        fork_namespace(memory, "scope", "fork", None, Meter())
+        fork_namespace(memory, "scope", "fork", None)
     with pytest.raises(CorruptStateError, match=f"lost this item: put it again.*{lost}"):
         plan_copy(memory, MemoryTables(), "scope", Settings())
 
@@ -125,15 +124,16 @@ def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: 
 class BegunMeanwhile(MemoryTables):
     """Tables in which a store that is listed is begun after its meta item was looked for."""
 
-    is_begun = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._to_begin = ["scope/0/1/default"]
 
-    def query(self, role: Role, store_shard: str, low: str, high: str, meter: Meter) -> list[tuple[Key, Item]]:
-        if store_shard == "scope/0/1/default#0" and not self.is_begun:
-            self.is_begun = True
+    def query(self, role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
+        if store_shard == "scope/0/1/default#0" and self._to_begin:
             engine = make_engine(self)
-            write(engine, "scope/0/1/default", attempt(1), {b"k": b"v"})
+            write(engine, self._to_begin.pop(), attempt(1), {b"k": b"v"})
             engine.close()
-        return super().query(role, store_shard, low, high, meter)
+        return super().query(role, store_shard, low, high)
 
 
 def test_a_store_that_begins_is_not_lost() -> None:
@@ -142,25 +142,26 @@ def test_a_store_that_begins_is_not_lost() -> None:
     engine = make_engine(tables)
     write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
     engine.close()
-    list_store(tables, "scope/0/1/default", Meter())
+    list_store(tables, "scope/0/1/default")
     for command in (partial(of_namespace, refuse_lost=True), stores_in):
         beside = BegunMeanwhile()
         beside.items = dict(tables.items)
-        assert command(beside, "scope", Meter()).current == ["scope/0/0/default", "scope/0/1/default"]
+        assert command(beside, "scope").current == ["scope/0/0/default", "scope/0/1/default"]
 
 
 class ListedMeanwhile(MemoryTables):
     """Tables in which a store is made after the list was read."""
 
-    is_begun = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._to_begin = ["scope/0/1/default"]
 
-    def get(self, keys: Sequence[Key], meter: Meter) -> dict[Key, Item]:
-        if meta_key("scope/0/1/default") in keys and not self.is_begun:
-            self.is_begun = True
+    def get(self, keys: Sequence[Key]) -> dict[Key, Item]:
+        if meta_key("scope/0/1/default") in keys and self._to_begin:
             engine = make_engine(self)
-            write(engine, "scope/0/1/default", attempt(1), {b"k": b"v"})
+            write(engine, self._to_begin.pop(), attempt(1), {b"k": b"v"})
             engine.close()
-        return super().get(keys, meter)
+        return super().get(keys)
 
 
 def test_a_store_that_is_listed_meanwhile_is_not_reported() -> None:
@@ -168,9 +169,9 @@ def test_a_store_that_is_listed_meanwhile_is_not_reported() -> None:
     engine = make_engine(tables)
     write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
     engine.close()
-    assert stores_in(tables, "scope", Meter()).current == ["scope/0/0/default"]
-    assert tables.is_begun
-    assert stores_in(tables, "scope", Meter()).current == ["scope/0/0/default", "scope/0/1/default"]
+    assert stores_in(tables, "scope").current == ["scope/0/0/default"]
+    assert not tables._to_begin
+    assert stores_in(tables, "scope").current == ["scope/0/0/default", "scope/0/1/default"]
 
 
 def test_an_earlier_query_keeps_its_stores(memory: MemoryTables) -> None:
@@ -182,9 +183,9 @@ def test_an_earlier_query_keeps_its_stores(memory: MemoryTables) -> None:
         under_way.append(chunk({b"k": b"v"}))
         under_way.commit({0: 0}, SCHEMA)
     engine.close()
-    assert stores_in(memory, "scope", Meter()) == QueryStores(stores[:1], stores[1:])
+    assert stores_in(memory, "scope") == QueryStores(stores[:1], stores[1:])
     del memory.items[meta_key(stores[0])]
-    assert stores_in(memory, "scope", Meter()) == QueryStores(stores, [])
+    assert stores_in(memory, "scope") == QueryStores(stores, [])
 
 
 def test_several_stores_at_once(memory: MemoryTables) -> None:
@@ -192,21 +193,21 @@ def test_several_stores_at_once(memory: MemoryTables) -> None:
     everyone = threading.Barrier(STORES_AT_ONCE)
     seen: list[tuple[int, int]] = []
     stores = STORES[: 2 * STORES_AT_ONCE]
-    found = each_store(memory, stores, lambda _: everyone.wait(10), lambda *each: seen.append(each))
+    found = each_store(memory, stores, lambda *_: everyone.wait(10), lambda *each: seen.append(each))
     assert list(found.done) == stores
     assert sorted(found.done.values()) == sorted([*range(STORES_AT_ONCE)] * 2)
     assert (found.stores, found.failed, found.is_interrupted) == (len(stores), {}, False)
     assert seen[0] == (0, len(stores))
     assert max(seen) == (len(stores), len(stores))
     begun: list[str] = []
-    assert each_store(memory, STORES, begun.append, at_once=1).stores == len(STORES)
+    assert each_store(memory, STORES, lambda _, store: begun.append(store), at_once=1).stores == len(STORES)
     assert begun == STORES
 
 
 def test_a_store_that_fails_does_not_hide_the_others(memory: MemoryTables) -> None:
     """All are done, and each error is there, with the table's own name; `until_failure` begins no further store."""
 
-    def work(store: str) -> str:
+    def work(_: object, store: str) -> str:
         if store.split("/")[2] in ("3", "5"):
             raise CorruptStateError("an item is lost", table="delta", store=store)
         return store
@@ -220,7 +221,7 @@ def test_a_store_that_fails_does_not_hide_the_others(memory: MemoryTables) -> No
     found = each_store(memory, STORES, work, at_once=1, until_failure=True)
     assert (list(found.done), list(found.failed)) == (STORES[:3], [STORES[3]])
     with pytest.raises(ZeroDivisionError):  # a defect is no failure of a store, and is raised at once
-        each_store(memory, STORES, lambda _: 1 // 0)
+        each_store(memory, STORES, lambda *_: 1 // 0)
 
 
 class StoppedTables(MemoryTables):
@@ -251,7 +252,7 @@ def test_ctrl_c_stops_the_tables() -> None:
     tables, stores = StoppedTables(), Submitted(STORES)
     in_time: list[bool] = []
 
-    def work(store: str) -> str:
+    def work(_: object, store: str) -> str:
         if store == STORES[0]:
             return store
         if store == STORES[4]:  # a thread is free for it, so the first store is done

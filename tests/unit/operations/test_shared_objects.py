@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.engine.snapshots import read_manifest
+from dynastate.engine.graphs import read_manifest
 from dynastate.format.keys import VersionId, meta_key
 from dynastate.format.objects import ObjectId
 from dynastate.operations.clean import clean_store
@@ -19,7 +19,6 @@ from dynastate.operations.copy import copy_stores, plan_copy
 from dynastate.operations.drop import drop_stores, locations_of_others
 from dynastate.operations.verify import verify
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import (
     Engines,
     attempt,
@@ -114,7 +113,7 @@ def test_tables_that_share_a_bucket(live: MemoryTables, engines: Engines, newest
     engines(others, **ALL).clean_up(STORE, "run-2", *last, retain=2, least=0, most=0)
     assert set(objects_in(others, OF_OTHERS)) == named_objects(others, STORE), "its own orphans are deleted"
     assert is_whole(others, engine, last)
-    assert drop_stores(others, [STORE], Meter())
+    assert drop_stores(others, [STORE])
     assert objects_in(others, OF_OTHERS) == {}
     assert objects_in(live, OF_LIVE) == before
     assert is_whole(live, engines(), newest)
@@ -129,8 +128,8 @@ def test_restored_tables_are_dropped(
     before = dict(live.objects.objects)
     if is_lost:
         del restored.items[meta_key(STORE)]
-    assert locations_of_others(restored, [STORE], Meter()) == [OF_LIVE]
-    assert drop_stores(restored, [STORE], Meter())
+    assert locations_of_others(restored, [STORE]) == [OF_LIVE]
+    assert drop_stores(restored, [STORE])
     assert live.objects.objects == before
     assert is_whole(live, engines(), newest)
 
@@ -170,7 +169,7 @@ def test_buckets_of_other_tables_are_not_carried_on(
     save_snapshot(engine, STORE, base, numbers(13), run="run-2")
     made = graph(restored, STORE).snapshot(*base)
     assert made is not None
-    assert read_manifest(restored, STORE, made, Meter()).locations == {OF_OTHERS}
+    assert read_manifest(restored, STORE, made).locations == {OF_OTHERS}
 
 
 def test_a_lost_object_of_other_tables_is_missing(restored: MemoryTables, newest: VersionId) -> None:
@@ -190,7 +189,7 @@ def test_a_copy_to_tables_that_share_the_bucket(live: MemoryTables, engines: Eng
     copy_stores(live, target, plan_copy(live, target, "orders", settings, objects=S3_URL), settings)
     assert {place.name for place in objects_in(live, OF_OTHERS)} == {place.name for place in before}
     assert graph(target, STORE).required_meta.objects == {OF_OTHERS}
-    drop_stores(live, [STORE], Meter())
+    drop_stores(live, [STORE])
     assert objects_in(live, OF_LIVE) == {}
     assert is_whole(target, engines(target), newest)
 
@@ -202,7 +201,7 @@ def test_a_copy_of_restored_tables(
     named = named_objects(restored, STORE)
     target, settings = MemoryTables("third-groups", live.objects), Settings()
     stranger = ObjectId(f"{S3_URL}/third-groups", f"{STORE}#delta/{1:020d}/{attempt(7).hex()}/000000")
-    live.objects.put(stranger, b"strange", Meter())
+    live.objects.put(stranger, b"strange")
     go_on(engines(**ALL), newest, 15, "run-1")
     before = objects_in(live, OF_LIVE)
     plan = plan_copy(restored, target, "orders", settings, objects=S3_URL)

@@ -52,7 +52,7 @@ def grown(memory_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[StoreB
 @pytest.fixture
 def loads(memory: MemoryTables, grown: list[StoreBuilder]) -> list[StoreLoad]:
     """Size and load of its stores."""
-    return read_loads(memory, [each.store for each in grown], Meter())
+    return read_loads(memory, [each.store for each in grown])
 
 
 def test_partitions(loads: Sequence[StoreLoad]) -> None:
@@ -72,7 +72,7 @@ def test_bytes_are_estimated_from_the_newest_snapshot(
 ) -> None:
     """Of a state that is as its snapshot they are exact, and without one those of the changes."""
     compact_store(memory_engine, memory, grown[1].store)
-    (after,) = read_loads(memory, [grown[1].store], Meter())
+    (after,) = read_loads(memory, [grown[1].store])
     assert after.bytes == loads[1].bytes
     rows = sum(len(key) + sum(map(len, values)) + 10 for (_, key), values in grown[1].state.items())
     assert after.bytes == rows
@@ -87,7 +87,7 @@ def test_trend_is_that_of_the_halves(
     texts = random.Random(1)  # noqa: S311  # test data
     large = ((user(f"large-{number}"), counted(1, texts.randbytes(200).hex())) for number in range(100))
     grown[0].commit(*large)
-    (more,) = read_loads(memory, [grown[0].store], Meter())
+    (more,) = read_loads(memory, [grown[0].store])
     assert more.units_s_a_day is not None
     assert more.units_s_a_day > 0
     assert more.key_units_s == (more.units_s or 0) / 4
@@ -104,7 +104,7 @@ def test_minutes_have_no_forecast(
     for number in range(8):
         now_ms[0] += 8_000
         made.commit(*((user(f"{number}-{each}"), counted(number)) for each in range(number + 1)))
-    (young,) = read_loads(memory, [store], Meter())
+    (young,) = read_loads(memory, [store])
     assert (young.rows_a_day, young.units_s_a_day, young.changes_growth_a_day) == (None, None, None)
     assert (young.units_s or 0) > 0
     limits = limits_of([young], DEFAULT_PRICES, 1.0, 1_000)
@@ -114,7 +114,7 @@ def test_minutes_have_no_forecast(
     for number in range(12):
         now_ms[0] += TREND_SPAN_S * 1000 // 10
         made.commit((user("a"), counted(number)))
-    (old,) = read_loads(memory, [store], Meter())
+    (old,) = read_loads(memory, [store])
     assert (old.rows_a_day, no_forecast([old])) == (0, "")
 
 
@@ -124,10 +124,10 @@ def test_sizes_of_lists_are_those_of_their_values(memory: MemoryTables, memory_e
     for number in range(20):
         made.commit(*((user(f"u{each}"), counted(number, "x" * 30)) for each in range(5)))
         if number in (0, 10):
-            (load,) = read_loads(memory, [store], Meter())
+            (load,) = read_loads(memory, [store])
             assert load.bytes == read_keys(memory_engine, [load], 1, 1 << 20, Meter()).bytes
             compact_store(memory_engine, memory, store)
-    (load,) = read_loads(memory, [store], Meter())
+    (load,) = read_loads(memory, [store])
     found = read_keys(memory_engine, [load], 1, 1 << 20, Meter())
     assert (load.bytes, found.heaviest[0].values) == (found.bytes, 20)
     assert load.bytes > 5 * 20 * 30
@@ -142,7 +142,7 @@ def test_a_snapshot_of_an_empty_state_says_nothing_of_sizes(
     made.commit((user("a"), None))
     assert compact_store(memory_engine, memory, store) is not None
     made.commit(*[(user(f"{number:03d}"), counted(1)) for number in range(100)])
-    (load,) = read_loads(memory, [store], Meter())
+    (load,) = read_loads(memory, [store])
     assert load.keys == 100
     assert load.bytes > 100 * 20
 
@@ -150,11 +150,11 @@ def test_a_snapshot_of_an_empty_state_says_nothing_of_sizes(
 def test_few_versions_have_no_trend(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
     """One version has no growth; of a store without a version there is nothing."""
     StoreBuilder(memory_engine, store).commit((user("a"), counted(1)))
-    (load,) = read_loads(memory, [store], Meter())
+    (load,) = read_loads(memory, [store])
     assert (load.rows_a_day, load.units_s, load.batch_s) == (None, None, None)
     (units,) = limits_of([load], DEFAULT_PRICES)
     assert (units.now, units.days) == (0, None)
-    assert not read_loads(memory, [f"{store}-none"], Meter())
+    assert not read_loads(memory, [f"{store}-none"])
     assert limits_of([], DEFAULT_PRICES, 1.0, 1.0)[0].now == 0
 
 
@@ -167,7 +167,7 @@ def test_limits(memory: MemoryTables, loads: Sequence[StoreLoad]) -> None:
     assert (heap.now, heap.most) == (expected, 0.5 * 2**30)
     a_row = expected / sum(load.keys for load in loads)
     assert heap.days == pytest.approx((heap.most - heap.now) / (sum(ROWS) * DAY_S / EVERY_S * a_row))
-    usage = usage_of_namespace(memory, "grown", Meter())[0]
+    usage = usage_of_namespace(memory, "grown")[0]
     month = Month.of([workload(usage, EVERY_S)])
     assert budget.now == pytest.approx(month.dollars(DEFAULT_PRICES))
     a_day_later = replace(workload(usage, EVERY_S), state_rows=usage.rows + sum(ROWS) * DAY_S / EVERY_S)
@@ -188,7 +188,7 @@ def test_heaviest_keys(memory: MemoryTables, memory_engine: Engine, store: str) 
     made.commit((user("whale"), counted(1, "x" * 5_000)), *((user(f"u{n}"), counted(1)) for n in range(100)))
     made.commit(*((user("list"), counted(number, "y" * 400)) for number in range(10)), of=1)
     made.commit((user("internal"), counted(1, "z" * 9_000)), of=2)
-    loads = read_loads(memory, [store], Meter())
+    loads = read_loads(memory, [store])
     found = read_keys(memory_engine, loads, 3, 1 << 20, Meter())
     assert [(each.family, each.key["user"], each.values) for each in found.heaviest[:2]] == [
         ("default", "whale", 1),

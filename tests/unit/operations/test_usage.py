@@ -61,9 +61,9 @@ def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> Non
     wanted += [f"mine/{operator}/0/default" for operator in range(2, 23)]
     others = ["mine2/0/0/default", "min/0/0/default"]
     for store in [*wanted, *others]:
-        memory.write([store_item(store), (meta_key(store), item_key(meta_key(store)) | {"format": FORMAT})], Meter())
+        memory.write([store_item(store), (meta_key(store), item_key(meta_key(store)) | {"format": FORMAT})])
     meter = Meter()
-    assert list(catalog.find_stores(memory, "mine", meter)) == wanted
+    assert list(catalog.find_stores(memory.metered(meter), "mine")) == wanted
     assert meter.requests == 1 + -(-len(wanted) // 100)
 
 
@@ -84,7 +84,7 @@ def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: st
                 under_way = take_snapshot(engine, name, made, state, lambda _: {b"7"})
                 if under_way is not None:
                     assert under_way.commit()
-    found = usage_of_namespace(tables, namespace, Meter())
+    found = usage_of_namespace(tables, namespace)
     assert sorted(found) == [0, 1]
     assert found[0].stores == 2
     both = found[0] + found[1]
@@ -102,7 +102,7 @@ def test_workload_has_the_formulas_names(engines: Engines, tables: Tables, store
     for number in range(1, 11):
         changes: dict[bytes, bytes | None] = {b"%03d" % row: b"%d" % number * 20 for row in range(100)}
         made = write(engine, store, attempt(number), changes, base=made)
-    (found,) = usage_of_namespace(tables, store.split("/", maxsplit=1)[0], Meter()).values()
+    (found,) = usage_of_namespace(tables, store.split("/", maxsplit=1)[0]).values()
     workload = found.workload()
     assert (workload["stores"], workload["changed_rows"], workload["families"]) == (1, 100, 1)
     assert workload["row_bytes"] == workload["state_row_bytes"] < 33
@@ -114,7 +114,7 @@ def test_workload_has_the_formulas_names(engines: Engines, tables: Tables, store
 def test_a_namespace_without_stores_is_an_error(memory: MemoryTables) -> None:
     """The message says where to find the namespace."""
     with pytest.raises(ConfigurationError, match=r"no store of this namespace.*state/0/0/dynastate.*namespace=unknown"):
-        usage_of_namespace(memory, "unknown", Meter())
+        usage_of_namespace(memory, "unknown")
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
@@ -125,14 +125,14 @@ def test_a_manifest_that_is_deleted_or_broken(
     state: dict[bytes, bytes] = {b"%d" % number: b"one" for number in range(50)}
     made = write(memory_engine, store, attempt(1), state)
     save_snapshot(memory_engine, store, made, state, lambda _: set(state))
-    before, whole = usage_of_store(memory, store, Meter()), inspect_store(memory, store, Meter())
+    before, whole = usage_of_store(memory, store), inspect_store(memory, store)
     (snapshot,) = graph(memory, store).snapshots()
     key = manifest_key(store, snapshot.version, snapshot.id)
     if is_deleted:  # by clean-up, just now
-        memory.delete([key], Meter())
+        memory.delete([key])
     else:
         memory.items[key]["data"] = b"broken"
-    after, found = usage_of_store(memory, store, Meter()), inspect_store(memory, store, Meter())
+    after, found = usage_of_store(memory, store), inspect_store(memory, store)
     assert 0 < after.stored.items < before.stored.items
     assert after.rows == before.rows
     assert after.snapshot_rows == 50
@@ -149,15 +149,15 @@ def test_figures_are_those_of_the_current_query(memory_engine: Engine, memory: M
     current = StoreBuilder(memory_engine, store, run="b-1", query="other")
     for number in range(2):
         current.commit((user(f"b{number}"), counted(1)), by=attempt(50 + number))
-    found = usage_of_store(memory, store, Meter())
+    found = usage_of_store(memory, store)
     assert (found.rows, found.families, found.snapshot_rows, found.versions) == (2, 1, 0, 7)
     assert found.workload()["changed_rows"] == 1
-    (load,) = read_loads(memory, [store], Meter())
+    (load,) = read_loads(memory, [store])
     assert (load.rows, load.keys) == (2, 2)
     assert load.bytes == sum(10 + len(key) + sum(map(len, values)) for (_, key), values in current.state.items())
     compact_store(memory_engine, memory, store)
-    assert usage_of_store(memory, store, Meter()).snapshot_rows == 2
-    assert read_loads(memory, [store], Meter())[0].bytes == load.bytes
+    assert usage_of_store(memory, store).snapshot_rows == 2
+    assert read_loads(memory, [store])[0].bytes == load.bytes
 
 
 # ---------------------------------------------------------------------------------------------------------------- spent
@@ -376,6 +376,6 @@ def test_puts_of_a_query_with_objects(memory: MemoryTables) -> None:
     dollars = Prices.of(settings).nanodollars(spent.write_units, 0, spent.puts) / 1e9
     assert spent.puts == 10
     assert activity.dollars_a_day == pytest.approx(dollars * 864, rel=0.01)
-    assert usage_of_store(memory, store, Meter()).puts == 11
-    fork_namespace(memory, "puts", "forked", None, Meter())
-    assert usage_of_store(memory, "forked/0/0/default", Meter()).puts == 0
+    assert usage_of_store(memory, store).puts == 11
+    fork_namespace(memory, "puts", "forked", None)
+    assert usage_of_store(memory, "forked/0/0/default").puts == 0

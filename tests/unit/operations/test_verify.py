@@ -395,7 +395,7 @@ def test_a_bounded_clean_up_of_an_adopted_store_is_no_loss(
         return made
 
     made = make(query_run("old"), EMPTY, 4)
-    adopt_stores(memory, [store], MOVED, Meter())
+    adopt_stores(memory, [store], MOVED)
     make(query_run("left", MOVED), made[4], 5)
     newest = make(query_run("new", MOVED), made[3], 3)[-1]
     assert compact_store(memory_engine, memory, store) is not None
@@ -460,7 +460,7 @@ def test_orphans_are_no_failure(memory_engine: Engine, memory: MemoryTables, sto
         ("delta", {"store_shard": shard, "part": "someone else's"}),
         ("snapshot", {"store_shard": shard, "entry": "someone else's"}),
     ]
-    memory.write([(Key(role, shard, "someone else's"), item) for role, item in foreign], Meter())
+    memory.write([(Key(role, shard, "someone else's"), item) for role, item in foreign])
     report = verify(memory, store)
     found = {(finding.key.role, finding.why): finding.items for finding in report.findings}
     assert found == {
@@ -552,7 +552,7 @@ def test_verify_only_reads_and_consistently(moto: BotoTables, failing_client: Fa
     corrupt = write(at, store, attempt(9), {b"9": b"9"}, base=made[3])
     (key, item), *_ = parts_of(moto, store)
     failing_client.put_item(TableName=moto.names["delta"], Item=to_wire(item) | {"strange": {"BOOL": True}})
-    moto.delete([parts_of_version[0] for parts_of_version in parts_of_all(moto, store, corrupt[0])], Meter())
+    moto.delete([parts_of_version[0] for parts_of_version in parts_of_all(moto, store, corrupt[0])])
     before = len(failing_client.requests)
     report = verify(moto, store)
     assert listed(report) == [("corrupt", key.sort), ("missing", f"{4:020d}/{attempt(9).hex()}/000000")]
@@ -568,7 +568,7 @@ def parts_of_all(tables: BotoTables, store: str, version: int) -> Iterator[tuple
     """Keys of the parts of a version."""
     for shard in range(4):
         low, high = f"{version:020d}", f"{version + 1:020d}"
-        for key in tables.list_keys("delta", store_shard(store, shard), low, high, Meter()):
+        for key in tables.list_keys("delta", store_shard(store, shard), low, high):
             yield (key,)
 
 

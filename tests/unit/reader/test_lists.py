@@ -25,7 +25,6 @@ from dynastate.operations.verify import verify
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from tests.support.engine_driver import Engines, attempt, namespace_of, query_run
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, family, user
@@ -218,7 +217,7 @@ def test_a_fork(engine: Engine, tables: MemoryTables, store: str, opened: Open, 
     compact_store(engine, tables, store)
     grown.grow(4)
     fork = f"{namespace_of(store)}-fork"
-    fork_namespace(tables, namespace_of(store), fork, version, Meter())
+    fork_namespace(tables, namespace_of(store), fork, version)
     forked = grown.continued(engine, store.replace(namespace_of(store), fork), version, "run of the fork")
     for each in (forked, grown) * 2:
         each.grow(3)

@@ -32,7 +32,6 @@ from dynastate.reader.arrow import write_parquet
 from dynastate.reader.state import StateReader, open_state
 from dynastate.reader.view import Change, Past, StateView
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.schema import parse_schema
 from tests.support.engine_driver import CHECKPOINT, Engines, attempt, graph, query_run
@@ -218,7 +217,7 @@ def test_versions_without_their_snapshot_are_reported_as_deleted(
         if number in (19, 42):
             assert compact_store(engine, tables, written.store) is not None
         if number == 43 and is_forked:
-            fork_namespace(tables, written.store.partition("/")[0], "test", None, Meter())
+            fork_namespace(tables, written.store.partition("/")[0], "test", None)
     run, newest, oldest = written.run, written.version, 42 if is_forked else 19
     if is_forked:
         assert clean_store(engine, tables, written.store, 2).oldest == 42
@@ -227,7 +226,7 @@ def test_versions_without_their_snapshot_are_reported_as_deleted(
     assert min(graph(tables, written.store).versions()) < oldest
     state = opened(written.store)
     assert state.versions() == list(range(oldest, 46))
-    assert inspect_store(tables, written.store, Meter()).oldest == oldest
+    assert inspect_store(tables, written.store).oldest == oldest
     assert [each.version for each in state.history(user("a"))] == list(range(oldest, 46))
     with pytest.raises(VersionMissingError, match=f"versions={oldest}-45"):
         state.at(oldest - 1)
@@ -440,12 +439,12 @@ def test_changes_from_the_last_version_that_clean_up_deleted(
 def test_a_location_that_is_adopted_again(engine: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
     """Only its checkpoint says from which version its query starts: until it commits, the other's is the newest."""
     made = StoreBuilder(engine, store).count_to(5)
-    adopt_stores(tables, [store], "file:/moved/state", Meter())
+    adopt_stores(tables, [store], "file:/moved/state")
     other = StoreBuilder(engine, store, run="moved", location="file:/moved/state")
     other.version, other.state = VersionId(3, attempt(3)), made.state
     for number in (104, 105, 106):
         other.commit((user("a"), counted(number)), by=attempt(number))
-    adopt_stores(tables, [store], CHECKPOINT, Meter())
+    adopt_stores(tables, [store], CHECKPOINT)
     with opened(store) as state:
         assert (state.version, state.get(user("a"))) == (6, row("a", 106))
         made.run = "run-2"
@@ -674,7 +673,7 @@ def test_partitions_of_a_fork_are_of_one_run(engine: Engine, tables: MemoryTable
     for each in made:
         each.count_to(7)
     namespace = store.partition("/")[0]
-    fork_namespace(tables, namespace, f"{namespace}-new", 7, Meter())
+    fork_namespace(tables, namespace, f"{namespace}-new", 7)
     operator, made = builders(engine, f"{namespace}-new{store.removeprefix(namespace)}", 2)
     for each in made:
         each.version, each.run = VersionId(4, attempt(4)), "a test"
@@ -697,7 +696,7 @@ def test_partitions_of_more_runs_than_are_listed(
             each.run = f"run-{number}"
             each.commit((user("a"), counted(number)), by=attempt(number))
     if is_forked:
-        fork_namespace(tables, operator.split("/")[0], "test", None, Meter())
+        fork_namespace(tables, operator.split("/")[0], "test", None)
         operator = f"test/{operator.split('/')[1]}"
         for each in made:
             each.store = f"test/{each.store.split('/', 1)[1]}"
@@ -707,7 +706,7 @@ def test_partitions_of_more_runs_than_are_listed(
     for read in (state, opened(operator)):
         assert read.refresh() is (read is state)
         assert (read.version, [each["count"] for each in read]) == (5, [5, 5])
-    forked = fork_namespace(tables, operator.split("/")[0], "again", None, Meter())
+    forked = fork_namespace(tables, operator.split("/")[0], "again", None)
     assert forked.version == 5
 
 

@@ -97,7 +97,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place, str], Exception |
             patched.setattr(steps, "Jvm", lambda *_: Run(place, name))
             patched.setattr(steps, "_tables_of", tables_of)
             patched.setattr(steps, "_existing", existing)
-            patched.setattr(steps, "drop_stores", lambda _, left, __: place.drop() if left else None)
+            patched.setattr(steps, "drop_stores", lambda _, left: place.drop() if left else None)
             patched.setattr(steps, "location_of", lambda folder: folder)
             try:
                 Transfer(MagicMock(), "import", "old", "target").run(Target("ours", 0, "new"), Source(), MagicMock())

@@ -139,7 +139,7 @@ def test_a_dropped_namespace_is_missing_at_the_next_look(world: World) -> None:
     """Also while it is being dropped; a query that begins there later is found."""
     assert not world.after(0).is_missing
     names = [each.store for each in world.stores]
-    drop_stores(world.tables, names, Meter())
+    drop_stores(world.tables, names)
     known = world.after(3)
     assert (known.is_missing, known.activities, known.loads, known.problem) == (True, (), (), "")
     again = world.builder(0, run="run-2", query="another").count_to(2)
@@ -200,9 +200,17 @@ class Scanned:
     def __init__(self, units: int) -> None:
         self.scans, self.units = 0, units
 
-    def find_stores(self, meter: Meter) -> Iterator[str]:
+    def metered(self, meter: Meter) -> Scanned:
+        self._meter = meter
+        return self
+
+    @property
+    def meter(self) -> Meter:
+        return self._meter
+
+    def find_stores(self) -> Iterator[str]:
         self.scans += 1
-        meter.read_units += self.units
+        self._meter.read_units += self.units
         return iter(["b/0/0/default", "a/0/0/default", "a/0/1/default"])
 
 

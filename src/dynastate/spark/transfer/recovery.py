@@ -17,7 +17,7 @@ from dynastate.settings import PREFIX
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.rows import same_schema
 from dynastate.spark.transfer.steps import Moved, Source, Transfer, tables_of
-from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from dynastate.unsaferow.schema import described_families
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _newest(
         for each in described
         for at in range(each["partitions"])
     }
-    found = of_namespace(tables, namespace, Meter()).current
+    found = of_namespace(tables, namespace).current
     if set(found) != set(expected):
         different = sorted(set(found) ^ set(expected))
         raise ConfigurationError(
@@ -77,8 +77,8 @@ def _newest(
         )
     graphs: dict[str, VersionGraph] = {}
 
-    def look(store: str) -> None:
-        graph, _ = read_lists(tables, store, Meter())
+    def look(view: Tables, store: str) -> None:
+        graph, _ = read_lists(view, store)
         _check_schema(graph, expected[store])
         graphs[store] = graph
 

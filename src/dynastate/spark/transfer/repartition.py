@@ -80,8 +80,8 @@ def repartition(
 
 
 def _estimate(tables: BotoTables, namespace: str, new_stores: int) -> Estimate:
-    meter = Meter()
-    usage = sum(usage_of_namespace(tables, namespace, meter).values(), StorageUsage())
+    tables = tables.metered(Meter())
+    usage = sum(usage_of_namespace(tables, namespace).values(), StorageUsage())
     row_bytes = usage.workload()["state_row_bytes"]
     size = round(usage.rows * row_bytes)
     # And of the namespace its record, and that it lists its stores.

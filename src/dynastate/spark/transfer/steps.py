@@ -24,7 +24,6 @@ from dynastate.operations.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
 from dynastate.spark.transfer.jvm import SPARK, Jvm
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import get_apart
 
 if TYPE_CHECKING:
@@ -261,7 +260,7 @@ class Transfer:
             self._must_be_alone()
             self.jvm.write(self.target, self._marker, f"{to.namespace}\n")
             if tables and left:
-                drop_stores(tables, left, Meter())
+                drop_stores(tables, left)
 
     def _left(self, to: Target, tables: BotoTables | None) -> list[str]:
         """The stores that a transfer which was cut off left. Refuse a folder or a namespace in use."""
@@ -343,6 +342,6 @@ def _existing(tables: BotoTables, namespace: str, stores: Sequence[str]) -> dict
     Among them are those of `stores` that a transfer which was cut off made before partition 0, which a search misses.
     """
     keys = {meta_key(store): store for store in stores}
-    found = {keys[key]: item for key, item in get_apart(tables, list(keys), Meter()).items()}
-    found |= find_stores(tables, namespace, Meter())
+    found = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
+    found |= find_stores(tables, namespace)
     return {store: parse_meta(store, item) for store, item in found.items()}

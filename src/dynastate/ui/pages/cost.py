@@ -44,7 +44,7 @@ def view(site: Site, ask: Ask) -> Page:
         scenarios = plan.scenarios(trigger, wanted)
         predictions = [predict(each) for each in plan.now]
         stores = [each.store for each in known.loads]
-        advice = plan.choices(zstd_ratios(site.tables, stores, spent) if ask.text("zstd") else None)
+        advice = plan.choices(zstd_ratios(site.tables.metered(spent), stores) if ask.text("zstd") else None)
         values |= {
             "trigger": trigger,
             "partitions": wanted,

@@ -52,7 +52,7 @@ def verify(site: Site, ask: Ask) -> None:
     site.watch(ask.namespace)  # refuses a namespace that is not shown
     check = site.checks.get(ask.namespace)
     if check is None or not check.is_running:
-        stores = stores_in(site.tables, ask.namespace, Meter()).current
+        stores = stores_in(site.tables, ask.namespace).current
         site.checks[ask.namespace] = Check(site.patient_tables, stores).start()
 
 
