@@ -28,6 +28,7 @@ from dynastate.storage.tables import Tables, no_refusal
 from dynastate.storage.update import Condition, Update
 
 AnyTables = TypeVar("AnyTables", bound="UnthrottledTables")
+AnyMemory = TypeVar("AnyMemory", bound="MemoryTables")
 AnyFailing = TypeVar("AnyFailing", bound="FailingTables")
 
 # ---------------------------------------------------------------------------------------------------------- on the seam
@@ -141,6 +142,12 @@ class MemoryTables(UnthrottledTables):
         self._objects = objects or MemoryObjects()
         self._lock = threading.Lock()
         self._meter = Meter()
+
+    def __enter__(self: AnyMemory) -> AnyMemory:  # noqa: PYI019  # Self comes with Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing."""
 
     @property
     def items(self) -> dict[Key, Item]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +47,7 @@ def copy(
     It shows the cost, asks, copies, and compares both ends item by item. Run again, it completes a copy that was cut
     off. Exit code 1: it was not confirmed.
     """
-    from dynastate.dynamodb.boto_tables import BotoTables
+    from dynastate.dynamodb.boto_tables import open_tables
     from dynastate.operations.copy import copy_stores, plan_copy
 
     given: dict[str, Any] = {
@@ -64,8 +63,8 @@ def copy(
             "the target is the source; give another table, Region, endpoint or profile with the options --to-…"
         )
     with (
-        closing(BotoTables(call.settings, profile=profile)) as source,
-        closing(BotoTables(other, profile=to_profile or profile)) as target,
+        open_tables(call.settings, profile=profile) as source,
+        open_tables(other, profile=to_profile or profile) as target,
     ):
         with progress("stores") as report:
             plan = plan_copy(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import closing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,14 +44,14 @@ def failover(
     It compares the tables on both sides, and the checkpoint with the state that is there. The first Region need not
     answer. Exit code 1: the query cannot continue there.
     """
-    from dynastate.dynamodb.boto_tables import BotoTables
+    from dynastate.dynamodb.boto_tables import open_tables
     from dynastate.operations.failover import plan_failover
     from dynastate.operations.rollback import Checkpoint
 
     other = _target(call.settings, to_region, to_endpoint)
     files = Checkpoint(checkpoint) if checkpoint else None
-    with closing(BotoTables(other)) as target, progress("stores") as report:
-        found = plan_failover(BotoTables, call.settings, target, namespace, files, report)
+    with open_tables(other) as target, progress("stores") as report:
+        found = plan_failover(open_tables, call.settings, target, namespace, files, report)
     if not call.json(asdict(found)):
         _show(call, found)
     if found.problems:

@@ -100,9 +100,9 @@ class Call(Output):
     @contextmanager
     def tables(self) -> Iterator[BotoTables]:
         """The tables. Errors name them as the user does."""
-        from dynastate.dynamodb.boto_tables import BotoTables
+        from dynastate.dynamodb.boto_tables import open_tables
 
-        with closing(BotoTables(self.settings)) as tables:
+        with open_tables(self.settings) as tables:
             try:
                 yield tables
             except (CorruptStateError, VersionMissingError) as failed:

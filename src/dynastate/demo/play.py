@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import time
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, final
@@ -21,7 +21,7 @@ from rich.table import Table
 from dynastate.demo import contents, flights, verify
 from dynastate.demo.contents import Figures
 from dynastate.demo.process import QUERIES, Checkpoint, Layout, SparkProcess
-from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.boto_tables import open_tables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from dynastate.errors import InternalError
 from dynastate.operations.inspect import read_lists
@@ -76,7 +76,7 @@ def play(
     with (
         _environment(),
         EmbeddedDynamoDB() as database,
-        closing(BotoTables(database.settings)) as tables,
+        open_tables(database.settings) as tables,
     ):
         with bars.progress:
             with SparkProcess(work, database.settings) as spark:  # 2

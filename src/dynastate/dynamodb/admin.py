@@ -7,10 +7,9 @@ recovery, encryption, protection from deletion. The engine itself never makes a 
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from typing import Final
 
-from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.dynamodb.failures import code_of
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import SPECS, Role
@@ -34,7 +33,7 @@ def create_tables(settings: Settings) -> list[str]:
         ConfigurationError: no Region, no credentials or permission, a wrong or unreachable endpoint.
         UnavailableError: throttled until `request_deadline_s`, or a table did not become ACTIVE within 120 seconds.
     """
-    with closing(BotoTables(settings)) as tables:
+    with open_tables(settings) as tables:
         made = [tables.names[role] for role in SPECS if _create(tables, role)]
         deadline = time.monotonic() + ACTIVE_DEADLINE_S
         for role in SPECS:
@@ -49,7 +48,7 @@ def check_tables(settings: Settings) -> list[str]:
         ConfigurationError: a table is missing; or as for `create_tables`.
         UnavailableError: throttled until `request_deadline_s`.
     """
-    with closing(BotoTables(settings)) as tables:
+    with open_tables(settings) as tables:
         return tables.check()
 
 

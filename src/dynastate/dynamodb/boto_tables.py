@@ -32,7 +32,11 @@ from dynastate.storage.update import Condition, Update
 
 
 class BotoTables:
-    """The two tables through boto3. Safe for threads. It is made as `Client` is, and fails as that."""
+    """The two tables through boto3, which `with` closes. Safe for threads.
+
+    Raises:
+        ConfigurationError: no Region is known, or the client cannot be made.
+    """
 
     def __init__(
         self,
@@ -284,6 +288,12 @@ class BotoTables:
         self._client.stop()
         self._objects.stop()
 
+    def __enter__(self) -> BotoTables:  # noqa: PYI034  # Self comes with Python 3.11, and it has no subclasses
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the connections. The verbs must not be called after it."""
         self._client.close()
@@ -321,6 +331,16 @@ class BotoTables:
         if size:
             self.meter.wrote(size)  # a failed condition is paid for too
         return applied
+
+
+def open_tables(settings: Settings, *, profile: str = "", deadline_s: float | None = None) -> BotoTables:
+    """Open the tables that settings name. Requests end after `deadline_s`, or by default as the settings say.
+
+    Raises:
+        ConfigurationError: no Region is known, or the client cannot be made.
+    """
+    retries = None if deadline_s is None else RetryPolicy(deadline_s)
+    return BotoTables(settings, retries=retries, profile=profile)
 
 
 def table_drift(role: Role, name: str, described: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.boto_tables import open_tables
 from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage, of_one_run
@@ -65,7 +65,7 @@ def open_state(
         cache_mb=cache_mb,
         objects_endpoint=objects_endpoint,
     )
-    tables = BotoTables(settings)
+    tables = open_tables(settings)
     return StateReader(tables, settings, store, family, tables.close)
 
 

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 
-from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, MismatchError
 from dynastate.settings import Settings
@@ -65,7 +65,7 @@ class Engines:
 
     def _make(self, settings: Settings) -> tuple[BotoTables, Engine]:
         if settings not in self._made:
-            tables = BotoTables(settings)
+            tables = open_tables(settings)
             self._made[settings] = tables, Engine(tables, settings)
         return self._made[settings]
 

@@ -12,9 +12,8 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.dynamodb.client import endpoint_of, region_of
-from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format.keys import Attempt, VersionId
@@ -152,7 +151,7 @@ class Site:
         self.options = _options(settings)
 
     def _open(self, deadline_s: float, opened: ExitStack) -> BotoTables:
-        tables = BotoTables(self.settings, retries=RetryPolicy(deadline_s))
+        tables = open_tables(self.settings, deadline_s=deadline_s)
         opened.callback(tables.close)
         return tables
 

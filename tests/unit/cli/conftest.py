@@ -28,7 +28,7 @@ class NamedTables(MemoryTables):
         shards = {key.store_shard for key in self.items if key.role == "snapshot"}
         return (each.removesuffix("#0") for each in shards if each.endswith("#0"))
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stay, for the next command."""
 
 
@@ -48,7 +48,7 @@ def surroundings(
     monkeypatch.setattr(snapshots, "PAUSE_MAX_S", 0.0)
     monkeypatch.setattr(drop, "LOOK_MIN_S", 0.0)
     for module in (boto_tables, state):
-        monkeypatch.setattr(module, "BotoTables", lambda _: tables)
+        monkeypatch.setattr(module, "open_tables", lambda _: tables)
     mock = mock_aws()
     mock.start(reset=False)
     yield

@@ -32,7 +32,7 @@ def opened(tables: NamedTables, monkeypatch: pytest.MonkeyPatch) -> list[tuple[S
         found.append((settings, profile))
         return other if (settings, profile) not in ((Settings(), ""), (Settings(), "old")) else tables
 
-    monkeypatch.setattr(boto_tables, "BotoTables", open_tables)
+    monkeypatch.setattr(boto_tables, "open_tables", open_tables)
     return found
 
 

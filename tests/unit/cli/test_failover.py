@@ -38,7 +38,7 @@ def regions(monkeypatch: pytest.MonkeyPatch) -> dict[str, RegionTables]:
             raise ConfigurationError(f"DynamoDB cannot be reached at {settings.region}")
         return found[settings.region]
 
-    monkeypatch.setattr(boto_tables, "BotoTables", open_tables)
+    monkeypatch.setattr(boto_tables, "open_tables", open_tables)
     return found
 
 
@@ -106,7 +106,7 @@ def test_another_region_has_another_endpoint(
         opened.append((settings.region, settings.endpoint))
         return regions[settings.region]
 
-    monkeypatch.setattr(boto_tables, "BotoTables", open_tables)
+    monkeypatch.setattr(boto_tables, "open_tables", open_tables)
     run("failover", NAMESPACE, "--region", HERE, "--endpoint", "http://one:1", *words)
     assert opened == [place, (HERE, "http://one:1")]
 
@@ -156,7 +156,7 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         RegionTables(THERE),
     )
     source.replicate(target, is_strong=True)
-    monkeypatch.setattr(boto_tables, "BotoTables", lambda own: target if own.region == THERE else away(own))
+    monkeypatch.setattr(boto_tables, "open_tables", lambda own: target if own.region == THERE else away(own))
     done = run(*words)
     assert done.code == 0
     assert done.out in page, done.out

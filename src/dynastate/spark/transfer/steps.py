@@ -10,12 +10,12 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.engine.catalog import find_stores
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import location_of, meta_key
@@ -320,9 +320,8 @@ _NOTHING: Final = "no batch of this checkpoint was committed: there is no state 
 @contextmanager
 def tables_of(settings: Mapping[str, str]) -> Iterator[BotoTables]:
     """The tables of a session's settings."""
-    with closing(
-        BotoTables(Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()}))
-    ) as tables:
+    given = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
+    with open_tables(given) as tables:
         yield tables
 
 
