@@ -7,18 +7,18 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final
-from unittest.mock import Mock, patch
-from uuid import UUID
+from unittest.mock import patch
 
-from dynastate.dynamodb import boto_tables, rates
+from dynastate import runtime
+from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.wire import to_wire
-from dynastate.engine import commit, known, maintenance, reader, snapshots, writer
+from dynastate.engine import commit, reader, snapshots, writer
 from dynastate.engine import objects as engine_objects
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
@@ -30,12 +30,11 @@ from dynastate.format.meta import QueryRun
 from dynastate.format.namespace import store_key
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
-from dynastate.operations import adopt, fork, scope
+from dynastate.operations import fork
 from dynastate.operations.adopt import adopt_stores
 from dynastate.operations.drop import drop_stores
 from dynastate.operations.verify import verify
 from dynastate.reader import families as column_families
-from dynastate.reader import state
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.storage import limits, tables
 from dynastate.storage import objects as object_seam
@@ -49,7 +48,7 @@ from tests.simulation.orphans import check_orphans
 from tests.simulation.replicas import two_regions
 from tests.simulation.s3 import S3
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.threads import Threads
+from tests.simulation.threads import NOW, runtime_of
 from tests.support.engine_driver import limit_cache
 
 NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
@@ -69,7 +68,6 @@ SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (writer, {"QUEUED_BYTES_MAX": 4000, "REQUEST_BYTES": 1500, "WRITES_MAX": 4}),
 )
 TRIES_MAX: Final = 4
-NOW: Final = datetime(2025, 1, 1, tzinfo=timezone.utc)
 #: The part of executors that read rows by bucket.
 BY_BUCKETS: Final = 0.25
 #: These schedules have forks: those whose seed is FORKED modulo FORKED_OF.
@@ -100,24 +98,11 @@ LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 @contextlib.contextmanager
 def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
     """Run the engine on the scheduler's threads, with small limits, and with ids that follow from the seed."""
-    threads = Threads(scheduler)
     with contextlib.ExitStack() as patches:
         for module, values in SMALL:
             patches.enter_context(patch.multiple(module, **values))
-        for module, name, value in (
-            *((module, "threading", threads) for module in (engine_objects, known, maintenance, rates, writer)),
-            *(
-                (module, "ThreadPoolExecutor", threads.ThreadPoolExecutor)
-                for module in (engine_objects, reader, scope, state)
-            ),
-            (column_families, "parse_families", families),
-            (fork, "datetime", Mock(now=lambda _: NOW)),
-            *((module, "uuid4", lambda: UUID(int=chance.getrandbits(128))) for module in (snapshots, adopt, fork)),
-            (snapshots, "Pace", partial(snapshots.Pace, clock=scheduler.clock, sleep=scheduler.sleep)),
-            (writer, "time", Mock(monotonic=scheduler.clock)),
-            (engine_objects, "time", Mock(monotonic=scheduler.clock)),
-        ):
-            patches.enter_context(patch.object(module, name, value))
+        patches.enter_context(patch.object(column_families, "parse_families", families))
+        patches.enter_context(runtime.using(runtime_of(scheduler, chance)))
         yield
 
 

@@ -1,47 +1,47 @@
-"""The parts of `threading` and `concurrent.futures` that the engine uses, with tasks of the scheduler as threads.
+"""The runtime of a simulation: the parts of `threading` and `concurrent.futures` that the engine uses.
 
-They replace those modules (`schedule.small_limits`): the engine's own queues, locks and pools run unchanged, and the
-scheduler determines which thread runs.
+Tasks of the scheduler are the threads. The engine's own queues and locks run unchanged, and the scheduler determines
+which thread runs.
 """
 
 from __future__ import annotations
 
+import random
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from datetime import datetime, timezone
+from typing import Any, Final, ParamSpec, TypeVar, cast
+from uuid import UUID
 
+from dynastate.runtime import Runtime
 from tests.simulation.scheduler import Scheduler, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Threads:
-    """A replacement of the module `threading` and of the class `ThreadPoolExecutor`."""
+#: The wall clock of a simulation.
+NOW: Final = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
 
-    def Lock(self) -> _Lock:  # noqa: N802  # the names are those of threading
-        return _Lock(self.scheduler)
-
-    def Condition(self, lock: _Lock | None = None) -> Condition:  # noqa: N802
-        return Condition(self.scheduler, lock or _Lock(self.scheduler))
-
-    def Thread(  # noqa: N802
-        self,
-        *,
-        target: Callable[..., None],
-        name: str = "",
-        args: Iterable[Any] = (),
-        daemon: bool = False,  # noqa: ARG002  # as in threading
-    ) -> Thread:
-        return Thread(self.scheduler, target, name, tuple(args))
-
-    def ThreadPoolExecutor(self, max_workers: int, thread_name_prefix: str = "") -> Pool:  # noqa: N802
-        return Pool(self.scheduler, max_workers, thread_name_prefix)
+def runtime_of(scheduler: Scheduler, chance: random.Random | None = None) -> Runtime:
+    """Time and threads of a scheduler, and ids that follow from the seed. The wall clock stands still."""
+    ids = chance or random.Random(1)  # noqa: S311  # no secret
+    return Runtime(
+        monotonic=scheduler.clock,
+        sleep=scheduler.sleep,
+        now=lambda: NOW,
+        new_id=lambda: UUID(int=ids.getrandbits(128)),
+        lock=lambda: cast("threading.Lock", _Lock(scheduler)),
+        condition=lambda lock: cast(
+            "threading.Condition", Condition(scheduler, cast("_Lock | None", lock) or _Lock(scheduler))
+        ),
+        thread=lambda target, name, daemon: cast("threading.Thread", Thread(scheduler, target, name)),  # noqa: ARG005
+        pool=lambda most, thread_name_prefix: Pool(scheduler, most, thread_name_prefix),
+    )
 
 
 @dataclass
@@ -115,11 +115,10 @@ class Condition:
 class Thread:
     """A task that others can wait for."""
 
-    def __init__(self, scheduler: Scheduler, target: Callable[..., None], name: str, args: tuple[Any, ...]) -> None:
+    def __init__(self, scheduler: Scheduler, target: Callable[[], None], name: str) -> None:
         self._scheduler = scheduler
         self._target = target
         self._name = name
-        self._args = args
         self._is_over = False
         self._ended = Condition(scheduler, _Lock(scheduler))
 
@@ -131,7 +130,7 @@ class Thread:
             self._ended.wait_for(lambda: self._is_over)
 
     def _run(self) -> None:
-        self._target(*self._args)
+        self._target()
         with self._ended:
             self._is_over = True
             self._ended.notify_all()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
-from unittest.mock import Mock, patch
 
-from dynastate.dynamodb import rates
+from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
-from dynastate.engine import writer
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import DynastateError
 from dynastate.format.items import Item, item_bytes, item_key
@@ -19,7 +16,7 @@ from dynastate.format.keys import NO_ATTEMPT, Key, part_key
 from dynastate.settings import Settings
 from dynastate.storage.meter import units_of_write
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.threads import Threads
+from tests.simulation.threads import runtime_of
 from tests.support.fakes import client_error
 
 LATENCY_S = 0.01
@@ -88,20 +85,11 @@ class Load:
         self.ended: list[float] = []
         self._deadline_s = deadline_s
         self._sidecars = sidecars
-        self._threads = Threads(self.scheduler)
 
     def run(self, tasks: int, items: int, size: int) -> None:
         """Let each task write so many items of so many bytes, and wait until they are durable."""
-        with self._virtual_time():
+        with runtime.using(runtime_of(self.scheduler)):
             self.scheduler.run("executor", lambda: self._run(tasks, items, size))
-
-    @contextmanager
-    def _virtual_time(self) -> Iterator[None]:
-        with ExitStack() as patches:
-            for module in (writer, rates):
-                patches.enter_context(patch.object(module, "threading", self._threads))
-            patches.enter_context(patch.object(writer, "time", Mock(monotonic=self.scheduler.clock)))
-            yield
 
     def _run(self, tasks: int, items: int, size: int) -> None:
         chance = random.Random(1)  # noqa: S311  # a test
@@ -115,9 +103,7 @@ class Load:
             threads = Settings().parallel_requests // self._sidecars
             writers.append(PartWriter(both, threads, self._sidecars))
         started = [
-            self._threads.Thread(
-                target=self._write, name=f"task-{task}", args=(writers[task % self._sidecars], task, items, size)
-            )
+            runtime.thread(partial(self._write, writers[task % self._sidecars], task, items, size), f"task-{task}")
             for task in range(tasks)
         ]
         for each in started:

@@ -6,9 +6,9 @@ recovery, encryption, protection from deletion. The engine itself never makes a 
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
+from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.dynamodb.failures import code_of
 from dynastate.errors import ConfigurationError, UnavailableError
@@ -35,7 +35,7 @@ def create_tables(settings: Settings) -> list[str]:
     """
     with open_tables(settings) as tables:
         made = [tables.names[role] for role in SPECS if _create(tables, role)]
-        deadline = time.monotonic() + ACTIVE_DEADLINE_S
+        deadline = runtime.monotonic() + ACTIVE_DEADLINE_S
         for role in SPECS:
             _wait_until_active(tables, role, deadline)
     return made
@@ -86,9 +86,9 @@ def _wait_until_active(tables: BotoTables, role: Role, deadline: float) -> None:
                 raise
         if status in ("ACTIVE", "UPDATING"):
             return
-        if time.monotonic() + pause_s > deadline:
+        if runtime.monotonic() + pause_s > deadline:
             raise UnavailableError(
                 "the table did not become ACTIVE; look at it in the AWS console", table=name, status=status or "unknown"
             )
-        time.sleep(pause_s)
+        runtime.sleep(pause_s)
         pause_s = min(2 * pause_s, _POLL_MAX_S)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
+
+from dynastate import runtime
 
 #: Units under way at first. The bound grows with what is taken, until the table throttles for the first time.
 WINDOW_FIRST: Final = 500
@@ -57,7 +58,7 @@ class WriteRate:
         self.took_at = float("-inf")
         self._clock = clock
         self._sleep = sleep
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         self._window: float = WINDOW_FIRST
         self._under_way = 0
         self._rate: float | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -11,6 +10,7 @@ from typing import Final, TypeVar
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
 
+from dynastate import runtime
 from dynastate.dynamodb.client import Client
 from dynastate.dynamodb.failures import (
     CREDENTIALS,
@@ -65,8 +65,8 @@ class RetryPolicy:
     """
 
     _deadline_s: float
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = runtime.monotonic
+    sleep: Callable[[float], None] = runtime.sleep
     randomness: random.Random = field(default_factory=random.Random)
     has_answered: bool = field(init=False, default=False)
     seen: set[Role] = field(init=False, default_factory=set)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Final
 
+from dynastate import runtime
 from dynastate.engine import snapshots
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.imported import ImportAttempt, ImportedVersion
@@ -33,10 +33,6 @@ from dynastate.storage.tables import Tables, own_location
 COMPRESSORS: Final = min(4, os.cpu_count() or 1)
 
 
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 class Engine:
     """Everything durable, for all stores on one pair of tables. Safe for threads.
 
@@ -47,7 +43,7 @@ class Engine:
         ConfigurationError: the package of the codec that it is to write is not installed.
     """
 
-    def __init__(self, tables: Tables, settings: Settings, now: Callable[[], datetime] = _now) -> None:
+    def __init__(self, tables: Tables, settings: Settings, now: Callable[[], datetime] = runtime.now) -> None:
         require(settings.compression)
         sidecars = settings.sidecars or 1
         threads = max(1, settings.parallel_requests // sidecars)
@@ -56,9 +52,7 @@ class Engine:
         self._writer = PartWriter(tables, threads, sidecars)
         self._reader = PartReader(threads, known, sidecars)
         sessions = Sessions(known, settings.shards, own_location(tables, settings.objects), now)
-        self._compressors = ThreadPoolExecutor(
-            max(1, COMPRESSORS // sidecars), thread_name_prefix="dynastate-compressor"
-        )
+        self._compressors = runtime.pool(max(1, COMPRESSORS // sidecars), "dynastate-compressor")
         self._object_writer = ObjectWriter(tables.objects, threads, sidecars)
         self.commits = Commits(
             tables,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import uuid4
 
+from dynastate import runtime
 from dynastate.engine.commit import Commits
 from dynastate.engine.sessions import Session
 from dynastate.engine.snapshots import SnapshotAttempt
@@ -53,7 +53,7 @@ class ImportAttempt(SnapshotAttempt):
         entry = VersionEntry(
             version=version.number,
             attempt=version.attempt,
-            parent=Attempt(uuid4().bytes),
+            parent=Attempt(runtime.new_id().bytes),
             epoch=session.epoch,
             schema=schema_digest(version.schema),
             keys=version.keys,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from dynastate import runtime
 from dynastate.engine.updates import add_to_set
 from dynastate.engine.writer import BUSY_S, QUEUED_BYTES_MAX, PendingWrites
 from dynastate.errors import UnavailableError
@@ -95,8 +93,8 @@ class ObjectWriter:
         self._bytes_max: Final = QUEUED_BYTES_MAX // sidecars
         self._bytes = 0
         self._submitted = float("-inf")
-        self._room_came = threading.Condition()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-objects")
+        self._room_came = runtime.condition()
+        self._pool = runtime.pool(threads, "dynastate-objects")
 
     def submit(self, pending: PendingWrites, place: ObjectId, data: bytes, deadline_s: float) -> None:
         """Queue an object; blocks while too many bytes are under way.
@@ -114,7 +112,7 @@ class ObjectWriter:
                 raise UnavailableError("writes wait for S3 until the deadline", bytes=self._bytes, seconds=limit_s)
             pending.expect(1)
             self._bytes += size
-            self._submitted = time.monotonic()
+            self._submitted = runtime.monotonic()
         self._pool.submit(self._write, pending, place, data)
 
     def _write(self, pending: PendingWrites, place: ObjectId, data: bytes) -> None:
@@ -132,7 +130,7 @@ class ObjectWriter:
 
     def is_busy(self) -> bool:
         """Whether objects of commits are under way, or more are expected soon."""
-        return self._bytes > 0 or time.monotonic() - self._submitted < BUSY_S
+        return self._bytes > 0 or runtime.monotonic() - self._submitted < BUSY_S
 
     def close(self) -> None:
         """Write what waits, then end the threads."""

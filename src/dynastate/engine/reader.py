@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, islice
 from typing import Final, NamedTuple
 
+from dynastate import runtime
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.graph import last_of_one_run
@@ -130,7 +131,7 @@ class PartReader:
         #: Bytes that all openings read ahead.
         self._ahead_bytes = 0
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dynastate-reader")
+        self._pool = runtime.pool(threads, "dynastate-reader")
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

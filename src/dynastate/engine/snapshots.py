@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-from uuid import uuid4
 from zlib import crc32
 
+from dynastate import runtime
 from dynastate.engine.graphs import is_done, read_snapshot
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, StreamWriter
@@ -73,8 +72,8 @@ class Pace:
     def __init__(
         self,
         is_busy: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = runtime.monotonic,
+        sleep: Callable[[float], None] = runtime.sleep,
     ) -> None:
         self._is_busy = is_busy
         self._clock = clock
@@ -306,7 +305,7 @@ class SnapshotAttempt:
 
 def enter(tables: Tables, store: str, of: VersionId, epoch: int) -> Snapshot | None:
     """Enter a snapshot of a version as being written; None: there is one already, whatever its stage."""
-    snapshot = Snapshot(*of, Attempt(uuid4().bytes), epoch, WRITING)
+    snapshot = Snapshot(*of, Attempt(runtime.new_id().bytes), epoch, WRITING)
     item = snapshot_item(store, snapshot)
     # After a lost answer the retry fails.
     if tables.put_new(snapshot_key(store, *of), item) or read_snapshot(tables, store, snapshot) == item:

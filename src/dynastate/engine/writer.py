@@ -6,12 +6,11 @@ is a queue. A `PendingWrites` counts one attempt's items.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from dynastate import runtime
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Key
@@ -38,7 +37,7 @@ class PendingWrites:
         self._pending = 0
         self._error: Exception | None = None
         self.cancelled = False
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
 
     def wait(self, deadline_s: float) -> None:
         """Return when every item is durable. Raises what kept one from it, or UnavailableError at the deadline."""
@@ -100,14 +99,12 @@ class PartWriter:
         self._line: deque[object] = deque()
         self._queued_bytes = 0
         self._closed = False
-        self._succeeded = time.monotonic()
+        self._succeeded = runtime.monotonic()
         self._submitted = float("-inf")
-        lock = threading.Lock()
-        self._work_came = threading.Condition(lock)
-        self._room_came = threading.Condition(lock)
-        self._workers = [
-            threading.Thread(target=self._work, name=f"dynastate-writer-{n}", daemon=True) for n in range(threads)
-        ]
+        lock = runtime.lock()
+        self._work_came = runtime.condition(lock)
+        self._room_came = runtime.condition(lock)
+        self._workers = [runtime.thread(self._work, f"dynastate-writer-{n}") for n in range(threads)]
         for worker in self._workers:
             worker.start()
 
@@ -123,13 +120,13 @@ class PartWriter:
             DynastateError: an earlier item of this attempt failed.
             UnavailableError: there is no room, and DynamoDB took nothing for as long as the deadline.
         """
-        now = time.monotonic()
+        now = runtime.monotonic()
         queued = [_Queued(pending, key, item, item_bytes(item), now, deadline_s) for key, item in items]
         total = sum(each.size for each in queued)
         with self._room_came:
             self._wait_for_room(total, deadline_s)
             pending.expect(len(queued))
-            self._submitted = time.monotonic()
+            self._submitted = runtime.monotonic()
             self._queued_bytes += total
             own = waits and not self._queue
             self._queue.extend(queued)
@@ -140,7 +137,7 @@ class PartWriter:
         self._finish(batch)
 
     def _wait_for_room(self, size: int, deadline_s: float) -> None:
-        turn, since = object(), time.monotonic()
+        turn, since = object(), runtime.monotonic()
         self._line.append(turn)
         try:
             while True:
@@ -164,11 +161,11 @@ class PartWriter:
 
     def _left_s(self, since: float, deadline_s: float) -> float:
         """Seconds left of a deadline, which counts only time in which no request of this sidecar succeeded."""
-        return deadline_s - (time.monotonic() - max(since, self._succeeded))
+        return deadline_s - (runtime.monotonic() - max(since, self._succeeded))
 
     def is_busy(self) -> bool:
         """Whether parts are queued or being sent, or more are expected soon."""
-        return self._queued_bytes > 0 or time.monotonic() - self._submitted < BUSY_S
+        return self._queued_bytes > 0 or runtime.monotonic() - self._submitted < BUSY_S
 
     def close(self) -> None:
         """Write what waits, then end the workers."""
@@ -232,7 +229,7 @@ class PartWriter:
         if wanted:
             try:
                 left = {key for key, _ in self._tables.metered(spent).offer([(each.key, each.item) for each in wanted])}
-                self._succeeded = time.monotonic()
+                self._succeeded = runtime.monotonic()
             except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the worker continues
                 error = failed
         # Units belong to each attempt; requests and retries are shared, and counted once, for the first.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from uuid import uuid4
 
+from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists
 from dynastate.engine.namespaces import read_record
 from dynastate.engine.updates import advance_epoch
@@ -76,7 +76,7 @@ def adopt_stores(
 
 def _enter_record(tables: Tables, namespace: str, location: str) -> None:
     """Enter a location in the record of a namespace, with a number of its own."""
-    run = f"{ADOPTION}{uuid4()}"
+    run = f"{ADOPTION}{runtime.new_id()}"
     for _ in range(EPOCHS_KEPT):
         record = read_record(tables, namespace)
         if record is None or record.location == location:
@@ -91,7 +91,7 @@ def _keeps_entering(store: str) -> UnavailableError:
 
 def _adopt(tables: Tables, store: str, location: str) -> set[str]:
     """Adopt one store; return the runs that it refuses."""
-    run = f"{ADOPTION}{uuid4()}"
+    run = f"{ADOPTION}{runtime.new_id()}"
     for _ in range(EPOCHS_KEPT):
         item, meta = read_meta(tables, store)
         others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}

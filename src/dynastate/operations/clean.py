@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from datetime import datetime, timezone
 from functools import cache
 from threading import Lock
 
+from dynastate import runtime
 from dynastate.engine.catalog import SHOWN_MAX, is_first_batch_over, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
@@ -101,7 +101,7 @@ def refuse_running(
     tables: Tables,
     looked: Look,
     progress: ProgressCallback = no_progress,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = runtime.sleep,
 ) -> None:
     """Refuse if something writes to stores of earlier queries, by a second look after some seconds."""
     advice = (

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
-from uuid import uuid4
 
+from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.namespaces import list_store, read_namespace
 from dynastate.engine.updates import unchanged
@@ -233,7 +233,7 @@ class _Mark:
         """
         self._record = record
         self._key = namespace_key(str(record["namespace"]))
-        self._marked = record | {DROPPED: DELETING, COPY: str(uuid4())}
+        self._marked = record | {DROPPED: DELETING, COPY: str(runtime.new_id())}
         there = self._now(target)
         if not there:
             target.put_new(self._key, self._marked)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from dynastate import runtime
 from dynastate.engine.catalog import find_stores, read_version_lists
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.engine.updates import unchanged
@@ -93,7 +93,7 @@ def refuse_written(
     first: Look,
     seconds: float,
     progress: ProgressCallback = no_progress,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = runtime.sleep,
     advice: str = _IS_WRITTEN,
 ) -> None:
     """Refuse if something writes to stores that were looked at, by a second look after some seconds."""

@@ -12,12 +12,11 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Final
-from uuid import uuid4
 
 import dynastate
+from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.graphs import read_manifest
 from dynastate.engine.namespaces import (
@@ -227,7 +226,7 @@ def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | 
             newest=last,
         )
     epochs = {store.split("/", 1)[1]: graph.required_meta.epoch for store, graph in graphs.items()}
-    return ForkPlan(namespace, chosen, epochs, str(uuid4()))
+    return ForkPlan(namespace, chosen, epochs, str(runtime.new_id()))
 
 
 def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan) -> None:
@@ -397,14 +396,12 @@ class _StoreFork:
             origin,
             queries=queries or {self._epoch: ""},
             bases={first: each for first, each in origin.bases.items() if first <= last},
-            epochs={f"{FORK}{uuid4()}": self._epoch},
+            epochs={f"{FORK}{runtime.new_id()}": self._epoch},
             locations={},
             heights={},
             origin_version=self._version,
         )
-        item = meta_item(
-            self._store, made, dynastate.__version__, datetime.now(timezone.utc).isoformat(timespec="seconds")
-        )
+        item = meta_item(self._store, made, dynastate.__version__, runtime.now().isoformat(timespec="seconds"))
         item |= {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
         item[PIN] = self._pin_name
         if item_bytes(item) > ITEM_BYTES_MAX:

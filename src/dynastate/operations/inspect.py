@@ -5,13 +5,13 @@ Each takes one Query, of the store's version lists and manifests.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
 from typing import Any, Final
 
+from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import by_query, every_store, meant
 from dynastate.engine.namespaces import read_record
@@ -161,7 +161,7 @@ def last_commit(lineage: Sequence[VersionEntry]) -> LastCommit:
         return LastCommit()
     last = lineage[-1].time_ms
     until = last + max(ACTIVE_MIN_MS, 3 * longest_gap_ms(lineage))
-    return LastCommit(iso_time(last), iso_time(until), time.time_ns() // 1_000_000 <= until)
+    return LastCommit(iso_time(last), iso_time(until), runtime.now().timestamp() * 1000 <= until)
 
 
 def iso_time(time_ms: int) -> str:

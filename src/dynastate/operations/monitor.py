@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
+from dynastate import runtime
 from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.format.graph import last_of_one_run
@@ -113,7 +113,7 @@ class Monitor:
         now_s = self._clock()
         new: dict[str, list[VersionEntry]] = {}
         before = dict(self._known)
-        with ThreadPoolExecutor(STORES_AT_ONCE, thread_name_prefix="dynastate-look") as pool:
+        with runtime.pool(STORES_AT_ONCE, "dynastate-look") as pool:
             looked = list(pool.map(self._engine.lineage, before, before.values()))
         for (store, known), found in zip(before.items(), looked, strict=True):
             self.meter.add(found.meter)

@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dynastate import runtime
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
@@ -280,7 +281,7 @@ def plan_rollback(
             version=to + 1,
         )
     last = max(offsets)
-    moment = datetime.now(timezone.utc)
+    moment = runtime.now()
     logs = [_log(each, checkpoint.read(f"{OFFSETS}/{each}")) for each in (to, last)]
     return Rollback(
         checkpoint.location,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
+from dynastate import runtime
 from dynastate.engine.catalog import EVERY, QueryStores, meant, parse_name, queries_of, some, with_lost
 from dynastate.engine.namespaces import place_of, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
@@ -133,7 +133,7 @@ def each_store(
         progress(len(done) + len(failed), len(stores))
 
     progress(0, len(stores))
-    pool = ThreadPoolExecutor(max(1, min(at_once, len(stores))), thread_name_prefix="dynastate-store")
+    pool = runtime.pool(max(1, min(at_once, len(stores))), "dynastate-store")
     try:
         for under_way in [pool.submit(do, store) for store in stores]:
             under_way.result()

@@ -8,9 +8,9 @@ one column `values` in their place. Values are as in `dynastate.unsaferow`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from dynastate import runtime
 from dynastate.dynamodb.boto_tables import open_tables
 from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
@@ -87,7 +87,7 @@ class StateReader(StateView):
         self._tables = tables = tables.metered(Meter())
         source = Source(Engine(tables, settings), tables.meter)
         self._close_tables = close_tables
-        self._pool = ThreadPoolExecutor(settings.parallel_requests, thread_name_prefix="dynastate-state")
+        self._pool = runtime.pool(settings.parallel_requests, "dynastate-state")
         with ExitStack() as when_failed:
             when_failed.callback(self._close, source.engine)
             with naming(source):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 
+from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, MismatchError
@@ -47,7 +47,7 @@ class Engines:
         with self._lock:
             # Failed tasks are retried at once: they must not each wait for the same answer.
             since, error = self._failed.get(settings, (-FAILED_FOR_S, None))
-            if error is not None and time.monotonic() < since + FAILED_FOR_S:
+            if error is not None and runtime.monotonic() < since + FAILED_FOR_S:
                 raise error
             made = tables, engine = self._make(settings)
             is_fit = settings in self._fit
@@ -80,7 +80,7 @@ class Engines:
             with self._lock:
                 if settings in self._fit:  # another task's check has passed, and it uses the engine
                     raise
-                self._failed[settings] = (time.monotonic(), wrong)
+                self._failed[settings] = (runtime.monotonic(), wrong)
                 # The next task gets another client: boto3 looks for credentials once for each.
                 is_ours = self._made.get(settings) == (tables, engine)
                 if is_ours:

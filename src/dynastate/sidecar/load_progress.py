@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
+from dynastate import runtime
 from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.format.parts import StoredChunk
 from dynastate.redaction import get_logger
@@ -23,7 +23,7 @@ def about(store: str, version: int, attempt: Attempt) -> str:
 class LoadProgressLog:
     """Logs the progress of a load every `PROGRESS_S` seconds."""
 
-    def __init__(self, about: str, records: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, about: str, records: int, clock: Callable[[], float] = runtime.monotonic) -> None:
         self._about = about
         self._records = records
         self._clock = clock

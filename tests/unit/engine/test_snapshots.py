@@ -6,11 +6,11 @@ import random
 from collections import Counter
 from decimal import Decimal
 from functools import partial
-from unittest.mock import Mock
 
 import pytest
 
-from dynastate.engine import snapshots, writer
+from dynastate import runtime
+from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.engine.graphs import read_manifest
 from dynastate.engine.snapshots import is_worth_it
@@ -278,7 +278,7 @@ def test_a_snapshot_on_an_idle_executor_does_not_pause(
 ) -> None:
     """Commits are under way while their parts are queued, and for a second after that."""
     clock = Clock()
-    monkeypatch.setattr(writer, "time", Mock(monotonic=clock))
+    monkeypatch.setattr(runtime, "monotonic", clock)
     assert not engine._writer.is_busy()
     made = write_versions(engine, store, 3)
     clock.sleep(0.9)

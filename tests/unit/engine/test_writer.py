@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from unittest.mock import Mock
 
 import pytest
 
+from dynastate import runtime
 from dynastate.engine import writer
 from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import UnavailableError
@@ -39,7 +39,7 @@ Writers = Callable[..., PartWriter]
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of writers: it stands unless the test moves it."""
     clock = Clock()
-    monkeypatch.setattr(writer, "time", Mock(monotonic=clock))
+    monkeypatch.setattr(runtime, "monotonic", clock)
     return clock
 
 
