@@ -630,12 +630,13 @@ class Schedule:
         has_late_forks = self.seed % FORKED_OF == FORKED and not self.replicas and not self._is_calm()
         if has_late_forks and operation in ("put_item", "delete_item"):
             self._fork_late(request.get("Item") or request["Key"])
-        values = request.get("ExpressionAttributeValues", {})
-        if operation == "update_item" and ":entry" in values:
+        if operation == "update_item" and request["Key"]["entry"]["S"].startswith("list/"):
             store = request["Key"]["store_shard"]["S"].removesuffix("#0")
-            entry = decode_entry(store, values[":entry"]["L"][0]["B"])
-            if entry.attempt in self.killed:
-                raise violation("a commit is sent for a task that was killed", version=short(entry.id))
+            for value in request["ExpressionAttributeValues"].values():
+                for each in value.get("L", ()):
+                    entry = decode_entry(store, each["B"])
+                    if entry.attempt in self.killed:
+                        raise violation("a commit is sent for a task that was killed", version=short(entry.id))
 
     def _fork_late(self, item: Wire) -> None:
         """Fork a version now and then at the moment at which a clean-up sends a request that deletes a part of it."""

@@ -58,15 +58,14 @@ def compact(
         else {"store": store, "made": False, "reason": each}
         for store, each in found.done.items()
     ]
-    if call.json([*described, *failures(found)]):
-        pass
-    elif found.stores == 1:
+    is_json = call.json([*described, *failures(found)])
+    if not is_json and found.stores == 1:
         for store, each in found.done.items():
             what = each
             if isinstance(each, Compacted):
                 what = f"snapshot of version {each.version}, {plural(each.write_units, 'write unit')}"
             call.say(f"{store}: {what}")
-    else:
+    elif not is_json:
         if made:
             call.table([each for each in described if each["made"]], _COMPACTED, group="store")
         units = sum(each.write_units for each in made.values())
@@ -113,8 +112,8 @@ def clean(
 def _show_cleaned(call: Call, found: Outcomes[Cleaned]) -> None:
     cleaned = list(found.done.values())
     if call.json([*map(asdict, cleaned), *failures(found)]):
-        pass
-    elif found.stores == 1:
+        return
+    if found.stores == 1:
         for each in cleaned:
             call.say(_described(each))
     else:
@@ -128,8 +127,7 @@ def _show_cleaned(call: Call, found: Outcomes[Cleaned]) -> None:
                 call.say(_described(each))
         items, units = sum(each.items for each in cleaned), sum(each.write_units for each in cleaned)
         call.say(f"{counted(found)}: {plural(items, 'item')} deleted, {plural(units, 'write unit')}")
-    if not call.as_json:
-        _say_left(call, {location for each in cleaned for location in each.other_locations})
+    _say_left(call, {location for each in cleaned for location in each.other_locations})
 
 
 def _described(cleaned: Cleaned) -> str:

@@ -44,7 +44,7 @@ def rollback(
     if not call.as_json:
         _show(call, plan)
     if not yes:
-        typer.confirm(f"Undo {plural(len(plan.undone), 'batch').replace('batchs', 'batches')}?", err=True, abort=True)
+        typer.confirm(f"Undo {plural(len(plan.undone), 'batch')}?", err=True, abort=True)
     if before:
         seconds = seconds_to_look(before)
         typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, ClassVar, Final, TypeVar
 
 import dynastate
 from dynastate.engine.commit import WriteAttempt
@@ -65,15 +65,16 @@ class Connection:
     _failed: Exception | None = None
 
     def serve(self) -> None:
-        """Answer frames until the JVM closes the connection or breaks the protocol: `_on_open` an Open, and so on."""
+        """Answer frames until the JVM closes the connection or breaks the protocol."""
         try:
             while (received := self._receive()) is not None:
                 number, body = received
-                self._state = protocol.follow(self._state, number)
+                transition = protocol.follow(self._state, number)
                 message = protocol.MESSAGES[number]
                 if message is protocol.Hello and not hmac.compare_digest(protocol.token_of_hello(body), self._token):
                     raise MismatchError("wrong token: this is not the process that started the sidecar")
-                getattr(self, f"_on_{message.__name__.lower()}")(protocol.decode(number, body))
+                has_begun = self._HANDLERS[message](self, protocol.decode(number, body))
+                self._state = transition.otherwise if has_begun is False else transition.state
         except _ClosedError as closed:
             log.info("connection ended %s: %s", self._about, closed)
         except Exception as failed:  # noqa: BLE001  # any failure is the last answer
@@ -231,23 +232,25 @@ class Connection:
             stored = self._reached_engine().known.account(attempt.store).stored()
             self._send(protocol.Committed(attempt.version, commit_counters(made, stored, self._prices)))
 
-    def _on_snapshot(self, request: protocol.Snapshot) -> None:
-        self._state = State.READY  # unless it is wanted
+    def _on_snapshot(self, request: protocol.Snapshot) -> bool:
         with self._answering("snapshot", request.store, request.version, request.attempt):
             begun, spent = self._reached_engine().snapshot(*request, is_asked_for=request.min_deltas == 0)
             if begun is None:
                 self._send(protocol.Maintained(maintenance_counters(spent, self._prices)))
-                return
-            self._under_way, self._state = begun, State.SNAPSHOT
+                return False
+            self._under_way = begun
             self._send(protocol.Wanted(begun.base, begun.bits))
+            return True
+        return False
 
-    def _on_import(self, request: protocol.Import) -> None:
-        self._state = State.READY  # unless it can be begun
+    def _on_import(self, request: protocol.Import) -> bool:
         with self._answering("commit", request.store, request.version, request.attempt):
             version = ImportedVersion(request.version, request.attempt, request.keys, request.schema)
             begun = self._reached_engine().begin_import(request.store, _run_of(request), version, request.state_bytes)
-            self._under_way, self._state = begun, State.SNAPSHOT
+            self._under_way = begun
             self._send(protocol.Wanted(0, begun.bits))
+            return True
+        return False
 
     def _on_bucket(self, request: protocol.Bucket) -> None:
         if isinstance(self._under_way, SnapshotAttempt):
@@ -331,6 +334,28 @@ class Connection:
         error = failed if isinstance(failed, DynastateError) else InternalError(f"{type(failed).__name__}: {failed}")
         with contextlib.suppress(_ClosedError):  # the JVM has closed already
             self._send(protocol.Error(error.kind, self._store, str(error)))
+
+    #: What handles each message. A handler that returns False has begun nothing.
+    _HANDLERS: ClassVar[dict[type[Any], Callable[[Connection, Any], bool | None]]] = {
+        protocol.Hello: _on_hello,
+        protocol.Check: _on_check,
+        protocol.Run: _on_run,
+        protocol.Open: _on_open,
+        protocol.Find: _on_find,
+        protocol.Read: _on_read,
+        protocol.Changes: _on_changes,
+        protocol.Begin: _on_begin,
+        protocol.Append: _on_append,
+        protocol.Flush: _on_flush,
+        protocol.Added: _on_added,
+        protocol.Commit: _on_commit,
+        protocol.Snapshot: _on_snapshot,
+        protocol.Import: _on_import,
+        protocol.Bucket: _on_bucket,
+        protocol.SnapshotEnd: _on_snapshotend,
+        protocol.CleanUp: _on_cleanup,
+        protocol.Abort: _on_abort,
+    }
 
 
 def _run_of(request: protocol.Begin | protocol.Import | protocol.Run) -> QueryRun:

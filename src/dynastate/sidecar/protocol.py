@@ -314,26 +314,33 @@ class State(Enum):
     SNAPSHOT = "snapshot"
 
 
+class Transition(NamedTuple):
+    """The state after a message, or `otherwise` if it has begun nothing."""
+
+    state: State
+    otherwise: State = State.READY
+
+
 #: The legal order of messages; any other breaks the protocol.
-TRANSITIONS: Final[dict[tuple[State, type[Any]], State]] = {
-    (State.NEW, Hello): State.READY,
-    **{(State.READY, each): State.READY for each in (Check, Run, Open, Find, Read, Changes, CleanUp)},
-    (State.READY, Begin): State.WRITING,
-    (State.WRITING, Append): State.WRITING,
-    (State.WRITING, Flush): State.WRITING,
-    (State.WRITING, Added): State.WRITING,
-    (State.WRITING, Commit): State.READY,
-    (State.WRITING, Abort): State.READY,
-    (State.READY, Snapshot): State.SNAPSHOT,  # READY again, unless it is wanted
-    (State.READY, Import): State.SNAPSHOT,
-    (State.SNAPSHOT, Bucket): State.SNAPSHOT,
-    (State.SNAPSHOT, Append): State.SNAPSHOT,
-    (State.SNAPSHOT, SnapshotEnd): State.READY,
-    (State.SNAPSHOT, Abort): State.READY,
+TRANSITIONS: Final[dict[tuple[State, type[Any]], Transition]] = {
+    (State.NEW, Hello): Transition(State.READY),
+    **{(State.READY, each): Transition(State.READY) for each in (Check, Run, Open, Find, Read, Changes, CleanUp)},
+    (State.READY, Begin): Transition(State.WRITING),
+    (State.WRITING, Append): Transition(State.WRITING),
+    (State.WRITING, Flush): Transition(State.WRITING),
+    (State.WRITING, Added): Transition(State.WRITING),
+    (State.WRITING, Commit): Transition(State.READY),
+    (State.WRITING, Abort): Transition(State.READY),
+    (State.READY, Snapshot): Transition(State.SNAPSHOT, otherwise=State.READY),
+    (State.READY, Import): Transition(State.SNAPSHOT, otherwise=State.READY),
+    (State.SNAPSHOT, Bucket): Transition(State.SNAPSHOT),
+    (State.SNAPSHOT, Append): Transition(State.SNAPSHOT),
+    (State.SNAPSHOT, SnapshotEnd): Transition(State.READY),
+    (State.SNAPSHOT, Abort): Transition(State.READY),
 }
 
 
-def follow(state: State, number: int) -> State:
+def follow(state: State, number: int) -> Transition:
     try:
         return TRANSITIONS[state, MESSAGES[number]]
     except KeyError:

@@ -169,7 +169,7 @@ def test_transitions() -> None:
     """Of all states and all 256 frame types just the steps of the docs are legal; any other is refused."""
     for state, frame_type in itertools.product(State, range(256)):
         if (state, frame_type) in LEGAL:
-            assert protocol.follow(state, frame_type) is LEGAL[state, frame_type]
+            assert protocol.follow(state, frame_type).state is LEGAL[state, frame_type]
         else:
             with pytest.raises(MismatchError, match=f"out of order state={state.value} type={frame_type}"):
                 protocol.follow(state, frame_type)

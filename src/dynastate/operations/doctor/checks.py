@@ -67,10 +67,10 @@ def append(probe: Probe, sort: str, entry: bytes, run: str = "run") -> list[byte
         ExpressionAttributeValues={
             ":none": {"L": []},
             ":entry": {"L": [{"B": entry}]},
-            ":format": {"N": "2"},
+            ":format": {"N": "3"},
             ":run": {"S": run},
         },
-        ReturnValues="UPDATED_NEW",
+        ReturnValues="ALL_NEW",
     )
     return [bytes(each["B"]) for each in answer["Attributes"]["versions"]["L"]]
 

@@ -124,16 +124,28 @@ def _refused_runs(probe: Probe) -> None:
     expect(append(probe, "fence", b"c", "old") == [b"b", b"c"], "the run is still refused")
 
 
-@check("counters in maps", "each run gets an epoch of its own")
+@check("conditions on maps", "each run gets an epoch of its own")
 def _epochs(probe: Probe) -> None:
-    probe.put("snapshot", "epochs", {"epoch": {"N": "1"}, "epochs": {"M": {"a": {"N": "1"}}}})
-    answer = probe.update(
-        "snapshot",
-        "epochs",
-        "SET epoch = epoch + :one, epochs.#run = epoch + :one REMOVE epochs.#old",
-        ExpressionAttributeNames={"#run": "b", "#old": "a"},
-        ExpressionAttributeValues={":one": {"N": "1"}},
-        ReturnValues="ALL_NEW",
-    )
-    found = {name: answer["Attributes"][name] for name in ("epoch", "epochs")}
-    expect(found == {"epoch": {"N": "2"}, "epochs": {"M": {"b": {"N": "2"}}}}, f"made {found}")
+    before: Wire = {"M": {"a": {"N": "1"}}}
+    after: Wire = {"M": {"b": {"N": "2"}}}
+    probe.put("snapshot", "epochs", {"epoch": {"N": "1"}, "epochs": before, "dropped": {"N": "1"}})
+
+    def enter() -> Wire:
+        answer: Wire = probe.update(
+            "snapshot",
+            "epochs",
+            "SET epoch = :epoch, epochs = :after REMOVE dropped",
+            ConditionExpression="epochs = :before AND NOT dropped = :deleting",
+            ExpressionAttributeValues={
+                ":epoch": {"N": "2"},
+                ":after": after,
+                ":before": before,
+                ":deleting": {"N": "2"},
+            },
+            ReturnValues="ALL_NEW",
+        )
+        return answer
+
+    found = {name: value for name, value in enter()["Attributes"].items() if name in ("epoch", "epochs", "dropped")}
+    expect(found == {"epoch": {"N": "2"}, "epochs": after}, f"made {found}")
+    refused(FAILED_CONDITION, enter)
