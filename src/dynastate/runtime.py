@@ -18,7 +18,7 @@ def _utc() -> datetime:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where time, ids and threads come from. The fields are used through the functions of this module."""
+    """The source of time, ids and threads. Use it through the functions of this module."""
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
