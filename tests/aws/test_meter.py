@@ -35,6 +35,18 @@ def consumed(ledger: Ledger, call: Callable[[Meter], object]) -> tuple[tuple[flo
     return (writes, sum(units for _, units in said) - writes), meter
 
 
+def _get(tables: BotoTables, keys: list[Key], meter: Meter) -> None:
+    tables.metered(meter).get(keys)
+
+
+def _append(tables: BotoTables, key: Key, entry: bytes, meter: Meter) -> None:
+    append_version(tables.metered(meter), key, entry, "run-1")
+
+
+def _put_new(tables: BotoTables, key: Key, item: Item, meter: Meter) -> None:
+    tables.metered(meter).put_new(key, item)
+
+
 def parts(store: str) -> list[tuple[Key, Item]]:
     keys = [part_key(store, 1, NO_ATTEMPT, number, 1) for number in range(len(SIZES))]
     return [
@@ -66,7 +78,7 @@ def test_missing_items_are_counted_as_dynamodb_counts_them(place: Place, tables:
     tables.write([item])
     absent = part_key(store, 9, NO_ATTEMPT, 0, 1)
     for wanted in ([item[0], absent], [absent]):
-        (writes, reads), meter = consumed(place.ledger, partial(tables.get, wanted))
+        (writes, reads), meter = consumed(place.ledger, partial(_get, tables, wanted))
         assert (writes, reads) == (0, meter.read_units)
 
 
@@ -74,7 +86,7 @@ def test_commits_are_counted_as_dynamodb_counts_them(place: Place, tables: BotoT
     """A version list that grows is paid for whole at each append."""
     key = version_list_key(store, 1)
     for size in SIZES:
-        append = partial(append_version, tables, key, bytes(size), "run-1")
+        append = partial(_append, tables, key, bytes(size))
         (writes, reads), meter = consumed(place.ledger, append)
         assert (writes, reads) == (meter.write_units, 0), size
 
@@ -84,5 +96,5 @@ def test_new_items_are_counted_as_dynamodb_counts_them(place: Place, tables: Bot
     for number, size in enumerate(SIZES):
         key = meta_key(f"{store}{number}")
         item: Item = item_key(key) | {"format": FORMAT, "data": bytes(size)}
-        (writes, reads), meter = consumed(place.ledger, partial(tables.put_new, key, item))
+        (writes, reads), meter = consumed(place.ledger, partial(_put_new, tables, key, item))
         assert (writes, reads) == (meter.write_units, 0), size
