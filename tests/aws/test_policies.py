@@ -15,10 +15,10 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
+from dynastate.engine.updates import append_version
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, meta_key, version_list_key
-from dynastate.storage.meter import Meter
 from tests.aws.place import Place
 from tests.support.policies import POLICIES
 
@@ -83,11 +83,11 @@ def test_writer_writes_its_own_namespace_only(with_policy: Roles) -> None:
             key, item = item_of(f"{namespace}/0/0/default")
             store = f"{namespace}/0/0/default"
             calls = (
-                partial(tables.write, [(key, item)], Meter()),
-                partial(tables.get, [key], Meter()),
-                partial(tables.query, "snapshot", key.store_shard, "a", "z", Meter()),
-                partial(tables.append_version, version_list_key(store, 1), b"one", "run-1", Meter()),
-                partial(tables.delete, [key], Meter()),
+                partial(tables.write, [(key, item)]),
+                partial(tables.get, [key]),
+                partial(tables.query, "snapshot", key.store_shard, "a", "z"),
+                partial(append_version, tables, version_list_key(store, 1), b"one", "run-1"),
+                partial(tables.delete, [key]),
             )
             for call in calls:
                 if is_own:
