@@ -22,12 +22,11 @@ from dynastate.format.namespace import NAMESPACE
 from dynastate.format.objects import OBJECT_BYTES, ObjectId
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from dynastate.storage.limits import KEYS_MAX, WRITES_MAX, refuse_growth, refuse_items, refuse_keys
-from dynastate.storage.meter import Meter
+from dynastate.storage.meter import Meter, Metered
 from dynastate.storage.objects import DELETES_MAX, Objects
 from dynastate.storage.tables import Tables, no_refusal
 from dynastate.storage.update import Condition, Update
 
-AnyTables = TypeVar("AnyTables", bound="UnthrottledTables")
 AnyMemory = TypeVar("AnyMemory", bound="MemoryTables")
 AnyFailing = TypeVar("AnyFailing", bound="FailingTables")
 
@@ -41,19 +40,8 @@ class Call(NamedTuple):
     keys: tuple[Key, ...]
 
 
-class UnthrottledTables(Tables):
+class UnthrottledTables(Metered, Tables):
     """Tables with the default names, which take all that is offered."""
-
-    _meter: Meter
-
-    @property
-    def meter(self) -> Meter:
-        return self._meter
-
-    def metered(self: AnyTables, meter: Meter) -> AnyTables:  # noqa: PYI019  # Self comes with Python 3.11
-        view = copy.copy(self)
-        view._meter = meter
-        return view
 
     @property
     def names(self) -> Mapping[Role, str]:
@@ -64,22 +52,13 @@ class UnthrottledTables(Tables):
         return []
 
 
-class MemoryObjects(Objects):
+class MemoryObjects(Metered, Objects):
     """Objects of all buckets in a dictionary: strongly consistent, safe for threads."""
 
     def __init__(self) -> None:
         self.objects: dict[ObjectId, bytes] = {}
         self._lock = threading.Lock()
-        self._meter = Meter()
-
-    @property
-    def meter(self) -> Meter:
-        return self._meter
-
-    def metered(self, meter: Meter) -> MemoryObjects:
-        view = copy.copy(self)
-        view._meter = meter
-        return view
+        self.meter = Meter()
 
     def check(self, location: str) -> list[str]:  # noqa: ARG002  # as the seam has it
         return []
@@ -141,7 +120,7 @@ class MemoryTables(UnthrottledTables):
         self._snapshot_table = snapshot_table
         self._objects = objects or MemoryObjects()
         self._lock = threading.Lock()
-        self._meter = Meter()
+        self.meter = Meter()
 
     def __enter__(self: AnyMemory) -> AnyMemory:  # noqa: PYI019  # Self comes with Python 3.11
         return self
@@ -306,7 +285,7 @@ class FailingTables(UnthrottledTables):
         self.faults: dict[str, deque[Fault | None]] = {}
         self._before = before
         self._lock = threading.Lock()
-        self._meter = tables.meter
+        self.meter = tables.meter
 
     def metered(self: AnyFailing, meter: Meter) -> AnyFailing:  # noqa: PYI019  # Self comes with Python 3.11
         view = super().metered(meter)

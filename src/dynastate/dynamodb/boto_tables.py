@@ -7,7 +7,6 @@ translated, and units are counted by DynamoDB's own rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,12 +25,12 @@ from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
 from dynastate.settings import Settings
 from dynastate.storage.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
-from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.meter import Meter, Metered, units_of_write
 from dynastate.storage.tables import no_refusal
 from dynastate.storage.update import Condition, Update
 
 
-class BotoTables:
+class BotoTables(Metered):
     """The two tables through boto3, which `with` closes. Safe for threads.
 
     Raises:
@@ -56,11 +55,6 @@ class BotoTables:
         self._objects = S3Objects(settings, retries=replace(self._retries), client=s3_client, profile=profile)
         self.meter = Meter()
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
-
-    def metered(self, meter: Meter) -> BotoTables:
-        view = copy(self)
-        view.meter = meter
-        return view
 
     @property
     def objects(self) -> S3Objects:

@@ -6,7 +6,6 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from copy import copy
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
@@ -28,7 +27,7 @@ from dynastate.errors import ConfigurationError, DynastateError, UnavailableErro
 from dynastate.format.objects import ObjectId, bucket_and_prefix
 from dynastate.redaction import as_cause, get_logger
 from dynastate.settings import PREFIX, Settings
-from dynastate.storage.meter import Meter
+from dynastate.storage.meter import Meter, Metered
 
 log = get_logger("dynastate.objects")
 
@@ -69,7 +68,7 @@ class _Client:
                 self._made.close()
 
 
-class S3Objects:
+class S3Objects(Metered):
     """Objects through boto3, whose client is made when it is first needed. Safe for threads."""
 
     def __init__(
@@ -86,11 +85,6 @@ class S3Objects:
         if settings.objects:  # to make the client takes time, which the first batch is not to wait for
             with suppress(*NO_CREDENTIALS):
                 self._client.current()
-
-    def metered(self, meter: Meter) -> S3Objects:
-        view = copy(self)
-        view.meter = meter
-        return view
 
     def check(self, location: str) -> list[str]:
         bucket, _ = bucket_and_prefix(location)

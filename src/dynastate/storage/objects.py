@@ -20,9 +20,8 @@ class Objects(Protocol):
     Every verb raises ConfigurationError where a retry changes nothing, and UnavailableError at the deadline.
     """
 
-    @property
-    def meter(self) -> Meter:
-        """The cost of the requests of this view."""
+    meter: Meter
+    """The cost of the requests of this view."""
 
     def metered(self: T, meter: Meter) -> T:  # noqa: PYI019  # Self comes with Python 3.11
         """A view of these objects, whose requests are counted by another meter."""

@@ -31,9 +31,8 @@ class Tables(Protocol):
     def names(self) -> Mapping[Role, str]:
         """The tables by the names the user gave them."""
 
-    @property
-    def meter(self) -> Meter:
-        """The cost of the requests of this view."""
+    meter: Meter
+    """The cost of the requests of this view."""
 
     def metered(self: T, meter: Meter) -> T:  # noqa: PYI019  # Self comes with Python 3.11
         """A view of these tables, and of their objects, whose requests are counted by another meter."""
