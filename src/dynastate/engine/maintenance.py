@@ -60,7 +60,8 @@ class Maintenance:
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
 
         Returns:
-            None where no snapshot is wanted, another executor is making it, or a newer run writes to the store.
+            None where no snapshot is wanted, another executor is making it, or a newer run writes to the store; and the
+            meter, which also counts what the snapshot writes.
         """
         tables = self._tables.metered(Meter())
         known = self._known.route(store, version, attempt)

@@ -216,16 +216,14 @@ class PartReader:
         keys = window.keys
         parts = {key: part for key in keys if (part := self._known.parts.get(key)) is not None}
         wanted = [key for key in keys if key not in parts]
-        spent = Meter(cache_hits=len(parts), cache_misses=len(wanted))
+        view = tables.metered(Meter(cache_hits=len(parts), cache_misses=len(wanted)))
         if wanted:
-            found = (
-                read_run(tables.metered(spent), window) if window.stream else read_items(tables.metered(spent), wanted)
-            )
+            found = read_run(view, window) if window.stream else read_items(view, wanted)
             for key in wanted:
                 part = parts[key] = found[key]
                 if keep:
                     self._known.keep(key, part)
-        return [(key, parts[key]) for key in keys], spent
+        return [(key, parts[key]) for key in keys], view.meter
 
 
 class Run(NamedTuple):

@@ -66,6 +66,7 @@ from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 _CHANGED: Final = "what the fork was begun with has changed"
@@ -104,6 +105,7 @@ def fork_namespace(
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
+    outer, tables = tables.meter, tables.metered(Meter())
     origins = whole_namespace(tables, namespace)
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     namespace_items = read_namespace(tables, new)
@@ -143,6 +145,7 @@ def fork_namespace(
         delete_fork(tables, new, plan)
         _require_not_dropped(tables, starts)
     spent = tables.meter
+    outer.add(spent)
     return Forked(namespace, new, plan.version, len(stores), spent.items_written, shared, spent.write_units)
 
 
