@@ -288,7 +288,7 @@ variable "objects_prefix" {
 
   validation {
     condition     = length(var.objects_prefix) <= 512
-    error_message = "objects_prefix must have at most 512 characters: dynastate takes no more."
+    error_message = "objects_prefix must have at most 512 characters: dynastate refuses a longer prefix."
   }
 
   validation {

@@ -163,17 +163,17 @@ def cost(
             raise ConfigurationError(
                 "a prediction needs a namespace, and --every SECONDS, or --progress with two batches of one run"
             )
-    found: dict[int, StorageUsage] = {}
+    usage: dict[int, StorageUsage] = {}
     meter = Meter()
     ratios: CodecRatios | None = None
     if namespace:
         with call.tables() as tables, progress("stores") as report:
             view = tables.metered(meter)
             stores = of_namespace(view, namespace, refuse_lost=True).current
-            found = usage_of_stores(view, stores, report)
+            usage = usage_of_stores(view, stores, report)
             if every_s:
                 ratios = zstd_ratios(view, stores)
-    plan = Plan(found, every_s, float(settings.snapshot_threshold), retain, prices) if every_s else None
+    plan = Plan(usage, every_s, float(settings.snapshot_threshold), retain, prices) if every_s else None
     scenarios = plan.scenarios(trigger, partitions) if plan else []
     thresholds = plan.thresholds if plan else []
     choices = plan.choices(ratios) if plan else []
@@ -181,13 +181,13 @@ def cost(
         "predicted": [each.as_json(prices) for each in scenarios],
         "thresholds": [each.as_json(prices) for each in thresholds],
         "choices": [each.as_json() for each in choices],
-        "operators": [{"operator": operator} | each.as_json(prices) for operator, each in sorted(found.items())],
+        "operators": [{"operator": operator} | each.as_json(prices) for operator, each in sorted(usage.items())],
         "queries": [each.as_json(prices) for each in spent],
     }
     if call.json(figures):
         return
-    _show_usage(call, figures, sum(found.values(), StorageUsage()).as_json(prices))
-    if found:
+    _show_usage(call, figures, sum(usage.values(), StorageUsage()).as_json(prices))
+    if usage:
         call.say(f"reading this took {plural(meter.read_units, 'read unit')}")
     _show_queries(call, figures)
     _show_thresholds(call, thresholds, prices)

@@ -51,10 +51,10 @@ def failover(
     other = _target(call.settings, to_region, to_endpoint)
     files = Checkpoint(checkpoint) if checkpoint else None
     with open_tables(other) as target, progress("stores") as report:
-        found = plan_failover(open_tables, call.settings, target, namespace, files, report)
-    if not call.json(asdict(found)):
-        _show(call, found)
-    if found.problems:
+        plan = plan_failover(open_tables, call.settings, target, namespace, files, report)
+    if not call.json(asdict(plan)):
+        _show(call, plan)
+    if plan.problems:
         raise typer.Exit(1)
 
 

@@ -128,22 +128,22 @@ def show(call: Call, store: Store) -> None:
     from dynastate.operations.inspect import inspect_store
 
     with call.tables() as tables:
-        found = asdict(inspect_store(tables, catalog.only(tables, store)))
-    if call.json(found):
+        facts = asdict(inspect_store(tables, catalog.only(tables, store)))
+    if call.json(facts):
         return
-    families = found.pop("families")
-    del found["problem"]
-    query = "an earlier one, whose checkpoint was deleted" if found.pop("is_earlier") else "the namespace's current one"
-    found["snapshot"] = found["snapshot"] or "-"
-    found["forks"], found["query"] = ", ".join(found["forks"]), query
-    found["committed"] = f"{found['committed'] or '-'}, {_age(found['committed'])}"
-    until = found.pop("active_until")
-    found["is_active"] = (
+    families = facts.pop("families")
+    del facts["problem"]
+    query = "an earlier one, whose checkpoint was deleted" if facts.pop("is_earlier") else "the namespace's current one"
+    facts["snapshot"] = facts["snapshot"] or "-"
+    facts["forks"], facts["query"] = ", ".join(facts["forks"]), query
+    facts["committed"] = f"{facts['committed'] or '-'}, {_age(facts['committed'])}"
+    until = facts.pop("active_until")
+    facts["is_active"] = (
         f"yes: a query may be writing; without another commit 'no' after {until}, by its executor's clock"
-        if found["is_active"]
+        if facts["is_active"]
         else "no"
     )
-    for name, value in found.items():
+    for name, value in facts.items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
         call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)
     for each in families:
@@ -189,9 +189,9 @@ def versions(call: Call, store: Store) -> None:
     from dynastate.operations.inspect import list_versions
 
     with call.tables() as tables:
-        found = [asdict(each) for each in list_versions(tables, catalog.only(tables, store))]
-    if not call.json(found):
-        call.table(found, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
+        versions = [asdict(each) for each in list_versions(tables, catalog.only(tables, store))]
+    if not call.json(versions):
+        call.table(versions, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
 
 
 @command(app, """get orders/0 '{"user": "a"}'""", """get orders/0 '{"user": "a"}' --version 7""")

@@ -81,7 +81,7 @@ class StoreMeta:
 
     @property
     def query(self) -> str:
-        """The query that the store belongs to: that of the newest run."""
+        """The query that the store belongs to, which is the query of the newest run."""
         return self.queries[max(self.queries)]
 
     @property

@@ -596,7 +596,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       val number = numberOf(pair.value)
       val expected = left.getOrElse(
         key,
-        throw new AssertionError(s"$what gave $number of $key, which has no more values of ${values.get(key)}"))
+        throw new AssertionError(s"$what gave $number of $key, and no such value is left of ${values.get(key)}"))
       require(number == expected.head, s"$what gave $number of $key, expected ${expected.head} of ${values(key)}")
       if (expected.tail.isEmpty || !family.multiple) left -= key else left(key) = expected.tail
       if (isOrdered) {
