@@ -84,8 +84,8 @@ def copy(used: Database) -> dict[str, Any]:
     """Copy the first namespace to other tables, and read both ends again; seconds, rows, and peak memory."""
     from dynastate.dynamodb.admin import create_tables
     from dynastate.dynamodb.boto_tables import BotoTables
-    from dynastate.operations.copy import copy_stores, plan_copy
-    from dynastate.operations.usage import usage_of_namespace
+    from dynastate.operations.cost.usage import usage_of_namespace
+    from dynastate.operations.regions.copy import copy_stores, plan_copy
     from dynastate.settings import Settings
 
     os.environ.update(used.environment)

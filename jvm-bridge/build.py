@@ -99,11 +99,11 @@ def install(interpreter: Path | str, *options: str) -> None:
 
 
 def package_version() -> str:
-    """The version, from its only place: src/dynastate/__init__.py."""
-    text = (ROOT / "src" / "dynastate" / "__init__.py").read_text()
+    """The version, from its only place: src/dynastate/version.py."""
+    text = (ROOT / "src" / "dynastate" / "version.py").read_text()
     found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if found is None:
-        fail("src/dynastate/__init__.py holds no __version__ line")
+        fail("src/dynastate/version.py holds no __version__ line")
     return str(found.group(1))
 
 
@@ -153,7 +153,7 @@ def compile_to(jar: Path, sources: list[Path], extra_classpath: list[Path], reso
     files = [file for _, file in sources_of(sources, minor)]
     if not files:
         fail(f"no .scala file under {', '.join(map(str, sources))}")
-    inputs = [*files, *extra_classpath, Path(__file__), ROOT / "src" / "dynastate" / "__init__.py"]
+    inputs = [*files, *extra_classpath, Path(__file__), ROOT / "src" / "dynastate" / "version.py"]
     if jar.exists() and all(jar.stat().st_mtime >= source.stat().st_mtime for source in inputs):
         return False
     classpath = ":".join([f"{spark_jars}/*", *map(str, extra_classpath)])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dynastate.errors import DynastateError
 from dynastate.settings import Settings
+from dynastate.version import __version__
 
 if TYPE_CHECKING:
     from dynastate.reader.state import StateReader, open_state
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from dynastate.spark.transfer.recovery import recover_checkpoint
     from dynastate.spark.transfer.repartition import repartition
     from dynastate.spark.transfer.rows import bootstrap, migrate
-
-__version__ = "0.2.0"
 
 # What to show of our log is for whoever uses the package to say, as the sidecar does.
 logging.getLogger("dynastate").addHandler(logging.NullHandler())

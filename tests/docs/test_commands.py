@@ -28,7 +28,7 @@ import dynastate
 from dynastate.cli.app import app
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.operations import drop as dropping
+from dynastate.operations.lifecycle import drop as dropping
 from dynastate.settings import Settings
 from tests.support.command_line import command as command_line
 from tests.support.command_line import reported

@@ -20,9 +20,9 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import VersionId
 from dynastate.format.objects import ObjectId, store_prefix
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.settings import PREFIX as SETTINGS
 from tests.infra.conftest import AsAws, Terraform

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from dynastate.operations.metrics.table import METRICS, OPERATOR_METRICS
-from dynastate.operations.metrics.targets import NAMESPACE, emf_name
+from dynastate.operations.monitoring.metrics.table import METRICS, OPERATOR_METRICS
+from dynastate.operations.monitoring.metrics.targets import NAMESPACE, emf_name
 from tests.support import observability
 
 CLOUDWATCH = observability.FOLDER / "cloudwatch"

@@ -23,13 +23,13 @@ from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import EMPTY, VersionId
-from dynastate.operations.clean import clean_store
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.failover import plan_failover
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.inspect import inspect_store
-from dynastate.operations.usage import usage_of_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.cost.usage import usage_of_namespace
+from dynastate.operations.inspection.inspect import inspect_store
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.regions.failover import plan_failover
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar.engines import Engines
 from tests.infra.conftest import CREDENTIALS, AsAws, Terraform

@@ -19,10 +19,10 @@ from dynastate.errors import (
 )
 from dynastate.format.changes import MERGE, Change
 from dynastate.format.keys import NO_ATTEMPT, VersionId
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.fork import fork_namespace
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.reader.families import Family, Row
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView

@@ -35,7 +35,7 @@ from dynastate.format.manifest import Bucket
 from dynastate.format.meta import QueryRun, StoreMeta
 from dynastate.format.parts import Part, Tally, join_fragments, parse_part
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
-from dynastate.operations import compact, drop
+from dynastate.operations.lifecycle import compact, drop
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 

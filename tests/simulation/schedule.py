@@ -30,10 +30,10 @@ from dynastate.format.meta import QueryRun
 from dynastate.format.namespace import store_key
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
-from dynastate.operations import fork
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle import fork
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.reader import families as column_families
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.storage import limits, tables

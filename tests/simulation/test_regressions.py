@@ -21,10 +21,10 @@ from dynastate.errors import (
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Key, Role, VersionId, meta_key
 from dynastate.format.meta import parse_meta
-from dynastate.operations import drop
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle import drop
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
 from tests.simulation.actors import read as read_as_promised
 from tests.simulation.model import Model
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base

@@ -21,10 +21,10 @@ from pyspark.sql import functions as f
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import every_store, find_stores, of_namespace
 from dynastate.format.keys import meta_key, store_shard
-from dynastate.operations.adopt import adopt_stores, state_location
-from dynastate.operations.clean import clean_earlier
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.adopt import adopt_stores, state_location
+from dynastate.operations.lifecycle.clean import clean_earlier
+from dynastate.operations.lifecycle.fork import fork_namespace
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Open, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.state_reader import read_state

@@ -27,7 +27,7 @@ import dynastate.spark.jar
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.errors import ConfigurationError
-from dynastate.operations.inspect import inspect_store
+from dynastate.operations.inspection.inspect import inspect_store
 from dynastate.settings import PREFIX, Settings
 from dynastate.spark.configure import (
     EXTENSION_CLASS,

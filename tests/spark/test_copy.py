@@ -10,7 +10,7 @@ import pytest
 
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.operations.copy import copy_stores, plan_copy
+from dynastate.operations.regions.copy import copy_stores, plan_copy
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
 from tests.spark.operators import CASES
 from tests.spark.streams import make_sources

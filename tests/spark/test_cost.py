@@ -17,10 +17,10 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import find_stores
 from dynastate.format.items import StorageSize, item_bytes
 from dynastate.format.keys import SPECS, store_shard
-from dynastate.operations.prediction import DAY_S, Workload, predict
-from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
-from dynastate.operations.runs import read_meta
-from dynastate.operations.usage import usage_of_namespace
+from dynastate.operations.cost.prediction import DAY_S, Workload, predict
+from dynastate.operations.cost.usage import usage_of_namespace
+from dynastate.operations.lifecycle.runs import read_meta
+from dynastate.operations.monitoring.reports import QueryUsage, ReportFile, usage_of_queries
 from tests.spark.conftest import CONF, Sessions
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Source, Sources, make_rows, make_source, run

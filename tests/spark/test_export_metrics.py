@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 import dynastate
-from dynastate.operations.metrics.table import METRICS
-from dynastate.operations.reports import usage_of_queries
+from dynastate.operations.monitoring.metrics.table import METRICS
+from dynastate.operations.monitoring.reports import usage_of_queries
 from tests.spark.conftest import Sessions
 from tests.spark.operators import sums
 from tests.spark.streams import make_source

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import REGION
 from dynastate.engine.catalog import find_stores
-from dynastate.operations.drop import drop_stores
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.pins import refuse_forked
-from dynastate.operations.verify import verify
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions
 from tests.spark.operators import CASES, Case
 from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, take_all

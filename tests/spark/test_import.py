@@ -26,7 +26,7 @@ from dynastate.engine.namespaces import list_store
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import StoreMeta, meta_item
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer import jvm, steps
 from dynastate.spark.transfer.steps import Moved

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
 from tests.spark.conftest import CONF, Graphs, Open, Sessions
 from tests.spark.operators import in_scala
 from tests.spark.state_reader import read_state

@@ -15,8 +15,8 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
 from dynastate.engine.catalog import find_stores
 from dynastate.format.keys import SPECS, store_shard
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from tests.spark.conftest import CONF, Open, Sessions, only, stop_stores
 from tests.spark.streams import Record, Source, make_wide_rows, run

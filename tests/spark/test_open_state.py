@@ -16,9 +16,9 @@ from pyspark.sql import functions as f
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.engine import Engine
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.reader.json_rows import key_from_json, parse_json, row_to_json
 from dynastate.reader.sql import answer
 from tests.spark.conftest import CONF, Database, Open, Sessions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.operations.rollback import Checkpoint, plan_rollback, roll_back
+from dynastate.operations.lifecycle.rollback import Checkpoint, plan_rollback, roll_back
 from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
 from tests.spark.operators import CASES
 from tests.spark.state_reader import read_states

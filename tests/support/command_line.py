@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dynastate.cli.app import main
-from dynastate.operations import reports
+from dynastate.operations.monitoring import reports
 
 
 def command(*words: str) -> list[str]:

@@ -17,8 +17,8 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.format.keys import Attempt
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.reports import METRICS, REPORTED
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.monitoring.reports import METRICS, REPORTED
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from dynastate.ui.app import HEADERS
 from dynastate.ui.watch import NO_STORES

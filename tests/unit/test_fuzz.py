@@ -33,7 +33,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError, DynastateError, MismatchError, VersionMissingError
 from dynastate.format.binary import seal
 from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_changes
-from dynastate.format.codec import CODECS, LZ4, ZSTD, compress, decompress
+from dynastate.format.codec import CODEC_BYTES, LZ4, ZSTD, compress, decompress
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, Value, item_key
 from dynastate.format.keys import (
@@ -51,11 +51,11 @@ from dynastate.format.keys import (
 from dynastate.format.manifest import decode_manifest, encode_manifest
 from dynastate.format.parts import RAW_BYTES_MAX, Chunk
 from dynastate.format.version_list import decode_entry, encode_entry
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.inspect import inspect_store, list_versions
-from dynastate.operations.usage import usage_of_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.cost.usage import usage_of_namespace
+from dynastate.operations.inspection.inspect import inspect_store, list_versions
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.reader.families import parse_families
 from dynastate.reader.json_rows import json_text, row_to_json
 from dynastate.reader.state import StateReader
@@ -338,7 +338,7 @@ def test_any_records_are_changes_or_an_error(run: bytes) -> None:
     packed=st.binary(max_size=40)
     | mutated([compress(run, codec)[1] for codec in (LZ4, ZSTD) for run in (bytes(3000), b"abc" * 99)]),
     raw_bytes=st.integers(-1, 5000) | st.sampled_from((2**16, 2**24, RAW_BYTES_MAX, *EXTREMES)),
-    codec=st.sampled_from(CODECS),
+    codec=st.sampled_from(CODEC_BYTES),
 )
 def test_any_block_is_a_chunk_or_an_error(packed: bytes, raw_bytes: int, codec: str) -> None:
     """A block that says it is 64 MiB before compression takes memory by what it holds, not by what it says."""

@@ -6,8 +6,7 @@ import signal
 import sys
 from typing import NoReturn
 
-#: Exit code of what Ctrl-C ended, as a shell has it.
-INTERRUPTED = 130
+from dynastate.cli.exit_codes import INTERRUPTED
 
 
 def main() -> NoReturn:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 
-import dynastate
 from dynastate.cli import (
     copy,
     cost,
@@ -30,11 +29,12 @@ from dynastate.cli import (
     transfer,
     ui,
 )
-from dynastate.cli.__main__ import INTERRUPTED
+from dynastate.cli.exit_codes import INTERRUPTED
 from dynastate.cli.help import Group
 from dynastate.cli.output import error_text
 from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.redaction import redact_stderr
+from dynastate.version import __version__
 
 _SHELLS: Final = ("bash", "zsh", "fish", "powershell", "pwsh")
 EXIT_CODES: Final = """\
@@ -84,7 +84,7 @@ for each in (
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"dynastate {dynastate.__version__}")
+        typer.echo(f"dynastate {__version__}")
         raise typer.Exit
 
 

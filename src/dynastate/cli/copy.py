@@ -13,7 +13,7 @@ from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from dynastate.operations.copy import Copied, CopyPlan
+    from dynastate.operations.regions.copy import Copied, CopyPlan
 
 app = typer.Typer(rich_help_panel="Maintain")
 
@@ -48,7 +48,7 @@ def copy(
     off. Exit code 1: it was not confirmed.
     """
     from dynastate.dynamodb.boto_tables import open_tables
-    from dynastate.operations.copy import copy_stores, plan_copy
+    from dynastate.operations.regions.copy import copy_stores, plan_copy
 
     given: dict[str, Any] = {
         "delta_table": to_delta_table,

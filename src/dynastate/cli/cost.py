@@ -16,10 +16,10 @@ from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 
 if TYPE_CHECKING:
-    from dynastate.operations.advice import Choice
-    from dynastate.operations.reports import QueryUsage
-    from dynastate.operations.scenarios import ThresholdChoice
-    from dynastate.operations.usage import StorageUsage
+    from dynastate.operations.cost.advice import Choice
+    from dynastate.operations.cost.scenarios import ThresholdChoice
+    from dynastate.operations.cost.usage import StorageUsage
+    from dynastate.operations.monitoring.reports import QueryUsage
     from dynastate.prices import Prices
 
 app = typer.Typer(rich_help_panel="Inspect")
@@ -138,10 +138,10 @@ def cost(
     the listed versions; and what one other choice each would save a month, those that save most first.
     """
     from dynastate.engine.catalog import of_namespace
-    from dynastate.operations.advice import Plan
-    from dynastate.operations.reports import usage_of_queries
-    from dynastate.operations.sample import CodecRatios, zstd_ratios
-    from dynastate.operations.usage import StorageUsage, usage_of_stores
+    from dynastate.operations.cost.advice import Plan
+    from dynastate.operations.cost.sample import CodecRatios, zstd_ratios
+    from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
+    from dynastate.operations.monitoring.reports import usage_of_queries
     from dynastate.prices import Prices
     from dynastate.storage.meter import Meter
 
@@ -208,7 +208,7 @@ def _show_queries(call: Call, figures: Mapping[str, Any]) -> None:
     reported = [(each["name"] or each["query"][:chars], each) for each in figures["queries"]]
     _show(call, "spent by the batches reported", _SPENT, reported)
     if reported:
-        from dynastate.operations.reports import REPORTED
+        from dynastate.operations.monitoring.reports import REPORTED
 
         call.say(REPORTED)
     days = [(each["way"].replace(" ", "\n", 1), each) for each in figures["predicted"]]
@@ -217,7 +217,7 @@ def _show_queries(call: Call, figures: Mapping[str, Any]) -> None:
 
 def _show_thresholds(call: Call, choices: Sequence[ThresholdChoice], prices: Prices) -> None:
     """Print what other snapshot thresholds would cost, and the one that is advised."""
-    from dynastate.operations.scenarios import RECOVERY_MAX, advised
+    from dynastate.operations.cost.scenarios import RECOVERY_MAX, advised
 
     shown = [(f"{each.threshold:g}" + " now" * each.is_own, each.as_json(prices)) for each in choices]
     _show(call, "the same with other values of snapshotThreshold, predicted", _RESTARTS, shown)

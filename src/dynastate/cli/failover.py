@@ -15,8 +15,8 @@ from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 
 if TYPE_CHECKING:
-    from dynastate.operations.failover import Failover
-    from dynastate.operations.replicas import Side
+    from dynastate.operations.regions.failover import Failover
+    from dynastate.operations.regions.replicas import Side
 
 app = typer.Typer(rich_help_panel="Maintain")
 
@@ -45,8 +45,8 @@ def failover(
     answer. Exit code 1: the query cannot continue there.
     """
     from dynastate.dynamodb.boto_tables import open_tables
-    from dynastate.operations.failover import plan_failover
-    from dynastate.operations.rollback import Checkpoint
+    from dynastate.operations.lifecycle.rollback import Checkpoint
+    from dynastate.operations.regions.failover import plan_failover
 
     other = _target(call.settings, to_region, to_endpoint)
     files = Checkpoint(checkpoint) if checkpoint else None

@@ -19,12 +19,12 @@ from dynastate.cli.scope import Scope, counted, current_stores, end, failures, o
 from dynastate.cli.table import headers
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
-from dynastate.operations.choices import Format
+from dynastate.operations.monitoring.choices import Format
 
 if TYPE_CHECKING:
     from dynastate.format.keys import Role
-    from dynastate.operations.findings import Report
-    from dynastate.operations.inspect import StoreSummary
+    from dynastate.operations.inspection.findings import Report
+    from dynastate.operations.inspection.inspect import StoreSummary
     from dynastate.progress import ProgressCallback
     from dynastate.reader.view import StateView
 
@@ -65,7 +65,7 @@ def stores(
     Without a namespace it lists all stores: it scans the snapshot-group table, with a request for each partition key,
     and needs dynamodb:Scan.
     """
-    from dynastate.operations.inspect import inspect_stores
+    from dynastate.operations.inspection.inspect import inspect_stores
 
     with call.tables() as tables, progress("stores") as report:
         summaries = inspect_stores(tables, namespace, report)
@@ -97,7 +97,7 @@ def stores(
 
 def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
     """Print the namespaces whose checkpoint is gone."""
-    from dynastate.operations.abandoned import checkpoint_exists, find_abandoned
+    from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
     from dynastate.prices import Prices
 
     found = find_abandoned(summaries, checkpoint_exists)
@@ -125,7 +125,7 @@ def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
 def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
     from dynastate.engine import catalog
-    from dynastate.operations.inspect import inspect_store
+    from dynastate.operations.inspection.inspect import inspect_store
 
     with call.tables() as tables:
         facts = asdict(inspect_store(tables, catalog.only(tables, store)))
@@ -186,7 +186,7 @@ def _type_text(kind: Any) -> str:
 def versions(call: Call, store: Store) -> None:
     """List the committed attempts of a store. The newest version depends on those that are current."""
     from dynastate.engine import catalog
-    from dynastate.operations.inspect import list_versions
+    from dynastate.operations.inspection.inspect import list_versions
 
     with call.tables() as tables:
         versions = [asdict(each) for each in list_versions(tables, catalog.only(tables, store))]
@@ -219,7 +219,7 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
 
     Exit code 1: there was no such row at any version that can be read.
     """
-    from dynastate.operations.inspect import iso_time
+    from dynastate.operations.inspection.inspect import iso_time
     from dynastate.reader.json_rows import key_from_json, row_to_json
 
     wanted = _parse(key)
@@ -295,7 +295,7 @@ def export(
     family: Family = "",
 ) -> None:
     """Write all rows of a version into a file: Parquet, or JSON with one row a line."""
-    from dynastate.operations.export import export_rows
+    from dynastate.operations.monitoring.export import export_rows
 
     if output is None and (call.as_json or (form is Format.PARQUET and sys.stdout.isatty())):
         raise ConfigurationError("give a file with --output: standard output is a terminal, or taken by --json")
@@ -314,8 +314,8 @@ def verify(call: Call, scope: Scope) -> None:
     missing or corrupt. Orphaned items do no harm: those of attempts under way look like orphans, and clean-up deletes
     the others.
     """
-    from dynastate.operations import verify as verifying
-    from dynastate.operations.findings import summary
+    from dynastate.operations.inspection import verify as verifying
+    from dynastate.operations.inspection.findings import summary
 
     with call.tables() as tables:
         stores = current_stores(tables, scope)

@@ -16,7 +16,7 @@ from dynastate.counts import plural
 from dynastate.progress import ProgressCallback
 
 if TYPE_CHECKING:
-    from dynastate.operations.clean import Cleaned
+    from dynastate.operations.lifecycle.clean import Cleaned
     from dynastate.operations.scope import Outcomes
 
 app = typer.Typer(rich_help_panel="Maintain")
@@ -44,7 +44,7 @@ def compact(
 
     It is safe beside the running query. It holds the rows of up to four stores at a time in memory.
     """
-    from dynastate.operations.compact import Compacted, compact_store, reason_for_none
+    from dynastate.operations.lifecycle.compact import Compacted, compact_store, reason_for_none
 
     def work(store: str, report: ProgressCallback) -> Compacted | str:
         return compact_store(engine, tables, store, report) or reason_for_none(engine, store)
@@ -89,8 +89,8 @@ def clean(
     checkpoint was deleted, are listed first; it asks, and looks for 5 to 30 seconds whether a query writes to them.
     Exit code 1: it was not confirmed, and nothing was deleted.
     """
-    from dynastate.operations.clean import clean_earlier, clean_store, describe_earlier, refuse_running
-    from dynastate.operations.drop import look
+    from dynastate.operations.lifecycle.clean import clean_earlier, clean_store, describe_earlier, refuse_running
+    from dynastate.operations.lifecycle.drop import look
     from dynastate.operations.scope import stores_in
 
     with call.engine() as (engine, tables):
@@ -163,7 +163,7 @@ def fork(
     The fork shares parts and buckets with the query, which may run on: each has its own changes from then on, and
     clean-up retains what the fork needs until it is dropped. Run again, the command resumes a fork that was cut off.
     """
-    from dynastate.operations.fork import fork_namespace
+    from dynastate.operations.lifecycle.fork import fork_namespace
 
     with call.tables() as tables, progress("stores") as report:
         made = fork_namespace(tables, namespace, new, version, report)
@@ -189,7 +189,7 @@ def adopt(
     The old location is refused from then on, also a run that is under way there. Exit code 1: it was not confirmed.
     """
     from dynastate.engine.catalog import every_store
-    from dynastate.operations.adopt import adopt_stores, locations_of, state_location
+    from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of, state_location
 
     location = state_location(checkpoint)
     with call.tables() as tables:
@@ -232,7 +232,7 @@ def drop(
     1: it was not confirmed.
     """
     from dynastate.engine.catalog import every_store
-    from dynastate.operations.drop import (
+    from dynastate.operations.lifecycle.drop import (
         drop_stores,
         locations_of_others,
         look,

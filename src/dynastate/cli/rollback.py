@@ -12,7 +12,7 @@ from dynastate.cli.output import progress
 from dynastate.counts import plural
 
 if TYPE_CHECKING:
-    from dynastate.operations.rollback import Rollback
+    from dynastate.operations.lifecycle.rollback import Rollback
 
 app = typer.Typer(rich_help_panel="Maintain")
 
@@ -34,8 +34,8 @@ def rollback(
     longer there. It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one
     writes. A copy of offsets and commits stays in the checkpoint. Exit code 1: it was not confirmed.
     """
-    from dynastate.operations.drop import look, refuse_written, seconds_to_look
-    from dynastate.operations.rollback import IS_WRITTEN, Checkpoint, plan_rollback, roll_back
+    from dynastate.operations.lifecycle.drop import look, refuse_written, seconds_to_look
+    from dynastate.operations.lifecycle.rollback import IS_WRITTEN, Checkpoint, plan_rollback, roll_back
 
     files = Checkpoint(checkpoint)
     with call.tables() as tables, progress("stores") as report:

@@ -13,7 +13,7 @@ from dynastate.cli.table import headers
 from dynastate.counts import plural
 
 if TYPE_CHECKING:
-    from dynastate.operations.skew import GroupSkew, KeySkew, Limit
+    from dynastate.operations.monitoring.skew import GroupSkew, KeySkew, Limit
 
 app = typer.Typer(rich_help_panel="Inspect")
 
@@ -47,7 +47,7 @@ def skew(
     partitions first; and the days until a limit is reached, if the growth of the retained versions goes on: the 1,000
     write units a second of one of DynamoDB's partition keys, half of --heap, and --budget.
     """
-    from dynastate.operations.skew import limits_of, no_forecast, read_keys, read_loads, skew_of
+    from dynastate.operations.monitoring.skew import limits_of, no_forecast, read_keys, read_loads, skew_of
     from dynastate.prices import Prices
     from dynastate.storage.meter import Meter
 
@@ -101,7 +101,7 @@ def _show_partitions(call: Call, group: GroupSkew) -> None:
 
 def _show_keys(call: Call, found: KeySkew) -> None:
     """Print the heaviest keys, and how large rows are."""
-    from dynastate.operations.skew import key_text
+    from dynastate.operations.monitoring.skew import key_text
 
     part = "all of them" if found.is_whole else f"as far as {plural(found.bytes, 'byte')} were read"
     call.say(f"heaviest keys of {plural(found.rows, 'row')} in {plural(found.stores, 'store')}, {part}", "bold")

@@ -18,10 +18,10 @@ from dynastate.cli.options import Call, Namespace, command, number
 from dynastate.cli.output import console, dollars
 from dynastate.cli.table import Table, headers
 from dynastate.counts import plural
-from dynastate.operations.choices import Order
+from dynastate.operations.monitoring.choices import Order
 
 if TYPE_CHECKING:
-    from dynastate.operations.monitor import StoreActivity
+    from dynastate.operations.monitoring.monitor import StoreActivity
 
 app = typer.Typer(rich_help_panel="Inspect")
 
@@ -69,9 +69,9 @@ def top(
     the next column.
     """
     from dynastate.engine import catalog
-    from dynastate.operations.monitor import Monitor, in_order, with_report
-    from dynastate.operations.reports import ReportFile
-    from dynastate.operations.runs import read_meta
+    from dynastate.operations.lifecycle.runs import read_meta
+    from dynastate.operations.monitoring.monitor import Monitor, in_order, with_report
+    from dynastate.operations.monitoring.reports import ReportFile
     from dynastate.prices import Prices
 
     with call.engine() as (engine, tables), pressed() as wait, suppress(KeyboardInterrupt):

@@ -41,7 +41,7 @@ def ui(
     a namespace it lists all stores, which needs dynamodb:Scan.
     """
     check_requirements()
-    from dynastate.operations.reports import ReportFile
+    from dynastate.operations.monitoring.reports import ReportFile
     from dynastate.ui.server import serve
 
     if report:

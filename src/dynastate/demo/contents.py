@@ -9,8 +9,8 @@ from typing import Any
 
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import SPECS, Role, store_shard
-from dynastate.operations.inspect import read_lists
-from dynastate.operations.reports import usage_of_queries
+from dynastate.operations.inspection.inspect import read_lists
+from dynastate.operations.monitoring.reports import usage_of_queries
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.tables import Tables
 

@@ -24,7 +24,7 @@ from dynastate.demo.process import QUERIES, Checkpoint, Layout, SparkProcess
 from dynastate.dynamodb.boto_tables import open_tables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from dynastate.errors import InternalError
-from dynastate.operations.inspect import read_lists
+from dynastate.operations.inspection.inspect import read_lists
 from dynastate.storage.tables import Tables
 from dynastate.ui.server import serve
 

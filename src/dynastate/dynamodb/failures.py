@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import re
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
-
-from dynastate.errors import ConfigurationError, ItemFullError
-from dynastate.format.keys import Role
-from dynastate.settings import PREFIX
-from dynastate.storage.limits import ITEM_FULL
-
-if TYPE_CHECKING:
-    from dynastate.dynamodb.client import Client
 
 _THROTTLED = {"ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "Throttling"}
 CREDENTIALS = {
@@ -28,7 +19,7 @@ CREDENTIALS = {
 }
 #: Where AWS begins to repeat what was signed, which contains the session token.
 _SIGNED = re.compile(r"\n|The Canonical String|The String-to-Sign", re.IGNORECASE)
-_DENIED = {"AccessDeniedException", "KMSAccessDeniedException"}
+DENIED = {"AccessDeniedException", "KMSAccessDeniedException"}
 _NOT_SENT = (boto_errors.EndpointConnectionError, boto_errors.ConnectTimeoutError, boto_errors.ProxyConnectionError)
 #: A machine may have credentials a little later: a service that gives them is slow, or starts.
 NO_CREDENTIALS = (
@@ -72,7 +63,7 @@ def fate_of(error: Exception) -> Fate:
 
 def lacks_credentials(error: Exception) -> bool:
     """Whether a request failed for want of credentials that may be found later."""
-    if _from_sts(error):
+    if from_sts(error):
         code = code_of(error)
         return not code or code in _THROTTLED | _EXPIRED | {"IDPCommunicationError"} or status_of(error) >= 500
     # boto3 has no class of its own for credentials that were renewed and are still expired.
@@ -80,7 +71,7 @@ def lacks_credentials(error: Exception) -> bool:
     return expired or code_of(error) in _EXPIRED or isinstance(error, NO_CREDENTIALS)
 
 
-def _from_sts(error: Exception) -> bool:
+def from_sts(error: Exception) -> bool:
     if isinstance(error, boto_errors.ClientError):
         return error.operation_name in _STS
     url = error.kwargs.get("endpoint_url") if isinstance(error, boto_errors.BotoCoreError) else None
@@ -99,14 +90,14 @@ def code_of(error: BaseException | None) -> str:
 
 def is_foreign(error: Exception) -> bool:
     """Whether an error has no code of DynamoDB, as from a web server or a proxy: botocore takes the status for one."""
-    return code_of(error).isdigit() and not _from_sts(error)
+    return code_of(error).isdigit() and not from_sts(error)
 
 
 def is_answer(error: Exception) -> bool:
     """Whether DynamoDB itself, and with these credentials, answered with this error."""
     if not isinstance(error, boto_errors.ClientError):
         return False
-    return not (is_foreign(error) or _from_sts(error) or lacks_credentials(error))
+    return not (is_foreign(error) or from_sts(error) or lacks_credentials(error))
 
 
 def cause_of(error: Exception) -> str:
@@ -127,37 +118,6 @@ class ConditionFailedError(Exception):
     """A condition was not met. Never leaves this package."""
 
 
-def translate(error: Exception, operation: str, role: Role, client: Client, *, was_there: bool) -> Exception:
-    """The error that the user gets for one that no retry mends; `was_there`: the table has answered before."""
-    table, setting = client.names[role], PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
-    said = error.response["Error"] if isinstance(error, boto_errors.ClientError) else {}
-    code, text = said.get("Code", ""), said.get("Message", "")
-    if code == "ConditionalCheckFailedException":
-        return ConditionFailedError()
-    if _from_sts(error) or code in CREDENTIALS or isinstance(error, (*NO_CREDENTIALS, RuntimeError)):
-        message = about_credentials(error)
-    elif isinstance(error, ForeignAnswerError):
-        return ConfigurationError(client.no_dynamodb, operation=operation, table=table)
-    elif not isinstance(error, boto_errors.ClientError):
-        message = f"boto3 cannot send this request: {error}"
-    elif is_foreign(error):
-        return ConfigurationError(client.no_dynamodb, operation=operation, table=table, status=code)
-    elif code == "ResourceNotFoundException":
-        message = client.without(role, was_there=was_there)
-    elif code in _DENIED:
-        message = f"AWS denies permission for {operation} on table {table}; grant it to the role that runs this: {text}"
-    elif code == "ValidationException" and "item size" in text.lower():
-        return ItemFullError(f"{ITEM_FULL}: {text}", operation=operation, table=table)
-    elif code == "ValidationException":
-        message = (
-            f"DynamoDB refuses the request; 'dynastate tables check' tells whether table {table} ({setting}) "
-            f"has the right keys: {text}"
-        )
-    else:
-        message = f"DynamoDB refuses the request: {code}: {text}"
-    return ConfigurationError(message, operation=operation, table=table)
-
-
 def about_credentials(error: Exception) -> str:
     """The message for a request without credentials that AWS takes."""
     text = error.response["Error"].get("Message", "") if isinstance(error, boto_errors.ClientError) else ""
@@ -165,7 +125,7 @@ def about_credentials(error: Exception) -> str:
 
 
 def _about_credentials(error: Exception, code: str, text: str) -> str:
-    if _from_sts(error):
+    if from_sts(error):
         return f"AWS STS gives no credentials for the role of this machine: {f'{code}: {text}' if code else error}"
     if code:
         return f"AWS refuses the credentials: {text or code}"

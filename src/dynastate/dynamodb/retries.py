@@ -23,9 +23,9 @@ from dynastate.dynamodb.failures import (
     is_foreign,
     lacks_credentials,
     throttling_reasons,
-    translate,
 )
 from dynastate.dynamodb.rates import WriteRate
+from dynastate.dynamodb.translation import translate
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.keys import Role
 from dynastate.redaction import as_cause, get_logger

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-import dynastate
 from dynastate.engine.cache import Cache
 from dynastate.engine.graphs import read_graph
 from dynastate.engine.known import KnownStores
@@ -30,6 +29,7 @@ from dynastate.format.meta import (
     parse_meta,
 )
 from dynastate.storage.tables import Tables
+from dynastate.version import __version__
 
 #: Stores whose epoch and shards one executor remembers; forgetting one costs a read.
 SESSIONS_MAX: Final = 10_000
@@ -112,7 +112,7 @@ class Sessions:
                 objects = frozenset([self._location] if self._location else [])
                 queries, locations = {first: run.query}, {first: run.location}
                 described = StoreMeta(self._shards, {run.id: first}, queries, now, locations, objects)
-                fresh = meta_item(store, described, dynastate.__version__, now)
+                fresh = meta_item(store, described, __version__, now)
                 list_store(tables, store)  # 3
                 if tables.put_new(key, fresh):
                     self._known.account(store).wrote(key.sort, size_of(fresh))

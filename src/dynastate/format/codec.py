@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
+from typing import Final, NamedTuple
+
 import lz4.block
 
 from dynastate.errors import CorruptStateError
 from dynastate.format import zstd
 
-LZ4 = "lz4"
-ZSTD = "zstd"
-RAW = "raw"
-CODECS = (LZ4, ZSTD, RAW)
-#: The codecs by the byte that names them in binary values.
-CODEC_BYTES = (RAW, LZ4, ZSTD)
+RAW: Final = "raw"
+LZ4: Final = "lz4"
+ZSTD: Final = "zstd"
 #: The lowest level of LZ4's slower compressor: the highest takes fifteen times as long to save another hundredth.
 DENSE_LEVEL = 2
 #: A compressed chunk longer than this is cut into fragments. Well under DynamoDB's 400 KB with every attribute.
 FRAGMENT_BYTES_MAX = 380_000
-#: One byte of a block expands to at most this many: of zstd, four bytes are a block of at most 128 KiB.
-EXPANSION_MAX = {LZ4: 255, ZSTD: 32 * 1024}
+
+
+def _compress_lz4(chunk: bytes, *, dense: bool) -> bytes:
+    how = {"mode": "high_compression", "compression": DENSE_LEVEL} if dense else {"mode": "default"}
+    packed: bytes = lz4.block.compress(chunk, store_size=False, **how)
+    return packed
+
+
+def _decompress_lz4(packed: bytes, raw_bytes: int) -> bytes:
+    try:
+        chunk: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
+    except (lz4.block.LZ4BlockError, OverflowError, ValueError) as corrupt:  # the last two: raw_bytes is no length
+        raise CorruptStateError(f"a block cannot be decompressed: {corrupt}") from corrupt
+    return chunk
+
+
+class Codec(NamedTuple):
+    """A codec by its name. One byte of a block expands to at most `expansion` bytes.
+
+    `require` refuses a codec whose package is not installed.
+    """
+
+    name: str
+    expansion: float
+    compress: Callable[..., bytes]
+    decompress: Callable[[bytes, int], bytes]
+    require: Callable[[], object] = lambda: None
+
+
+#: All codecs. The place of a codec in this table is the byte that names it in binary values, so it never changes.
+TABLE: Final = (
+    Codec(RAW, inf, lambda chunk, *, dense: chunk, lambda packed, _: packed),  # noqa: ARG005
+    Codec(LZ4, 255, _compress_lz4, _decompress_lz4),
+    # Four bytes are a block of at most 128 KiB.
+    Codec(ZSTD, 32 * 1024, zstd.compress, zstd.decompress, zstd.library),
+)
+CODECS: Final = {codec.name: codec for codec in TABLE}
+#: The names of the codecs by the byte that names them in binary values.
+CODEC_BYTES: Final = tuple(CODECS)
 
 
 def require(codec: str) -> None:
@@ -27,8 +65,7 @@ def require(codec: str) -> None:
     Raises:
         ConfigurationError: the message names the extra.
     """
-    if codec == ZSTD:
-        zstd.library()
+    CODECS[codec].require()
 
 
 def compress(chunk: bytes, codec: str = LZ4, *, dense: bool = False) -> tuple[str, bytes]:
@@ -40,11 +77,7 @@ def compress(chunk: bytes, codec: str = LZ4, *, dense: bool = False) -> tuple[st
     Raises:
         ConfigurationError: zstd is not installed.
     """
-    if codec == ZSTD:
-        packed = zstd.compress(chunk, dense=dense)
-    else:
-        how = {"mode": "high_compression", "compression": DENSE_LEVEL} if dense else {"mode": "default"}
-        packed = lz4.block.compress(chunk, store_size=False, **how)
+    packed = CODECS[codec].compress(chunk, dense=dense)
     return (codec, packed) if len(packed) < len(chunk) else (RAW, chunk)
 
 
@@ -56,17 +89,9 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
         CorruptStateError: the block is none, or has another length.
     """
     # Allocate memory for what a block can contain, not for what it claims to contain.
-    if codec != RAW and not 0 <= raw_bytes <= EXPANSION_MAX[codec] * (len(packed) + 1):
+    if codec != RAW and not 0 <= raw_bytes <= CODECS[codec].expansion * (len(packed) + 1):
         raise CorruptStateError("a block cannot have this length", expected=raw_bytes, packed=len(packed))
-    if codec == LZ4:
-        try:
-            chunk: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
-        except (lz4.block.LZ4BlockError, OverflowError, ValueError) as corrupt:  # the last two: raw_bytes is no length
-            raise CorruptStateError(f"a block cannot be decompressed: {corrupt}") from corrupt
-    elif codec == ZSTD:
-        chunk = zstd.decompress(packed, raw_bytes)
-    else:
-        chunk = packed
+    chunk = CODECS[codec].decompress(packed, raw_bytes)
     if len(chunk) != raw_bytes:
         raise CorruptStateError("a block has the wrong length", expected=raw_bytes, got=len(chunk))
     return chunk

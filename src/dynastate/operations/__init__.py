@@ -1,1 +1,1 @@
-"""Operations on stores, one a file: inspect, verify, fork, compact, clean, drop, monitor, usage, scenarios."""
+"""The tasks of an operator, a person: rooms by subject, and what all of them need (`scope`)."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, ClassVar, Final, TypeVar
 
-import dynastate
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.engine.imported import ImportedVersion
@@ -29,6 +28,7 @@ from dynastate.sidecar.engines import Engines, parse_settings
 from dynastate.sidecar.load_progress import LoadProgressLog, about
 from dynastate.sidecar.metrics import commit_counters, counters, maintenance_counters
 from dynastate.sidecar.protocol import State
+from dynastate.version import __version__
 
 log = get_logger("dynastate.sidecar")
 
@@ -110,15 +110,15 @@ class Connection:
         return number, body
 
     def _on_hello(self, hello: protocol.Hello) -> None:
-        if (hello.protocol, hello.package) != (protocol.PROTOCOL, dynastate.__version__):
+        if (hello.protocol, hello.package) != (protocol.PROTOCOL, __version__):
             raise MismatchError(
                 f"jar is dynastate {hello.package} (protocol {hello.protocol}), the Python package of the executor is "
-                f"{dynastate.__version__} (protocol {protocol.PROTOCOL}): install dynastate=={hello.package} in "
+                f"{__version__} (protocol {protocol.PROTOCOL}): install dynastate=={hello.package} in "
                 f"{sys.executable}, or use the jar that 'dynastate jar' prints"
             )
         self._settings = parse_settings(hello.settings)
         self._prices = Prices.of(self._settings)
-        self._send(protocol.Welcome(dynastate.__version__))
+        self._send(protocol.Welcome(__version__))
         self._engines.prepare(self._settings)  # while the JVM prepares its first request
 
     def _on_check(self, _: protocol.Check) -> None:

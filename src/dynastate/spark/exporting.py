@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from dynastate.operations.metrics.targets import Exporter, make_target
+from dynastate.operations.monitoring.metrics.targets import Exporter, make_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

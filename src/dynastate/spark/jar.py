@@ -7,8 +7,8 @@ from typing import Final
 
 import pyspark
 
-from dynastate import __version__
 from dynastate.errors import ConfigurationError
+from dynastate.version import __version__
 
 #: The minors of Spark that have a jar each.
 MINORS: Final = ("4.0", "4.1", "4.2", "4.3")

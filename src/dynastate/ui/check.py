@@ -8,8 +8,8 @@ from threading import Event, Thread
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.errors import CorruptStateError, DynastateError, VersionMissingError
-from dynastate.operations.findings import Report
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.findings import Report
+from dynastate.operations.inspection.verify import verify
 from dynastate.storage.meter import Meter
 
 

@@ -17,8 +17,8 @@ from dynastate.dynamodb.client import endpoint_of, region_of
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format.keys import Attempt, VersionId
-from dynastate.operations.inspect import CommittedAttempt, StoreSummary, inspect_lists
-from dynastate.operations.monitor import operator_of
+from dynastate.operations.inspection.inspect import CommittedAttempt, StoreSummary, inspect_lists
+from dynastate.operations.monitoring.monitor import operator_of
 from dynastate.prices import Prices
 from dynastate.reader.state import StateReader
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings

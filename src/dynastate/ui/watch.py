@@ -22,10 +22,10 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.meta import DROPPED
-from dynastate.operations.monitor import Monitor, StoreActivity, with_report
-from dynastate.operations.reports import Batch, ReportFile
-from dynastate.operations.runs import read_meta
-from dynastate.operations.skew import StoreLoad, read_loads
+from dynastate.operations.lifecycle.runs import read_meta
+from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, with_report
+from dynastate.operations.monitoring.reports import Batch, ReportFile
+from dynastate.operations.monitoring.skew import StoreLoad, read_loads
 from dynastate.prices import Prices
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables

@@ -11,7 +11,7 @@ from moto import mock_aws
 from dynastate.dynamodb import boto_tables
 from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
-from dynastate.operations import drop
+from dynastate.operations.lifecycle import drop
 from dynastate.reader import state
 from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables

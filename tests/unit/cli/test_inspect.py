@@ -19,7 +19,7 @@ from pyarrow import parquet
 from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY, meta_key
 from dynastate.format.namespace import namespace_key
-from dynastate.operations.fork import fork_namespace
+from dynastate.operations.lifecycle.fork import fork_namespace
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import CHECKPOINT, SCHEMA, attempt, parts_of, query_run
 from tests.support.fakes import MemoryTables

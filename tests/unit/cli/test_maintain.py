@@ -15,7 +15,7 @@ import pytest
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import Attempt, meta_key, version_list_key
-from dynastate.operations import compact, drop
+from dynastate.operations.lifecycle import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import make_engine

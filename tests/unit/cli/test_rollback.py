@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.operations import drop
+from dynastate.operations.lifecycle import drop
 from tests.support.command_line import refused, run, shown
 from tests.support.store_builder import StoreBuilder
 from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint, names

@@ -17,8 +17,8 @@ from dynastate.cli import top
 from dynastate.cli.keys import pressed
 from dynastate.engine.engine import Engine
 from dynastate.format.keys import VersionId
-from dynastate.operations.choices import Order
-from dynastate.operations.monitor import Monitor, StoreActivity, in_order
+from dynastate.operations.monitoring.choices import Order
+from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, in_order
 from tests.support.command_line import refused, reported, run
 from tests.support.engine_driver import attempt
 from tests.support.store_builder import StoreBuilder, counted, user

@@ -11,11 +11,11 @@ from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
 from dynastate.format.meta import QUERIES_KEPT, QueryRun, StoreMeta
 from dynastate.format.version_list import REFUSED, VERSIONS
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.fork import fork_namespace
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,

@@ -18,13 +18,13 @@ from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Attempt, Key, VersionId
 from dynastate.format.namespace import namespace_key
-from dynastate.operations import clean, drop
-from dynastate.operations.clean import clean_earlier
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.inspect import inspect_store, inspect_stores, read_lists
+from dynastate.operations.cost.usage import usage_of_namespace
+from dynastate.operations.inspection.inspect import inspect_store, inspect_stores, read_lists
+from dynastate.operations.lifecycle import clean, drop
+from dynastate.operations.lifecycle.clean import clean_earlier
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.scope import STORES_AT_ONCE, stores_in
-from dynastate.operations.usage import usage_of_namespace
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter

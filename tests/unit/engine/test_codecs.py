@@ -10,8 +10,8 @@ from dynastate.engine.catalog import find_stores
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     Engines,

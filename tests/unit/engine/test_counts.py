@@ -17,7 +17,7 @@ from dynastate.format.changes import MERGE, PUT, Change, encode_changes, key_has
 from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.format.parts import Chunk
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
 from tests.support.engine_driver import SCHEMA, attempt, query_run, read, recover
 from tests.support.fakes import MemoryTables
 

@@ -17,10 +17,10 @@ from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item
 from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, meta_key
 from dynastate.format.namespace import namespace_key
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.copy import plan_copy
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.inspect import inspect_store
+from dynastate.operations.inspection.inspect import inspect_store
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.regions.copy import plan_copy
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from tests.support.engine_driver import attempt, make_engine, query_run, write

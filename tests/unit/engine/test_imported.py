@@ -11,7 +11,7 @@ from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.errors import ConfigurationError, CorruptStateError, InternalError, UnavailableError, VersionMissingError
 from dynastate.format.changes import key_hash
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     SCHEMA,

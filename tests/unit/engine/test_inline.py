@@ -7,8 +7,8 @@ import pytest
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.commit import INLINE_BYTES_MAX
 from dynastate.format.keys import EMPTY, VersionId
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (

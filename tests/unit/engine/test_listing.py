@@ -18,9 +18,9 @@ from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableE
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import Attempt, Key, meta_key
 from dynastate.format.namespace import namespace_key, store_key
-from dynastate.operations.copy import copy_stores, plan_copy
-from dynastate.operations.drop import drop_stores, refuse_made_meanwhile
-from dynastate.operations.fork import fork_namespace
+from dynastate.operations.lifecycle.drop import drop_stores, refuse_made_meanwhile
+from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.regions.copy import copy_stores, plan_copy
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables

@@ -19,9 +19,9 @@ from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.namespace import namespace_key
 from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES, ObjectId, delta_prefix, delta_stream
 from dynastate.format.parts import Chunk, part_items
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage import objects as seam
 from tests.support.engine_driver import (

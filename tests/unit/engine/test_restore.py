@@ -10,7 +10,7 @@ import pytest
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, VersionId
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
 from tests.support.engine_driver import State, attempt, closing, graph, recover, save_snapshot, write
 from tests.support.fakes import MemoryTables
 

@@ -43,10 +43,10 @@ from dynastate.format.keys import (
 from dynastate.format.meta import EPOCHS_KEPT, parse_schema
 from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
 from dynastate.format.version_list import encode_entry, listed_entry
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.clean import clean_store
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.settings import Settings
 from dynastate.storage.limits import ITEM_BYTES_MAX, STORED_BYTES_MAX
 from dynastate.storage.tables import Tables

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.codec import (
     CODECS,
-    EXPANSION_MAX,
     FRAGMENT_BYTES_MAX,
     LZ4,
     RAW,
@@ -65,7 +64,7 @@ def test_the_setting_names_the_codecs() -> None:
 def test_the_most_that_a_block_expands_to_can_be_read(codec: str) -> None:
     """The largest chunk of nothing but zeros, of which a block has the fewest bytes."""
     packed = compress(bytes(RAW_BYTES_MAX), codec)[1]
-    assert len(packed) < 2 * RAW_BYTES_MAX / EXPANSION_MAX[codec]
+    assert len(packed) < 2 * RAW_BYTES_MAX / CODECS[codec].expansion
     assert decompress(codec, packed, RAW_BYTES_MAX) == bytes(RAW_BYTES_MAX)
 
 

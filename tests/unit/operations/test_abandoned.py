@@ -11,8 +11,8 @@ from moto.server import ThreadedMotoServer
 
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import StorageSize
-from dynastate.operations.abandoned import checkpoint_exists, find_abandoned
-from dynastate.operations.inspect import StoreSummary
+from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
+from dynastate.operations.inspection.inspect import StoreSummary
 from dynastate.prices import DEFAULT_PRICES
 
 GONE, THERE, FAR = "file:/gone/state", "file:/there/state", "hdfs://far/state"

@@ -9,8 +9,8 @@ from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableE
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.meta import StoreMeta, meta_item, parse_meta
-from dynastate.operations.adopt import adopt_stores, locations_of
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     CHECKPOINT,

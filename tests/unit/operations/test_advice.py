@@ -13,10 +13,10 @@ import pytest
 from dynastate.cli.output import dollars
 from dynastate.engine.catalog import of_namespace
 from dynastate.format.items import StorageSize
-from dynastate.operations.advice import Choice, Month, Plan
-from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload
-from dynastate.operations.sample import CodecRatios, zstd_ratios
-from dynastate.operations.usage import StorageUsage, usage_of_namespace
+from dynastate.operations.cost.advice import Choice, Month, Plan
+from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, Workload
+from dynastate.operations.cost.sample import CodecRatios, zstd_ratios
+from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines

@@ -29,11 +29,11 @@ from dynastate.format.keys import EMPTY, Key, VersionId, meta_key, version_list_
 from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
 from dynastate.format.namespace import namespace_key, store_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry
-from dynastate.operations import copy as copying
-from dynastate.operations.copy import Copied, PagedTables, copy_stores, plan_copy
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.regions import copy as copying
+from dynastate.operations.regions.copy import Copied, PagedTables, copy_stores, plan_copy
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (

@@ -15,12 +15,12 @@ from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, VersionId, meta_key, schema_digest, schema_key, store_shard, version_list_key
-from dynastate.operations import drop, runs
-from dynastate.operations.drop import drop_stores, empty_store, look, refuse_written, seconds_to_look
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.inspect import inspect_store, inspect_stores
+from dynastate.operations.inspection.inspect import inspect_store, inspect_stores
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle import drop, runs
+from dynastate.operations.lifecycle.drop import drop_stores, empty_store, look, refuse_written, seconds_to_look
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.scope import STORES_AT_ONCE
-from dynastate.operations.verify import verify
 from dynastate.progress import no_progress
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables

@@ -16,9 +16,9 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.errors import ConfigurationError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, version_list_key
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.failover import SOURCE_DEADLINE_S, Failover, plan_failover
-from dynastate.operations.rollback import Checkpoint
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.rollback import Checkpoint
+from dynastate.operations.regions.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.settings import PREFIX, Settings
 from tests.support.engine_driver import QUERY, attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables

@@ -28,15 +28,15 @@ from dynastate.format.meta import FORKED, FORKS, PINS, parse_meta
 from dynastate.format.namespace import namespace_key
 from dynastate.format.parts import StoredChunk, part_items
 from dynastate.format.version_list import REFUSED, VERSIONS
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.clean import clean_store
-from dynastate.operations.drop import drop_stores
-from dynastate.operations.findings import Report
-from dynastate.operations.fork import Forked, fork_namespace
-from dynastate.operations.inspect import inspect_store
+from dynastate.operations.cost.usage import usage_of_store
+from dynastate.operations.inspection.findings import Report
+from dynastate.operations.inspection.inspect import inspect_store
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import Forked, fork_namespace
 from dynastate.operations.pins import forks_of, is_complete, pin_of, refuse_forked, unpin_dropped
-from dynastate.operations.usage import usage_of_store
-from dynastate.operations.verify import verify
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables

@@ -20,11 +20,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from prometheus_client.parser import text_string_to_metric_families
 
 from dynastate.errors import ConfigurationError
-from dynastate.operations.metrics import targets
-from dynastate.operations.metrics.otlp import otlp_name
-from dynastate.operations.metrics.table import METRICS, OPERATOR_METRICS, Report, samples
-from dynastate.operations.metrics.targets import Exporter, Target, make_target
-from dynastate.operations.reports import usage_of_queries
+from dynastate.operations.monitoring.metrics import targets
+from dynastate.operations.monitoring.metrics.otlp import otlp_name
+from dynastate.operations.monitoring.metrics.table import METRICS, OPERATOR_METRICS, Report, samples
+from dynastate.operations.monitoring.metrics.target import Target
+from dynastate.operations.monitoring.metrics.targets import Exporter, make_target
+from dynastate.operations.monitoring.reports import usage_of_queries
 from tests.support.pages import DOCS
 
 ID = "5b0c2d7e-0000-4000-8000-000000000000"

@@ -20,9 +20,9 @@ from dynastate.format.changes import key_hash
 from dynastate.format.items import StorageSize, item_bytes, total
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.format.parts import CHUNK_BYTES_MAX
-from dynastate.operations import prediction
-from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload, predict
-from dynastate.operations.usage import usage_of_namespace
+from dynastate.operations.cost import prediction
+from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, Workload, predict
+from dynastate.operations.cost.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter, units_of_write

@@ -15,10 +15,10 @@ import pytest
 
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.clean import clean_earlier, clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.rollback import COPY, Checkpoint, plan_rollback, roll_back
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.clean import clean_earlier, clean_store
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.rollback import COPY, Checkpoint, plan_rollback, roll_back
 from tests.support.engine_driver import QUERY, SCHEMA, attempt, make_engine, query_run, save_snapshot
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user

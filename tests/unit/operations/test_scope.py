@@ -14,11 +14,11 @@ from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableE
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, Role, meta_key
 from dynastate.format.namespace import store_key
-from dynastate.operations.copy import plan_copy
-from dynastate.operations.fork import fork_namespace
+from dynastate.operations.cost.usage import usage_of_namespace
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.regions.copy import plan_copy
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
-from dynastate.operations.usage import usage_of_namespace
-from dynastate.operations.verify import verify
 from dynastate.settings import Settings
 from tests.support.engine_driver import SCHEMA, attempt, chunk, make_engine, query_run, write
 from tests.support.fakes import MemoryTables

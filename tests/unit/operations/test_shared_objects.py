@@ -13,11 +13,11 @@ from dynastate.engine.engine import Engine
 from dynastate.engine.graphs import read_manifest
 from dynastate.format.keys import VersionId, meta_key
 from dynastate.format.objects import ObjectId
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.copy import copy_stores, plan_copy
-from dynastate.operations.drop import drop_stores, locations_of_others
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.drop import drop_stores, locations_of_others
+from dynastate.operations.regions.copy import copy_stores, plan_copy
 from dynastate.settings import Settings
 from tests.support.engine_driver import (
     Engines,

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.operations.advice import Month
-from dynastate.operations.compact import compact_store
-from dynastate.operations.scenarios import workload
-from dynastate.operations.skew import (
+from dynastate.operations.cost.advice import Month
+from dynastate.operations.cost.scenarios import workload
+from dynastate.operations.cost.usage import usage_of_namespace
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.monitoring.skew import (
     TREND_SPAN_S,
     Limit,
     StoreLoad,
@@ -22,7 +23,6 @@ from dynastate.operations.skew import (
     read_loads,
     skew_of,
 )
-from dynastate.operations.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.meter import Meter
 from tests.support.fakes import MemoryTables

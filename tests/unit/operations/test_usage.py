@@ -18,14 +18,14 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
 from dynastate.format.keys import EMPTY, VersionId, manifest_key, meta_key
 from dynastate.format.namespace import store_item
-from dynastate.operations.compact import compact_store
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.inspect import inspect_store
-from dynastate.operations.monitor import Monitor
-from dynastate.operations.prediction import Workload, predict
-from dynastate.operations.reports import QueryUsage, ReportFile, usage_of_queries
-from dynastate.operations.skew import read_loads
-from dynastate.operations.usage import commit_units, usage_of_namespace, usage_of_store
+from dynastate.operations.cost.prediction import Workload, predict
+from dynastate.operations.cost.usage import commit_units, usage_of_namespace, usage_of_store
+from dynastate.operations.inspection.inspect import inspect_store
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.monitoring.monitor import Monitor
+from dynastate.operations.monitoring.reports import QueryUsage, ReportFile, usage_of_queries
+from dynastate.operations.monitoring.skew import read_loads
 from dynastate.prices import Prices
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter

@@ -20,11 +20,11 @@ from dynastate.format.items import Item, item_key
 from dynastate.format.keys import EMPTY, Attempt, Key, Role, VersionId, snapshot_key, store_shard, version_list_key
 from dynastate.format.meta import QueryRun
 from dynastate.format.namespace import namespace_item, namespace_key
-from dynastate.operations import verify as verify_module
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.compact import compact_store
-from dynastate.operations.findings import Checked, Finding, Report
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection import verify as verify_module
+from dynastate.operations.inspection.findings import Checked, Finding, Report
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.storage.meter import Meter
 from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damages, intact_store, lost_list
 from tests.support.engine_driver import (

@@ -18,10 +18,10 @@ from dynastate.errors import VersionMissingError
 from dynastate.format.changes import MERGE, PUT, Change, apply_change, decode_changes, encode_changes, key_hash
 from dynastate.format.keys import VersionId
 from dynastate.format.parts import Chunk, StoredChunk
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.verify import verify
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings

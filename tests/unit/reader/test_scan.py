@@ -14,7 +14,7 @@ import pytest
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.manifest import bits_for
-from dynastate.operations.compact import compact_store
+from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.reader import scan, spill
 from dynastate.reader.spill import SpillFile
 from dynastate.reader.state import StateReader

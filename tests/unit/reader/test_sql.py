@@ -18,8 +18,8 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.keys import EMPTY
 from dynastate.format.parts import Chunk
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.reader.sql import answer
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings

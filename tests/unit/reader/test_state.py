@@ -23,11 +23,11 @@ from dynastate.format.changes import MERGE, PUT, decode_changes, encode_changes,
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.parts import Chunk
-from dynastate.operations.adopt import adopt_stores
-from dynastate.operations.clean import clean_store
-from dynastate.operations.compact import compact_store
-from dynastate.operations.fork import fork_namespace
-from dynastate.operations.inspect import inspect_store
+from dynastate.operations.inspection.inspect import inspect_store
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.reader.arrow import write_parquet
 from dynastate.reader.state import StateReader, open_state
 from dynastate.reader.view import Change, Past, StateView

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from dynastate.operations.scenarios import MONTH_DAYS
+from dynastate.operations.cost.scenarios import MONTH_DAYS
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.ui.pages.plan import dollars_a_day, plan_of
 from dynastate.ui.watch import Watch

@@ -14,7 +14,7 @@ import pytest
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import DROPPED, MARKED
-from dynastate.operations.drop import drop_stores
+from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.meter import Meter
 from dynastate.ui.site import NAMESPACES_S, Listing

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from dynastate.errors import ConfigurationError
-from dynastate.operations.runs import refuse_copy
+from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.spark.transfer.steps import OURS, Target, Transfer, tables_of
 
 _STORE: Final = re.compile(r"store=([^/\s]+)/")

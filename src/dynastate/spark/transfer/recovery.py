@@ -10,7 +10,7 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph, last_of_one_run
-from dynastate.operations.inspect import read_lists
+from dynastate.operations.inspection.inspect import read_lists
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.errors import ConfigurationError
-from dynastate.operations.usage import StorageUsage, usage_of_namespace
+from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX

@@ -20,7 +20,7 @@ from dynastate.engine.catalog import find_stores
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import StoreMeta, parse_meta
-from dynastate.operations.drop import drop_stores
+from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
 from dynastate.spark.transfer.jvm import SPARK, Jvm

@@ -7,11 +7,11 @@ from typing import Any
 
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
-from dynastate.operations.prediction import PredictedUsage, predict
-from dynastate.operations.reports import REPORTED, usage_of_batches
-from dynastate.operations.sample import zstd_ratios
-from dynastate.operations.scenarios import MONTH_DAYS
-from dynastate.operations.usage import commit_units
+from dynastate.operations.cost.prediction import PredictedUsage, predict
+from dynastate.operations.cost.sample import zstd_ratios
+from dynastate.operations.cost.scenarios import MONTH_DAYS
+from dynastate.operations.cost.usage import commit_units
+from dynastate.operations.monitoring.reports import REPORTED, usage_of_batches
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart

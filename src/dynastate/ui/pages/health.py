@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dynastate.counts import plural
-from dynastate.operations.findings import summary
+from dynastate.operations.inspection.findings import summary
+from dynastate.operations.monitoring.skew import limits_of, no_forecast
 from dynastate.operations.scope import stores_in
-from dynastate.operations.skew import limits_of, no_forecast
 from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.check import Check

@@ -9,8 +9,8 @@ from typing import Final
 
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
-from dynastate.operations.inspect import CommittedAttempt
-from dynastate.operations.skew import StoreLoad, no_forecast, read_keys, skew_of
+from dynastate.operations.inspection.inspect import CommittedAttempt
+from dynastate.operations.monitoring.skew import StoreLoad, no_forecast, read_keys, skew_of
 from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dynastate.operations.advice import Month, Plan
-from dynastate.operations.scenarios import MONTH_DAYS
-from dynastate.operations.usage import StorageUsage
+from dynastate.operations.cost.advice import Month, Plan
+from dynastate.operations.cost.scenarios import MONTH_DAYS
+from dynastate.operations.cost.usage import StorageUsage
 from dynastate.prices import Prices
 from dynastate.settings import Settings
 from dynastate.ui.watch import Known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynastate.operations.monitor import StoreActivity
+from dynastate.operations.monitoring.monitor import StoreActivity
 from dynastate.storage.meter import Meter
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.plan import dollars_a_day

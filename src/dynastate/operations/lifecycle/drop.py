@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from typing import Final
 
 from dynastate import runtime
@@ -40,8 +39,9 @@ from dynastate.format.meta import (
 )
 from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
+from dynastate.operations.inspection.inspect import longest_gap_ms
+from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
-from dynastate.operations.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
@@ -74,12 +74,6 @@ def commits_of(items: Mapping[Key, Item], store: str) -> list[VersionEntry]:
         if graph.versions():
             return graph.lineage(graph.newest())
     return []
-
-
-def longest_gap_ms(commits: Sequence[VersionEntry]) -> int:
-    """The longest time between two of the last ten commits of the newest run; pauses between runs do not count."""
-    times = [entry.time_ms for entry in commits[-10:] if entry.epoch == commits[-1].epoch]
-    return max((after - before for before, after in pairwise(times)), default=0)
 
 
 def seconds_to_look(first: Look) -> float:

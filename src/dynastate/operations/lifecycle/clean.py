@@ -1,4 +1,4 @@
-"""Clean-up of a store on request, by the rules of `dynastate.operations.compact`."""
+"""Clean-up of a store on request, by the rules of `dynastate.operations.lifecycle.compact`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.keys import meta_key
 from dynastate.format.meta import DELETING, DROPPED, parse_meta
-from dynastate.operations.drop import (
+from dynastate.operations.lifecycle.drop import (
     Look,
     commits_of,
     delete_meta,
@@ -24,8 +24,8 @@ from dynastate.operations.drop import (
     refuse_written,
     seconds_to_look,
 )
+from dynastate.operations.lifecycle.runs import writing_run
 from dynastate.operations.pins import unpin_dropped, unpin_unneeded
-from dynastate.operations.runs import writing_run
 from dynastate.operations.scope import Outcomes, each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import Meter

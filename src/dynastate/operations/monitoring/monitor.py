@@ -16,11 +16,11 @@ from dynastate.engine.engine import Engine
 from dynastate.engine.reader import Lineage
 from dynastate.format.graph import last_of_one_run
 from dynastate.format.version_list import VersionEntry
-from dynastate.operations.choices import Order
-from dynastate.operations.inspect import families_of, rows_of
-from dynastate.operations.prediction import DAY_S
+from dynastate.operations.cost.prediction import DAY_S
+from dynastate.operations.cost.usage import commit_units, part_puts, part_units
+from dynastate.operations.inspection.inspect import families_of, rows_of
+from dynastate.operations.monitoring.choices import Order
 from dynastate.operations.scope import STORES_AT_ONCE
-from dynastate.operations.usage import commit_units, part_puts, part_units
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.storage.meter import Meter
 

@@ -14,10 +14,10 @@ from dynastate.format.graph import VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, Role, VersionId
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
-from dynastate.operations.inspect import last_commit, read_lists
-from dynastate.operations.rollback import CommittedIds, readable_versions
+from dynastate.operations.inspection.inspect import last_commit, read_lists
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.rollback import CommittedIds, readable_versions
 from dynastate.operations.scope import each_store
-from dynastate.operations.verify import verify
 from dynastate.progress import ProgressCallback, no_progress
 
 Replication = Literal["strong", "asynchronous", "none"]

@@ -15,9 +15,9 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import region_of
 from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
-from dynastate.operations.adopt import locations_of, state_location
-from dynastate.operations.replicas import Side, Stores, Wanted, look_at, missing_stores
-from dynastate.operations.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
+from dynastate.operations.lifecycle.adopt import locations_of, state_location
+from dynastate.operations.lifecycle.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
+from dynastate.operations.regions.replicas import Side, Stores, Wanted, look_at, missing_stores
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 from dynastate.storage.meter import Meter

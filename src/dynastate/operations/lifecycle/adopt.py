@@ -17,7 +17,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, HEIGHTS, by_epoch, parse_meta
 from dynastate.format.namespace import namespace_key
-from dynastate.operations.runs import read_meta, refuse_runs
+from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables, get_apart

@@ -17,7 +17,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.format import changes
 from dynastate.format.changes import Change, RowValue
 from dynastate.format.parts import CHUNK_BYTES_MAX, Chunk, StoredChunk
-from dynastate.operations.runs import writing_run
+from dynastate.operations.lifecycle.runs import writing_run
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import dynastate
 from dynastate.errors import ConfigurationError
-from dynastate.operations.metrics.table import BUCKETS_S, METRICS, Metric, Report, Sample
-from dynastate.operations.metrics.targets import Target
+from dynastate.operations.monitoring.metrics.table import BUCKETS_S, METRICS, Metric, Report, Sample
+from dynastate.operations.monitoring.metrics.target import Target
+from dynastate.version import __version__
 
 try:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -46,9 +46,9 @@ class OtlpTarget(Target):
             preferred_aggregation=self._exporter._preferred_aggregation,  # noqa: SLF001
         )
         self._endpoint = endpoint
-        resource = Resource.create({"service.name": "dynastate", "service.version": dynastate.__version__})
+        resource = Resource.create({"service.name": "dynastate", "service.version": __version__})
         self._provider = MeterProvider([self._reader], resource=resource, shutdown_on_exit=False)
-        meter = self._provider.get_meter("dynastate", dynastate.__version__)
+        meter = self._provider.get_meter("dynastate", __version__)
         made: dict[str, Any] = {}
         for each in METRICS:
             name, described = otlp_name(each), {"unit": _UNITS.get(each.unit, ""), "description": each.help}

@@ -27,11 +27,11 @@ from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, pars
 from dynastate.format.namespace import COPY, namespace_item, namespace_key
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
-from dynastate.operations.drop import look
+from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
+from dynastate.operations.lifecycle.drop import look
 from dynastate.operations.pins import meta_or_empty, refuse_forked, refuse_forks
-from dynastate.operations.relocation import Relocation, bytes_of
+from dynastate.operations.regions.relocation import Relocation, bytes_of
 from dynastate.operations.scope import each_store
-from dynastate.operations.usage import StorageUsage, usage_of_stores
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import Settings

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynastate.errors import ConfigurationError
-from dynastate.operations.metrics.table import BUCKETS_S, METRICS, Report, Sample
-from dynastate.operations.metrics.targets import Target
+from dynastate.operations.monitoring.metrics.table import BUCKETS_S, METRICS, Report, Sample
+from dynastate.operations.monitoring.metrics.target import Target
 
 try:
     import prometheus_client as prometheus

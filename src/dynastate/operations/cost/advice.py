@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.format.items import StorageSize
-from dynastate.operations.prediction import DAY_S, PredictedUsage, Workload, predict
-from dynastate.operations.sample import CodecRatios
-from dynastate.operations.scenarios import (
+from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, Workload, predict
+from dynastate.operations.cost.sample import CodecRatios
+from dynastate.operations.cost.scenarios import (
     MONTH_DAYS,
     Scenario,
     ThresholdChoice,
@@ -22,7 +22,7 @@ from dynastate.operations.scenarios import (
     with_trigger,
     workload,
 )
-from dynastate.operations.usage import StorageUsage
+from dynastate.operations.cost.usage import StorageUsage
 from dynastate.prices import Prices
 
 #: How many times longer the trigger is that is compared, and how many times fewer the partitions and versions are.

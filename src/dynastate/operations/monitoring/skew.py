@@ -18,13 +18,13 @@ from dynastate.engine.engine import Engine
 from dynastate.format.changes import RECORD_HEADER_BYTES, RowValue
 from dynastate.format.graph import VersionGraph
 from dynastate.format.version_list import VersionEntry
-from dynastate.operations.advice import Month
-from dynastate.operations.inspect import families_of, read_lists, rows_of
-from dynastate.operations.monitor import operator_of
-from dynastate.operations.prediction import DAY_S, ROW_HEAP_BYTES, Workload
-from dynastate.operations.scenarios import workload
+from dynastate.operations.cost.advice import Month
+from dynastate.operations.cost.prediction import DAY_S, ROW_HEAP_BYTES, Workload
+from dynastate.operations.cost.scenarios import workload
+from dynastate.operations.cost.usage import StorageUsage, commit_units, newest_snapshot, usage_of_lists
+from dynastate.operations.inspection.inspect import families_of, read_lists, rows_of
+from dynastate.operations.monitoring.monitor import operator_of
 from dynastate.operations.scope import each_store
-from dynastate.operations.usage import StorageUsage, commit_units, newest_snapshot, usage_of_lists
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.reader.families import Family, families_at

@@ -24,8 +24,8 @@ from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
 from dynastate.format.meta import QueryRun
 from dynastate.format.version_list import VersionEntry
-from dynastate.operations.inspect import read_lists
-from dynastate.operations.runs import refuse_copy
+from dynastate.operations.inspection.inspect import read_lists
+from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables

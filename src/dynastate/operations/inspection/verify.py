@@ -28,9 +28,9 @@ from dynastate.format.objects import decode_frames, maker_of_object, store_prefi
 from dynastate.format.parts import Part, parse_part
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.format.version_list import VersionEntry
-from dynastate.operations.findings import Checked, Finding, Namer, Report, What
-from dynastate.operations.inspect import nothing_of
-from dynastate.operations.naming_items import NAMING, NamingItems, read_each
+from dynastate.operations.inspection.findings import Checked, Finding, Namer, Report, What
+from dynastate.operations.inspection.inspect import nothing_of
+from dynastate.operations.inspection.naming_items import NAMING, NamingItems, read_each
 from dynastate.operations.pins import needed_pins, pin_of, pins_of, pins_on
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import Meter

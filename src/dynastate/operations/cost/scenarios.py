@@ -9,8 +9,15 @@ from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.format.items import StorageSize
-from dynastate.operations.prediction import DAY_S, WRITE_UNIT_BYTES, PredictedUsage, RestartBytes, Workload, predict
-from dynastate.operations.usage import StorageUsage
+from dynastate.operations.cost.prediction import (
+    DAY_S,
+    WRITE_UNIT_BYTES,
+    PredictedUsage,
+    RestartBytes,
+    Workload,
+    predict,
+)
+from dynastate.operations.cost.usage import StorageUsage
 from dynastate.prices import Prices
 from dynastate.storage.limits import WRITES_MAX
 

@@ -15,9 +15,9 @@ from dynastate.format.codec import LZ4, ZSTD, compress, require
 from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import version_list_key
 from dynastate.format.parts import StoredChunk, join_fragments
-from dynastate.operations.inspect import read_lists
-from dynastate.operations.prediction import Workload
-from dynastate.operations.usage import newest_snapshot
+from dynastate.operations.cost.prediction import Workload
+from dynastate.operations.cost.usage import newest_snapshot
+from dynastate.operations.inspection.inspect import read_lists
 from dynastate.storage.tables import Tables
 
 #: Stores that are looked into, and chunks of each: of its newest versions, and of its newest snapshot.

@@ -13,7 +13,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import VERSION_MAX, Key, graph_range, store_shard
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import listed_entry, parse_list
-from dynastate.operations.findings import Finding, Namer
+from dynastate.operations.inspection.findings import Finding, Namer
 from dynastate.storage.tables import Tables, get_apart
 
 #: Sort keys of version lists, meta item, schemas and snapshots.

@@ -13,7 +13,7 @@ from dynastate.format.keys import Key, version_list_key, versions_of
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.storage import parts_size, store_size
 from dynastate.format.version_list import VersionEntry, encode_entry, list_item
-from dynastate.operations.inspect import read_lists
+from dynastate.operations.inspection.inspect import read_lists
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import units_of_write

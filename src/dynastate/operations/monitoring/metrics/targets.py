@@ -7,7 +7,6 @@ import queue
 import sys
 import threading
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynastate.errors import ConfigurationError
-from dynastate.operations.metrics.table import (
+from dynastate.operations.monitoring.metrics.table import (
     ACTIVE,
     FAILURES,
     Report,
@@ -25,6 +24,7 @@ from dynastate.operations.metrics.table import (
     labels_of,
     samples,
 )
+from dynastate.operations.monitoring.metrics.target import Target
 from dynastate.redaction import redact
 
 #: Reports that wait for the thread. More are dropped.
@@ -33,28 +33,6 @@ WAITING_MAX: Final = 1_000
 CLOSE_S: Final = 10.0
 #: CloudWatch's namespace of the metrics.
 NAMESPACE: Final = "dynastate"
-
-
-class Target(ABC):
-    """A destination of metrics. Its methods run in one thread, but for `close`, after that has ended."""
-
-    #: Where it can be found, if that was not given: the address of a server.
-    address: str = ""
-    #: Why it takes nothing, from its start on; empty: it does.
-    problem: str = ""
-
-    @abstractmethod
-    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:
-        """Take the report of a batch, with its samples and as Spark spelt it."""
-
-    def add_state(self, found: Sequence[Sample]) -> None:  # noqa: B027  # not every target has it
-        """Take what is in no report: that a query began or ended."""
-
-    def flush(self) -> None:  # noqa: B027  # not every target has anything to send
-        """Send what was added, once nothing else waits."""
-
-    def close(self) -> None:  # noqa: B027  # the same
-        """Release what the target holds."""
 
 
 def make_target(where: str) -> Target:
@@ -66,7 +44,7 @@ def make_target(where: str) -> Target:
     kind, _, place = where.partition(":")
     match kind:
         case "prometheus":
-            from dynastate.operations.metrics.prometheus import PrometheusTarget
+            from dynastate.operations.monitoring.metrics.prometheus import PrometheusTarget
 
             host, _, port = place.rpartition(":")
             if not port.isdigit() or int(port) > 65_535:
@@ -75,7 +53,7 @@ def make_target(where: str) -> Target:
                 )
             return PrometheusTarget(host, int(port))
         case "otlp":
-            from dynastate.operations.metrics.otlp import OtlpTarget
+            from dynastate.operations.monitoring.metrics.otlp import OtlpTarget
 
             if not place.startswith(("http://", "https://")):
                 raise ConfigurationError("a target for OpenTelemetry is otlp:URL, as otlp:http://host:4318", got=where)

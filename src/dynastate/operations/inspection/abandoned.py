@@ -9,7 +9,7 @@ from typing import Any
 
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import StorageSize, total
-from dynastate.operations.inspect import StoreSummary
+from dynastate.operations.inspection.inspect import StoreSummary
 from dynastate.prices import Prices
 
 

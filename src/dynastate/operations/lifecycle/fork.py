@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-import dynastate
 from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
 from dynastate.engine.graphs import read_manifest
@@ -68,6 +67,7 @@ from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
+from dynastate.version import __version__
 
 _CHANGED: Final = "what the fork was begun with has changed"
 
@@ -404,7 +404,7 @@ class _StoreFork:
             heights={},
             origin_version=self._version,
         )
-        item = meta_item(self._store, made, dynastate.__version__, runtime.now().isoformat(timespec="seconds"))
+        item = meta_item(self._store, made, __version__, runtime.now().isoformat(timespec="seconds"))
         item |= {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
         item[PIN] = self._pin_name
         if item_bytes(item) > ITEM_BYTES_MAX:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from math import inf
 from typing import Any, Final
 
@@ -22,7 +23,6 @@ from dynastate.format.keys import MANIFEST_RANGE, STORE_RANGE, Key, check_store,
 from dynastate.format.meta import ORIGIN, meta_lost
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
-from dynastate.operations.drop import longest_gap_ms
 from dynastate.operations.pins import forks_of
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback
@@ -162,6 +162,12 @@ def last_commit(lineage: Sequence[VersionEntry]) -> LastCommit:
     last = lineage[-1].time_ms
     until = last + max(ACTIVE_MIN_MS, 3 * longest_gap_ms(lineage))
     return LastCommit(iso_time(last), iso_time(until), runtime.now().timestamp() * 1000 <= until)
+
+
+def longest_gap_ms(commits: Sequence[VersionEntry]) -> int:
+    """The longest time between two of the last ten commits of the newest run; pauses between runs do not count."""
+    times = [entry.time_ms for entry in commits[-10:] if entry.epoch == commits[-1].epoch]
+    return max((after - before for before, after in pairwise(times)), default=0)
 
 
 def iso_time(time_ms: int) -> str:

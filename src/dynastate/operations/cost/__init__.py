@@ -1,0 +1,1 @@
+"""What a query costs, and what it would cost."""

@@ -1,0 +1,1 @@
+"""Looking at what is stored, and verifying it."""

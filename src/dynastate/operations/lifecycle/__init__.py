@@ -1,0 +1,1 @@
+"""What changes a namespace: fork, adopt, roll back, compact, clean, drop."""

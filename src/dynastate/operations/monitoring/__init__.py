@@ -1,0 +1,1 @@
+"""Watching a query that runs: activity, skew, reports of batches, exported metrics."""

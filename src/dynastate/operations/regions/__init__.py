@@ -1,0 +1,1 @@
+"""State in other tables, Regions and accounts: copy, failover."""
