@@ -26,7 +26,7 @@ from rich.table import Table
 from targets import Target, console, save, show
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.engine import snapshots
+from dynastate.engine import pace
 from dynastate.engine.engine import Engine
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
 from dynastate.format.keys import EMPTY, Attempt, VersionId
@@ -93,7 +93,7 @@ class Writer:
         begun, _ = self._engine.snapshot(self._store, RUN, *self._version, raw_bytes, 1)
         if begun is None:
             sys.exit("benchmark: the engine wants no snapshot")
-        begun._pace = snapshots.Pace(lambda: False)  # noqa: SLF001  # nothing else runs here
+        begun._pace = pace.Pace(lambda: False)  # noqa: SLF001  # nothing else runs here
         buckets: dict[int, list[Record]] = {}
         for change in state.values():
             digest = key_hash(change.key)

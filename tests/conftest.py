@@ -22,7 +22,7 @@ from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
-from dynastate.engine import snapshots
+from dynastate.engine import snapshot_threshold
 from dynastate.engine.engine import Engine
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
@@ -239,4 +239,4 @@ def engine(engines: Engines) -> Engine:
 @pytest.fixture
 def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot is wanted whenever there are deltas."""
-    monkeypatch.setattr(snapshots, "threshold_of", lambda *_: 0.0)
+    monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)

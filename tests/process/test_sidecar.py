@@ -24,7 +24,7 @@ import pytest
 import dynastate
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
-from dynastate.engine import reader, snapshots
+from dynastate.engine import snapshot_threshold, windows
 from dynastate.engine.commit import INLINE_BYTES_MAX
 from dynastate.engine.engine import Engine
 from dynastate.errors import (
@@ -741,8 +741,8 @@ def test_a_failed_commit_is_answered_by_its_kind(
 @pytest.fixture
 def corrupt_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
     """Tables with a store whose snapshot at version 3, of 8 buckets, has lost the last one; the state at version 4."""
-    monkeypatch.setattr(snapshots, "threshold_of", lambda *_: 0.0)
-    monkeypatch.setattr(reader, "WINDOW", 2)
+    monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
+    monkeypatch.setattr(windows, "WINDOW", 2)
     state = {b"%d" % number: b"%d" % number for number in range(60)}
     for make in closing(memory):
         made = write(make(), store, attempt(1), state)

@@ -24,9 +24,11 @@ from dynastate.engine import (
     sessions,
     snapshots,
     updates,
+    windows,
     writer,
 )
 from dynastate.engine import objects as engine_objects
+from dynastate.engine.lineage import Lineage
 from dynastate.format import parts, version_list
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
@@ -102,7 +104,7 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
     """A version whose parts are lost is read without them; no sum is compared."""
 
     def read_window(
-        self: reader.PartReader, tables: Tables, window: reader.Run, **_: bool
+        self: reader.PartReader, tables: Tables, window: windows.Run, **_: bool
     ) -> tuple[list[tuple[Key, Part]], Meter]:
         spent = Meter()
         found = tables.metered(spent).get(window.keys)
@@ -279,14 +281,14 @@ def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
 
     def lineage(
-        original: Callable[..., Any], opener: opening.VersionOpener, name: str, known: reader.Lineage | None = None
-    ) -> reader.Lineage:
-        found: reader.Lineage = original(opener, name)
+        original: Callable[..., Any], opener: opening.VersionOpener, name: str, known: Lineage | None = None
+    ) -> Lineage:
+        found: Lineage = original(opener, name)
         if known is None:
             return found
         after = [entry for entry in found.entries if entry.version > known.newest.version]
         schemas = {**known.schemas, **found.schemas}
-        return reader.Lineage(name, (*known.entries, *after), schemas, found.meter)
+        return Lineage(name, (*known.entries, *after), schemas, found.meter)
 
     return replaced(opening.VersionOpener, "lineage", lineage)
 

@@ -18,7 +18,7 @@ from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.wire import to_wire
-from dynastate.engine import commit, reader, snapshots, writer
+from dynastate.engine import commit, snapshot_threshold, snapshots, windows, writer
 from dynastate.engine import objects as engine_objects
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
@@ -57,8 +57,9 @@ SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
     (codec, {"FRAGMENT_BYTES_MAX": 300}),
     (keys, {"LIST_SIZE": 3}),
     (fork, {"WRITES_MAX": 4}),
-    (snapshots, {"threshold_of": lambda *_: 0.0, "REQUEST_BYTES": 800, "WRITES_MAX": 4}),
-    (reader, {"WINDOW": 3}),
+    (snapshot_threshold, {"threshold_of": lambda *_: 0.0}),
+    (snapshots, {"REQUEST_BYTES": 800, "WRITES_MAX": 4}),
+    (windows, {"WINDOW": 3}),
     (commit, {"SUBMIT_BYTES": 600, "WRITES_MAX": 4, "OBJECT_PARTS_MAX": 6}),
     *((module, {"OBJECT_BYTES": 500}) for module in (object_format, manifest, object_seam, engine_objects)),
     # Item sizes count only in meters, which nothing reads here.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dynastate.engine import snapshots
+from dynastate.engine import snapshot_threshold
 from dynastate.engine.engine import Engine
 from dynastate.format import codec
 from dynastate.format.items import Item, Value, item_key
@@ -95,7 +95,7 @@ def intact_store(*, cleaned: bool) -> IntactStore:
     tables = MemoryTables()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "FRAGMENT_BYTES_MAX", 64)
-        patch.setattr(snapshots, "threshold_of", lambda *_: 0.0)
+        patch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
         engine = make_engine(tables, parallel_requests=1)
         states = _fill(engine, STORE)
         _fill(engine, OTHER)

@@ -10,12 +10,14 @@ from typing import Final
 from dynastate import runtime
 from dynastate.engine import snapshots
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
+from dynastate.engine.hash_ranges import ALL, HashRange
 from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.engine.known import ROUTES_BYTES, KnownStores
+from dynastate.engine.lineage import Lineage
 from dynastate.engine.maintenance import Maintenance
 from dynastate.engine.objects import ObjectRule, ObjectWriter
 from dynastate.engine.opening import ChangeFeed, HeldChanges, Opening, VersionOpener
-from dynastate.engine.reader import ALL, HashRange, Lineage, PartReader
+from dynastate.engine.reader import PartReader
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.engine.writer import PartWriter

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dynastate.engine import cleanup, snapshots
+from dynastate.engine import cleanup, snapshot_threshold, snapshots
 from dynastate.engine.graphs import learn_manifest, learn_route, read_graph
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, enter_location
+from dynastate.engine.pace import Pace
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
@@ -88,7 +89,7 @@ class Maintenance:
         rule = ObjectRule.of(tables, self._settings)
         if rule is not None:
             enter_location(tables, store, graph.required_meta, rule.location)
-        pace = snapshots.Pace(self._is_busy)  # it counts the work from here on
+        pace = Pace(self._is_busy)  # it counts the work from here on
         entered = snapshots.enter(tables, store, deltas[-1].id, epoch)  # 3
         if entered is None:
             return None, tables.meter
@@ -111,7 +112,7 @@ class Maintenance:
 
     def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:
         threshold = float(self._settings.snapshot_threshold)
-        return snapshots.is_worth_it(store, deltas, last_bytes, min_deltas, threshold)
+        return snapshot_threshold.is_worth_it(store, deltas, last_bytes, min_deltas, threshold)
 
     def clean_up(
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int

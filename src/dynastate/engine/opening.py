@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from dynastate.engine.graphs import learn_route, read_graph
+from dynastate.engine.hash_ranges import ALL, HashRange, hash_ranges
 from dynastate.engine.known import KnownStores
-from dynastate.engine.reader import ALL, HashRange, Lineage, PartReader, hash_ranges
+from dynastate.engine.lineage import Lineage
+from dynastate.engine.reader import PartReader
 from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format.graph import VersionGraph, since

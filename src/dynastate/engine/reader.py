@@ -3,119 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, count, islice
-from typing import Final, NamedTuple
+from itertools import count, islice
+from typing import Final
 
 from dynastate import runtime
+from dynastate.engine.hash_ranges import ALL, HashRange, parts_within, touches
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
-from dynastate.errors import CorruptStateError, VersionMissingError
-from dynastate.format.graph import last_of_one_run
-from dynastate.format.keys import Key, VersionId, manifest_key, version_list_key, where
+from dynastate.engine.windows import (
+    Run,
+    bucket_runs,
+    entry_runs,
+    windows,
+)
+from dynastate.errors import CorruptStateError
+from dynastate.format.keys import Key, manifest_key, version_list_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
-from dynastate.format.objects import FRAME_BYTES, ObjectStream, decode_frames
-from dynastate.format.parts import PART_OVERHEAD_BYTES, Part, StoredChunk, Tally, join_fragments, parse_part
-from dynastate.format.version_list import VersionEntry, part_keys
-from dynastate.storage.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
+from dynastate.format.objects import decode_frames
+from dynastate.format.parts import Part, StoredChunk, Tally, join_fragments, parse_part
+from dynastate.format.version_list import VersionEntry
 from dynastate.storage.meter import Meter
 from dynastate.storage.objects import read_stream
 from dynastate.storage.tables import Tables, get_apart
 
-#: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
-WINDOW: Final = 25
 #: Bytes that all openings of an executor read ahead, in all sidecars. Each may have one window beside them, which it
 #: waits for.
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
-#: The most bytes of objects that one window has, unless a bucket is larger.
-OBJECT_READ_BYTES: Final = 2 * 1024 * 1024
-#: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
-WINDOW_SHARE: Final = 0.9
-
-#: The smallest and the largest hash of a bucket.
-HashRange = tuple[int, int]
-#: The range of all hashes.
-ALL: Final[tuple[HashRange, ...]] = ((0, (1 << 32) - 1),)
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """The newest version of a store and its ancestors, as far as they are listed, oldest first.
-
-    `schemas` are the texts of their schema items, by digest; `added` counts the versions since all were read; `runs`
-    are the newest query runs, by epoch.
-    """
-
-    store: str
-    entries: tuple[VersionEntry, ...]
-    schemas: Mapping[bytes, str]
-    meter: Meter
-    added: int = 0
-    runs: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def newest(self) -> VersionEntry:
-        return self.entries[-1]
-
-    def schema(self, entry: VersionEntry) -> str:
-        return self.schemas[entry.schema]
-
-    def find(self, version: int) -> VersionEntry:
-        """The entry of a version.
-
-        Raises:
-            VersionMissingError: it is no ancestor of the newest, or no longer listed.
-        """
-        found = self._listed(version)
-        if found is not None:
-            return found
-        there = f"{self.entries[0].version}-{self.newest.version}"
-        raise VersionMissingError(
-            "this version cannot be read; name one of versions", store=self.store, version=version, versions=there
-        )
-
-    def common(self, earlier: Lineage, version: int) -> int:
-        """The newest version up to one that this lineage shares with another; 0: none is listed.
-
-        It is the version itself, if clean-up has deleted what came after it here: no changes after it can be read.
-        """
-        if version < self.entries[0].version - 1:
-            return version
-        below = (each.id for each in reversed(earlier.entries) if each.version <= version)
-        return next((each.version for each in below if self._has(each)), 0)
-
-    def _has(self, version: VersionId) -> bool:
-        """Whether a version is one of the listed ones, or the parent of the oldest."""
-        entry = self._listed(version.version)
-        return version in (self.entries[0].parent_id, entry and entry.id)
-
-    def _listed(self, version: int) -> VersionEntry | None:
-        """The listed entry of a version. The entries have numbers without a gap."""
-        place = version - self.entries[0].version
-        return self.entries[place] if 0 <= place < len(self.entries) else None
-
-    def up_to(self, version: int) -> Lineage:
-        """The lineage without the versions above one."""
-        return replace(self, entries=self.entries[: version - self.entries[0].version + 1])
-
-
-def of_one_run(lineages: Sequence[Lineage]) -> list[Lineage]:
-    """Lineages of an operator's stores, up to the newest version that all have of one run.
-
-    Raises:
-        VersionMissingError: there is none.
-    """
-    newest = last_of_one_run([(lineage.entries, lineage.runs) for lineage in lineages])
-    if not newest:
-        raise VersionMissingError(
-            "no version is in all partitions by one run: a run makes its versions again, and has not committed its "
-            "first batch in all of them yet; try again when it has",
-            store=lineages[0].store,
-            versions=f"{lineages[0].entries[0].version}-{lineages[0].newest.version}",
-        )
-    return [lineage.up_to(newest) for lineage in lineages]
 
 
 class PartReader:
@@ -183,14 +98,14 @@ class PartReader:
 
     def _read(self, tables: Tables, runs: Iterable[Run], *, keep: bool) -> Iterator[tuple[Key, Part]]:
         """The parts of runs, in order; some windows are read ahead."""
-        windows = _windows(runs)
-        window = next(windows, None)
+        to_come = windows(runs)
+        window = next(to_come, None)
         under_way: deque[tuple[int, Future[tuple[list[tuple[Key, Part]], Meter]]]] = deque()
         try:
             while window or under_way:
                 while window and len(under_way) < self._parallel and self._take(window.size, is_ahead=bool(under_way)):
                     under_way.append((window.size, self._pool.submit(self._read_window, tables, window, keep=keep)))
-                    window = next(windows, None)
+                    window = next(to_come, None)
                 read, spent = under_way[0][1].result()
                 tables.meter.add(spent)
                 yield from read
@@ -226,41 +141,6 @@ class PartReader:
         return [(key, parts[key]) for key in keys], view.meter
 
 
-class Run(NamedTuple):
-    """Parts that are read together, and their size in bytes: items, or what begins at `start` in a stream."""
-
-    keys: list[Key]
-    size: int
-    stream: ObjectStream | None = None
-    start: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.start + self.size
-
-
-def entry_runs(store: str, entry: VersionEntry, shards: int, sequences: Sequence[int]) -> Iterator[Run]:
-    """Some parts of a version, one by one: those in objects with the places that their sizes give."""
-    stream = entry.stream(store)
-    sizes = entry.objects.sizes if entry.objects else ()
-    starts = list(accumulate((FRAME_BYTES + size for size in sizes), initial=0))
-    for sequence, key in zip(sequences, part_keys(store, entry, shards, sequences), strict=True):
-        if sequence < len(sizes):
-            yield Run([key], FRAME_BYTES + sizes[sequence], stream, starts[sequence])
-        else:
-            yield Run([key], _part_bytes(entry))
-
-
-def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int) -> Iterator[Run]:
-    """The parts of a bucket: one by one, or all together where they are in objects."""
-    bucket = snapshot.buckets[number]
-    keys = snapshot.keys(store, number, shards)
-    if bucket.place is not None:
-        yield Run(list(keys), bucket.object_bytes, bucket.stream(store), bucket.place.start)
-    else:
-        yield from (Run([key], _part_bytes(bucket)) for key in keys)
-
-
 def read_items(tables: Tables, keys: Sequence[Key]) -> dict[Key, Part]:
     """The parts that are items, verified."""
     found = get_apart(tables, keys)
@@ -284,70 +164,6 @@ def read_run(tables: Tables, run: Run) -> dict[Key, Part]:
             objects=f"{stream.name}/*",
         )
     return dict(decode_frames(run.keys, raw))
-
-
-def _part_bytes(of: VersionEntry | Bucket) -> int:
-    """The mean size of the items of a version or bucket, which has some."""
-    return PART_OVERHEAD_BYTES + of.stored_bytes // of.parts
-
-
-def _windows(runs: Iterable[Run]) -> Iterator[Run]:
-    """Runs joined to requests: those of items such that DynamoDB is likely to answer in full."""
-    window: list[Run] = []
-    size = 0
-    by_shard: Counter[str] = Counter()
-    for run in runs:
-        shard = run.keys[0].store_shard
-        if run.stream is not None:
-            follows = bool(window) and (window[-1].stream, window[-1].end) == (run.stream, run.start)
-            fits = follows and size + run.size <= OBJECT_READ_BYTES
-        else:
-            fits = (
-                bool(window)
-                and window[0].stream is None
-                and by_shard[shard] + run.size <= WINDOW_SHARE * PARTITION_ANSWER_BYTES_MAX
-                and size + run.size <= WINDOW_SHARE * ANSWER_BYTES_MAX
-                and len(window) < WINDOW
-            )
-        if not fits:
-            if window:
-                yield _joined(window, size)
-            window, size, by_shard = [], 0, Counter()
-        window.append(run)
-        size += run.size
-        by_shard[shard] += run.size
-    if window:
-        yield _joined(window, size)
-
-
-def _joined(runs: Sequence[Run], size: int) -> Run:
-    return runs[0]._replace(keys=[key for run in runs for key in run.keys], size=size)
-
-
-def parts_within(entry: VersionEntry, within: Sequence[HashRange]) -> Sequence[int]:
-    """The parts of a version that may hold a hash within some ranges, by sequence; all, if it has no bounds."""
-    if not entry.bounds:
-        return range(entry.parts)
-    bounds = zip(entry.bounds[::2], entry.bounds[1::2], strict=True)
-    return [sequence for sequence, (low, high) in enumerate(bounds) if touches(within, low << 24, (high + 1 << 24) - 1)]
-
-
-def hash_ranges(bits: int, buckets: Iterable[int]) -> list[HashRange]:
-    """Hashes that lie in some of 2^bits buckets, in as few ranges as there can be, ascending."""
-    found: list[HashRange] = []
-    shift = 32 - bits
-    for bucket in sorted(set(buckets)):
-        low, high = bucket << shift, (bucket + 1 << shift) - 1
-        if found and found[-1][1] + 1 == low:
-            found[-1] = found[-1][0], high
-        else:
-            found.append((low, high))
-    return found
-
-
-def touches(ranges: Iterable[HashRange], hash_min: int, hash_max: int) -> bool:
-    """Whether a chunk with these bounds may hold a hash of one of the ranges."""
-    return any(hash_min <= high and hash_max >= low for low, high in ranges)
 
 
 def verified_chunks(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-from zlib import crc32
 
 from dynastate import runtime
 from dynastate.engine.graphs import is_done, read_snapshot
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, StreamWriter
-from dynastate.engine.reader import bucket_runs, read_run
+from dynastate.engine.pace import Pace
+from dynastate.engine.reader import read_run
 from dynastate.engine.updates import unchanged
+from dynastate.engine.windows import bucket_runs
 from dynastate.errors import CorruptStateError, InternalError
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Key, VersionId, bucket_key, digest_of, manifest_key, snapshot_key
@@ -21,72 +21,12 @@ from dynastate.format.meta import FORKS
 from dynastate.format.objects import ObjectPlace, bucket_stream
 from dynastate.format.parts import Chunk, Tally, bucket_items, copied_part, part_of
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, snapshot_item
-from dynastate.format.version_list import VersionEntry
 from dynastate.storage.limits import WRITES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects
 
-#: The threshold differs by store, around the setting, within this share of it: the stores of a query grow alike, and
-#: must not make their snapshots all at once.
-SPREAD: Final = 0.1
-#: A snapshot is worth its write units, too, when recovery has this many versions to read since, however small.
-VERSIONS_MAX: Final = 10_000
 #: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
 REQUEST_BYTES: Final = 512 * 1024
-#: While commits are under way, or the table throttles, a snapshot pauses after each request: for this multiple of the
-#: time that it worked before, up to a bound.
-PAUSE: Final = 2.0
-PAUSE_MAX_S: Final = 10.0
-#: While it pauses, it looks so often whether commits are still under way.
-LOOK_S: Final = 0.05
-
-
-def threshold_of(store: str, threshold: float) -> float:
-    """The threshold of one store, around that of all."""
-    return threshold * (1 + SPREAD * (crc32(store.encode()) / 2**32 - 0.5))
-
-
-def is_worth_it(
-    store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int, threshold: float
-) -> bool:
-    """Whether the deltas since a snapshot of `last_bytes` have grown so far that a new one is worth its write units.
-
-    With a threshold of t, all snapshots together cost at most 1 / t of what the deltas did, and recovery reads at most
-    1 + t of a snapshot. The first one (None) always is: all there is was written by the deltas, so it is no larger.
-    """
-    if len(deltas) < max(1, min_deltas):
-        return False
-    if len(deltas) >= VERSIONS_MAX:
-        return True
-    stored = sum(entry.stored_bytes for entry in deltas)
-    is_enough = last_bytes is None or stored >= threshold_of(store, threshold) * last_bytes
-    return is_enough and any(entry.records for entry in deltas)
-
-
-class Pace:
-    """Lets work in the background yield to commits, and to a table that throttles. `clock` and `sleep` are in seconds.
-
-    `is_busy` says whether commits are under way.
-    """
-
-    def __init__(
-        self,
-        is_busy: Callable[[], bool],
-        clock: Callable[[], float] = runtime.monotonic,
-        sleep: Callable[[float], None] = runtime.sleep,
-    ) -> None:
-        self._is_busy = is_busy
-        self._clock = clock
-        self._sleep = sleep
-        self._since = clock()
-
-    def pause(self, *, is_throttled: bool) -> None:
-        """Pause for `PAUSE` times the time since the last pause, or the beginning, while there is a reason to."""
-        now = self._clock()
-        until = now + min(PAUSE_MAX_S, PAUSE * (now - self._since))
-        while (left := until - self._clock()) > 0 and (is_throttled or self._is_busy()):
-            self._sleep(min(LOOK_S, left))
-        self._since = self._clock()
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from dynastate.engine.reader import Lineage
+from dynastate.engine.lineage import Lineage
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, schema_id

@@ -10,8 +10,9 @@ from math import inf
 from threading import Event
 
 from dynastate.engine.engine import Engine
+from dynastate.engine.hash_ranges import ALL
+from dynastate.engine.lineage import Lineage
 from dynastate.engine.opening import Opening, retry_routes
-from dynastate.engine.reader import ALL, Lineage
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, apply_change, decode_changes, key_hash

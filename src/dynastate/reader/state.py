@@ -14,7 +14,7 @@ from dynastate import runtime
 from dynastate.dynamodb.boto_tables import open_tables
 from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
-from dynastate.engine.reader import Lineage, of_one_run
+from dynastate.engine.lineage import Lineage, of_one_run
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import EMPTY
 from dynastate.reader.families import DEFAULT_FAMILY, Family, families_at

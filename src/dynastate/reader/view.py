@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from dynastate.engine.reader import Lineage
+    from dynastate.engine.lineage import Lineage
 
 Kind = Literal["put", "append", "remove"]
 

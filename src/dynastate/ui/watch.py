@@ -12,8 +12,8 @@ from typing import Final
 from dynastate.counts import plural
 from dynastate.engine.catalog import queries_of, stores_in_list
 from dynastate.engine.engine import Engine
+from dynastate.engine.lineage import Lineage
 from dynastate.engine.namespaces import read_namespace
-from dynastate.engine.reader import Lineage
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,

@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from dynastate.dynamodb import boto_tables
-from dynastate.engine import snapshots
+from dynastate.engine import pace
 from dynastate.engine.engine import Engine
 from dynastate.operations.lifecycle import drop
 from dynastate.reader import state
@@ -45,7 +45,7 @@ def surroundings(
     """A terminal of 80 columns, those tables, and moto with tables of its own. Snapshots and drops do not wait."""
     for name, value in {"AWS_REGION": REGION, "COLUMNS": "80", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(snapshots, "PAUSE_MAX_S", 0.0)
+    monkeypatch.setattr(pace, "PAUSE_MAX_S", 0.0)
     monkeypatch.setattr(drop, "LOOK_MIN_S", 0.0)
     for module in (boto_tables, state):
         monkeypatch.setattr(module, "open_tables", lambda _: tables)

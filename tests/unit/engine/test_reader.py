@@ -12,8 +12,8 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
+from dynastate.engine.hash_ranges import hash_ranges
 from dynastate.engine.opening import HeldChanges
-from dynastate.engine.reader import hash_ranges
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format import parts
 from dynastate.format.changes import key_hash

@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from dynastate import runtime
-from dynastate.engine import snapshots
+from dynastate.engine import maintenance, pace, snapshot_threshold, snapshots
 from dynastate.engine.engine import Engine
 from dynastate.engine.graphs import read_manifest
-from dynastate.engine.snapshots import is_worth_it
+from dynastate.engine.snapshot_threshold import is_worth_it
 from dynastate.errors import InternalError, RouteInvalidError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
 from dynastate.format.snapshot import DELETING, DONE, WRITING
@@ -43,7 +43,7 @@ from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 #: What `always_worth_it` replaces.
-THRESHOLD_OF = snapshots.threshold_of
+THRESHOLD_OF = snapshot_threshold.threshold_of
 
 
 # ------------------------------------------------------------------------------------------------------------ snapshots
@@ -179,7 +179,7 @@ def test_when_a_snapshot_is_worth_it(
     monkeypatch: pytest.MonkeyPatch, parts: int, stored: int, versions: int, *, worth: bool
 ) -> None:
     """It depends on the bytes and the number of the deltas, on the minimum and on the threshold that are set."""
-    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
+    monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
     entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, parts, 2 * stored, stored, bytes(8), {})
     store = "orders/0/0/default"
     for factor in (1, 4):
@@ -192,7 +192,7 @@ def test_a_declined_offer_reads_nothing(
     engines: Engines, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does one of an executor that has read the store; any other reads it once, and knows it from then on."""
-    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
+    monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
     engine, newer = (engines(cache_bytes=2**20) for _ in range(2))
 
     def offer(by: Engine, of: VersionId, min_deltas: int = 2) -> int:
@@ -228,7 +228,7 @@ def test_the_threshold_is_a_setting(
     engines: Engines, tables: Tables, store: str, threshold: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changes are written up to that multiple of the last snapshot before the next one."""
-    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
+    monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
     engine = engines(snapshot_threshold=Decimal(threshold))
     made = write_versions(engine, store, 20)
     save_snapshot(engine, store, made[20], numbers(20))
@@ -244,7 +244,7 @@ def test_the_threshold_is_a_setting(
 
 def test_stores_that_grow_alike_make_snapshots_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its name a store needs a little more or less than others; on average it is the threshold that is set."""
-    monkeypatch.setattr(snapshots, "threshold_of", THRESHOLD_OF)
+    monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
     entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), 1, 1, 1, 1, bytes(8), {})
     names = [f"orders/0/{partition}/default" for partition in range(200)]
     needed = [next(n for n in range(1, 2000) if is_worth_it(name, [entry] * n, 1000, 1, 0.85)) for name in names]
@@ -257,20 +257,20 @@ def test_stores_that_grow_alike_make_snapshots_at_different_times(monkeypatch: p
 def test_a_snapshot_yields_to_commits_and_to_throttles() -> None:
     """It pauses twice as long as it worked, within a bound, while commits are under way, or if the table throttled."""
     clock, commits_until = Clock(), 0.0
-    pace = snapshots.Pace(lambda: clock.now < commits_until, clock, clock.sleep)
+    slow = pace.Pace(lambda: clock.now < commits_until, clock, clock.sleep)
 
     def pause_s(worked_s: float, *, is_throttled: bool = False) -> float:
         clock.now += worked_s
         begun = clock.now
-        pace.pause(is_throttled=is_throttled)
+        slow.pause(is_throttled=is_throttled)
         return clock.now - begun
 
     assert pause_s(3.0) == 0
     assert pause_s(3.0, is_throttled=True) == pytest.approx(6.0)
-    assert pause_s(60.0, is_throttled=True) == snapshots.PAUSE_MAX_S
+    assert pause_s(60.0, is_throttled=True) == pace.PAUSE_MAX_S
     commits_until = clock.now + 4
     assert pause_s(0.5) == pytest.approx(1.0)
-    assert pause_s(2.0) == pytest.approx(0.5, abs=snapshots.LOOK_S), "they are over"
+    assert pause_s(2.0) == pytest.approx(0.5, abs=pace.LOOK_S), "they are over"
 
 
 def test_a_snapshot_on_an_idle_executor_does_not_pause(
@@ -286,7 +286,7 @@ def test_a_snapshot_on_an_idle_executor_does_not_pause(
     clock.sleep(0.2)
     wait_until(lambda: not engine._writer.is_busy(), "parts that are durable count as queued")
     monkeypatch.setattr(snapshots, "WRITES_MAX", 1)
-    monkeypatch.setattr(snapshots, "Pace", partial(snapshots.Pace, sleep=lambda _: pytest.fail("it pauses")))
+    monkeypatch.setattr(maintenance, "Pace", partial(pace.Pace, sleep=lambda _: pytest.fail("it pauses")))
     save_snapshot(engine, store, made[3], numbers(3))
 
 

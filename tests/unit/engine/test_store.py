@@ -13,11 +13,11 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine import commit as commits
-from dynastate.engine import reader
+from dynastate.engine import reader, windows
 from dynastate.engine.commit import HANDED_OVER_BYTES
 from dynastate.engine.engine import Engine
 from dynastate.engine.lists import LIST_BYTES_MAX, LISTED_MAX
-from dynastate.engine.reader import WINDOW
+from dynastate.engine.windows import WINDOW
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -730,7 +730,7 @@ def test_all_openings_share_what_is_read_ahead(
 ) -> None:
     """Sixteen slow openings read a window each, and not more ahead than fits into their sidecar's part."""
     write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
-    window_bytes = WINDOW * reader._part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
+    window_bytes = WINDOW * windows._part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
     monkeypatch.setattr(reader, "READ_AHEAD_BYTES_MAX", 4 * window_bytes * sidecars)
     engine = make_engine(memory, parallel_requests=8 * sidecars, sidecars=sidecars)
     memory.calls.clear()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dynastate.engine import commit, snapshots
+from dynastate.engine import commit, snapshot_threshold
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.changes import key_hash
@@ -273,7 +273,7 @@ def test_units_of_deletes_are_those_of_the_deleted_items(
     memory_engine: Engine, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts, buckets, manifests of many buckets and lists: within a tenth of what DynamoDB takes for them."""
-    monkeypatch.setattr(snapshots, "threshold_of", lambda *_: 0.0)
+    monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
     engine, made = memory_engine, EMPTY
     state: State = {b"%d" % row: bytes(100) for row in range(3_000)}
     for number in range(1, 31):

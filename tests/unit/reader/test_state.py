@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.engine import opening, snapshots
+from dynastate.engine import opening, pace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.changes import MERGE, PUT, decode_changes, encode_changes, key_hash
@@ -909,7 +909,7 @@ def test_snapshots_on_request_are_those_of_executors(
     engine: Engine, store: str, tables: MemoryTables, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second snapshot writes the changed buckets only; lists and large rows are among the rows."""
-    monkeypatch.setattr(snapshots, "PAUSE_MAX_S", 0.0)
+    monkeypatch.setattr(pace, "PAUSE_MAX_S", 0.0)
     lists = family(1, "seen", value=(("at", "string"),), multiple=True)
     made = StoreBuilder(engine, store, family(), lists)
     names = [f"user-{number:05d}" for number in range(3_000)]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Final, NamedTuple
 
-from dynastate.engine import commit, reader, snapshots
+from dynastate.engine import commit, snapshot_threshold, snapshots, windows
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
 from dynastate.format.keys import EMPTY, LIST_SIZE, NO_ATTEMPT, part_key, version_list_key
@@ -197,7 +197,7 @@ class Objects(NamedTuple):
 
     @property
     def gets(self) -> float:
-        return rounded_up(self.bytes / reader.OBJECT_READ_BYTES)
+        return rounded_up(self.bytes / windows.OBJECT_READ_BYTES)
 
 
 #: A share of batches that is not distinguished from none.
@@ -212,7 +212,7 @@ def schedule_of(of: Workload, changed: float, state: float) -> MaintenanceSchedu
     looks = math.ceil(max(1, of.min_deltas) / tick) * tick
     # A snapshot is made at the first look at which the changes since the last one exceed the threshold.
     worth = math.ceil(of.snapshot_threshold * state / changed / looks) if changed else math.inf
-    apart = looks * max(1, min(worth, math.ceil(snapshots.VERSIONS_MAX / looks)))
+    apart = looks * max(1, min(worth, math.ceil(snapshot_threshold.VERSIONS_MAX / looks)))
     least = max(1, math.floor(of.extra * of.retain + 0.5))
     cleans = math.ceil(least / tick) * tick
     removes = max(cleans, apart * math.ceil(least / apart))
@@ -321,13 +321,13 @@ class OneStore:
         """Usage of one restart: it reads the last snapshot and the versions since, and enters run and schema."""
         since, in_items = self._schedule.apart / 2, 1 - self._snapshot_objects.share
         items = in_items * self._buckets.number + since * self._with_parts * self._parts.number
-        whole = rounded_up(self._buckets.bytes / reader.OBJECT_READ_BYTES)
+        whole = rounded_up(self._buckets.bytes / windows.OBJECT_READ_BYTES)
         gets = self._snapshot_objects.share * whole + since * self._with_objects * self._objects.gets
         # The first clean-up lists the objects of attempts, and those of snapshots.
         puts = 2 if self._of.object_units is not None else 0
         units = in_items * self._buckets.read_units + since * self._with_parts * self._parts.read_units
         read = PredictedUsage(
-            requests=4 + items / reader.WINDOW + gets + puts,
+            requests=4 + items / windows.WINDOW + gets + puts,
             write_units=2,
             read_units=2 + self._manifest_reads + units,
             puts=puts,

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Final
 
 from dynastate.engine.graphs import read_manifest
-from dynastate.engine.reader import Run, bucket_runs, entry_runs, read_items, read_run
+from dynastate.engine.reader import read_items, read_run
+from dynastate.engine.windows import Run, bucket_runs, entry_runs
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.codec import LZ4, ZSTD, compress, require
 from dynastate.format.graph import VersionGraph

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
-from dynastate.engine.reader import WINDOW
+from dynastate.engine.windows import WINDOW
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item

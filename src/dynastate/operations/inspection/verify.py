@@ -14,7 +14,8 @@ from itertools import chain, groupby, islice, pairwise
 from typing import Final
 
 from dynastate.engine.namespaces import read_record
-from dynastate.engine.reader import Run, bucket_runs, entry_runs, verified_chunks
+from dynastate.engine.reader import verified_chunks
+from dynastate.engine.windows import Run, bucket_runs, entry_runs
 from dynastate.errors import CorruptStateError
 from dynastate.format import keys
 from dynastate.format.changes import decode_changes

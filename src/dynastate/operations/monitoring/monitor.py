@@ -13,7 +13,7 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.engine import Engine
-from dynastate.engine.reader import Lineage
+from dynastate.engine.lineage import Lineage
 from dynastate.format.graph import last_of_one_run
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.cost.prediction import DAY_S
