@@ -74,29 +74,18 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
     is_overtaken = graph.versions()[-1] > version
     listed = graph.lineage(graph.find(version, attempt))
     lineage = {listed[0].parent_id, *(entry.id for entry in listed)}
-    opens = graph.openable(listed)[0].version
-    live = {each for each in lineage if each.version >= oldest - 1}
-    runs = {(entry.version, entry.epoch) for entry in graph.entries() if entry.id in live}
-    bases = graph.bases()
-    needed = oldest
+    live, bases, needed = _live(graph, lineage, oldest), graph.bases(), oldest
     for entry in graph.entries():
         base = bases[entry.id]
-        if entry.parent_id in live or (entry.version >= oldest and (entry.version, entry.epoch) in runs):
-            live.add(entry.id)
-        if base is None and entry.id in lineage and entry.version >= oldest:
+        if entry.version < oldest or entry.id not in live:
+            continue
+        if base is not None:
+            needed = min(needed, base.version + 1)
+        elif entry.id in lineage:
             if is_overtaken:
                 return None
-            if entry.version < opens:  # an earlier clean-up retained less
-                needed = min(needed, entry.version)
-                continue
-            raise CorruptStateError(
-                "a version that is to be retained cannot be opened: what it depends on is lost",
-                store=graph.store,
-                version=entry.version,
-                attempt=entry.attempt.hex(),
-            )
-        if entry.version >= oldest and entry.id in live and base is not None:
-            needed = min(needed, base.version + 1)
+            _refuse_lost(graph, entry, listed)
+            needed = min(needed, entry.version)  # an earlier clean-up retained less
     needed_by = lineage | graph.reachable(entry for entry in graph.entries() if entry.id in live)
     foreign = _foreign(graph, bases, needed_by)
     dead = [
@@ -107,6 +96,27 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
     dead.sort(key=lambda entry: (-entry.version, entry.epoch))
     dead_ids = (entry.id for entry in dead if not (entry.id in needed_by or entry.id in foreign))
     return Retention(needed, dict.fromkeys(dead_ids), frozenset(foreign))
+
+
+def _live(graph: VersionGraph, lineage: Collection[VersionId], oldest: int) -> set[VersionId]:
+    """The versions of a lineage from before `oldest` on, what branched off there, and what their runs made again."""
+    live = {each for each in lineage if each.version >= oldest - 1}
+    runs = {(entry.version, entry.epoch) for entry in graph.entries() if entry.id in live}
+    for entry in graph.entries():
+        if entry.parent_id in live or (entry.version >= oldest and (entry.version, entry.epoch) in runs):
+            live.add(entry.id)
+    return live
+
+
+def _refuse_lost(graph: VersionGraph, entry: VersionEntry, lineage: Sequence[VersionEntry]) -> None:
+    """Refuse a version that cannot be opened, unless all that can be opened are above it."""
+    if entry.version >= graph.openable(lineage)[0].version:
+        raise CorruptStateError(
+            "a version that is to be retained cannot be opened: what it depends on is lost",
+            store=graph.store,
+            version=entry.version,
+            attempt=entry.attempt.hex(),
+        )
 
 
 def _foreign(

@@ -7,7 +7,8 @@ is a queue. A `PendingWrites` counts one attempt's items.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from dynastate import runtime
@@ -225,25 +226,32 @@ class PartWriter:
         wanted = [each for each in batch if each.pending.is_wanted and each.pending not in overdue]
         left: set[Key] = set()
         error: Exception | None = None
-        spent = Meter()
+        view = self._tables.metered(Meter())
         if wanted:
             try:
-                left = {key for key, _ in self._tables.metered(spent).offer([(each.key, each.item) for each in wanted])}
+                left = {key for key, _ in view.offer([(each.key, each.item) for each in wanted])}
                 self._succeeded = runtime.monotonic()
             except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the worker continues
                 error = failed
         # Units belong to each attempt; requests and retries are shared, and counted once, for the first.
-        meter = Meter(requests=spent.requests, retries=spent.retries, throttles=spent.throttles)
+        shared = Meter(requests=view.meter.requests, retries=view.meter.retries, throttles=view.meter.throttles)
         settled = Counter(each.pending for each in batch if each.key not in left)
-        for pending in {each.pending: None for each in batch}:
+        for pending, count in settled.items():
             sent = {each.key: each.size for each in wanted if each.pending is pending and each.key not in left}
-            if error is None:
-                for size in sent.values():
-                    meter.wrote(size)
-            failure = error
-            if pending in overdue:
-                message = "DynamoDB took nothing until the deadline, from no task of this sidecar"
-                failure = UnavailableError(message, seconds=overdue[pending].deadline_s)
-            pending.settle(settled[pending], sent, failure, meter)
-            meter = Meter()
+            failure = _overdue(overdue[pending]) if pending in overdue else error
+            pending.settle(count, sent, failure, _cost_of(sent.values() if error is None else (), shared))
+            shared = Meter()
         return [each for each in batch if each.key in left]
+
+
+def _overdue(queued: _Queued) -> UnavailableError:
+    message = "DynamoDB took nothing until the deadline, from no task of this sidecar"
+    return UnavailableError(message, seconds=queued.deadline_s)
+
+
+def _cost_of(sizes: Iterable[int], shared: Meter) -> Meter:
+    """The cost of one attempt's items in a request, with what is shared."""
+    meter = replace(shared)
+    for size in sizes:
+        meter.wrote(size)
+    return meter
