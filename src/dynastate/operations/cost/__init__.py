@@ -1,1 +1,1 @@
-"""What a query costs, and what it would cost."""
+"""The cost of a query: its requests, prices, and scenarios."""

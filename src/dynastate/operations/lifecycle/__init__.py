@@ -1,1 +1,1 @@
-"""What changes a namespace: fork, adopt, roll back, compact, clean, drop."""
+"""Changes to a namespace: fork, adopt, roll back, compact, clean, drop."""

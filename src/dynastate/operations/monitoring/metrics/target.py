@@ -1,4 +1,4 @@
-"""What a destination of metrics does."""
+"""A destination of metrics."""
 
 from __future__ import annotations
 
