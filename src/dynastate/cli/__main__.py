@@ -1,4 +1,4 @@
-"""`python -m dynastate.cli`, and the entry point of `dynastate`: Ctrl-C ends it at any time, with one line."""
+"""`python -m dynastate.cli`, and the entry point of `dynastate`: Ctrl-C ends them at any time, with one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynastate.cli.exit_codes import INTERRUPTED
 
 
 def main() -> NoReturn:
-    """Run the command line. What the commands import is imported in here, so that Ctrl-C may come meanwhile."""
+    """Run the command line. Imports are in here, so that Ctrl-C may interrupt them."""
     try:
         from dynastate.cli.app import main as run
 
@@ -19,7 +19,7 @@ def main() -> NoReturn:
         sys.stderr.write("dynastate: interrupted\n")
         sys.exit(INTERRUPTED)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is the interpreter's end
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the interpreter's end remains
 
 
 if __name__ == "__main__":

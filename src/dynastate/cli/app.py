@@ -63,7 +63,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for each in (
+for commands in (
     inspect.app,
     sql.app,
     skew.app,
@@ -79,11 +79,11 @@ for each in (
     doctor.app,
     local.app,
 ):
-    app.add_typer(each)
+    app.add_typer(commands)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"dynastate {__version__}")
         raise typer.Exit
 
@@ -99,7 +99,7 @@ def _options(
 
 
 def _complete(option: str, shell: str) -> None:
-    """Print or install completion for a shell that is named; Typer itself knows only the one that runs."""
+    """Print or install completion for the shell `shell`; Typer itself knows only the shell that runs."""
     completion: Any = import_module("typer.completion")
     if shell not in _SHELLS:
         raise ConfigurationError(f"there is completion for {', '.join(_SHELLS)}", got=shell)
@@ -111,7 +111,7 @@ def _complete(option: str, shell: str) -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Characters that the encoding of the output lacks, as JSON escapes them."""
+    """Escape characters that the encoding of the output lacks, as JSON does."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
@@ -123,32 +123,32 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     if isinstance(sys.stdout, TextIOWrapper):
         register_error("dynastate.escaped", _escaped)
         sys.stdout.reconfigure(errors="dynastate.escaped")
-    code, said = 2, ""
+    code, message = 2, ""
     words = [_as_utf8(each) for each in (sys.argv[1:] if words is None else words)]
     try:
         if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
-            _complete(*words)
+            _complete(option=words[0], shell=words[1])
             code = 0
         else:
             code = app(args=words, prog_name="dynastate", standalone_mode=False) or 0
     except DynastateError as error:
-        said = error_text(error)
+        message = error_text(error)
     except _Refused as refused:
         context = getattr(refused, "ctx", None)
         path = context.command_path if context else "dynastate"
         wrong = refused.format_message().replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
-        said = f"{wrong}{'' if wrong.endswith('?') else ';'} '{path} --help' shows what it takes"
+        message = f"{wrong}{'' if wrong.endswith('?') else ';'} '{path} --help' shows what it takes"
     except typer.Abort as end:
         code = INTERRUPTED if isinstance(end.__cause__, KeyboardInterrupt) else 1
-        said = "not confirmed, nothing was done" if code == 1 else ""
+        message = "not confirmed, nothing was done" if code == 1 else ""
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Exception:  # noqa: BLE001  # a defect: the trace has no values, which may be secrets
         traceback.print_exc()
     if code == INTERRUPTED:
-        said = "interrupted"
-    if said:
-        typer.echo(f"dynastate: {' '.join(said.split())}", err=True)
+        message = "interrupted"
+    if message:
+        typer.echo(f"dynastate: {' '.join(message.split())}", err=True)
     sys.exit(code)
 
 

@@ -50,14 +50,14 @@ def copy(
     from dynastate.dynamodb.boto_tables import open_tables
     from dynastate.operations.regions.copy import copy_stores, plan_copy
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "delta_table": to_delta_table,
         "snapshot_table": to_snapshot_table,
         "region": to_region,
         "endpoint": to_endpoint,
         "objects": to_objects,
     }
-    other = replace(call.settings, **{name: value for name, value in given.items() if value})
+    other = replace(call.settings, **{name: value for name, value in options.items() if value})
     if other == call.settings and to_profile in ("", profile):
         raise ConfigurationError(
             "the target is the source; give another table, Region, endpoint or profile with the options --to-…"
@@ -68,7 +68,7 @@ def copy(
     ):
         with progress("stores") as report:
             plan = plan_copy(
-                source, target, namespace, call.settings, report, objects=other.objects if to_objects else ""
+                source, target, namespace, call.settings, progress=report, objects=other.objects if to_objects else ""
             )
         if not call.as_json:
             call.say(
@@ -82,14 +82,16 @@ def copy(
         if not yes:
             typer.confirm(f"Copy {namespace}? The query must not run.", err=True, abort=True)
         with progress("stores") as report:
-            done = copy_stores(source, target, plan, call.settings, report)
-    if not call.json(asdict(done)):
+            result = copy_stores(source, target, plan, call.settings, progress=report)
+    if not call.json(asdict(result)):
         call.say(
-            f"{namespace}: {plural(done.stores, 'store')}, {plural(done.items, 'item')}{_objects(done)} are equal "
-            f"at both ends; {done.written:,} written, {plural(done.write_units, 'write unit')}, "
-            f"{plural(done.read_units, 'read unit')}, ${done.dollars:,.2f}"
+            f"{namespace}: {plural(result.stores, 'store')}, {plural(result.items, 'item')}{_objects(result)} are "
+            f"equal at both ends; {result.written:,} written, {plural(result.write_units, 'write unit')}, "
+            f"{plural(result.read_units, 'read unit')}, ${result.dollars:,.2f}"
         )
 
 
-def _objects(of: CopyPlan | Copied) -> str:
-    return f" and {plural(of.objects, 'object')} ({plural(of.object_bytes, 'byte')}) of S3" if of.objects else ""
+def _objects(sizes: CopyPlan | Copied) -> str:
+    return (
+        f" and {plural(sizes.objects, 'object')} ({plural(sizes.object_bytes, 'byte')}) of S3" if sizes.objects else ""
+    )

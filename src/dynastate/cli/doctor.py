@@ -32,20 +32,20 @@ def doctor(
     from dynastate.operations.doctor.diagnosis import diagnose
 
     with closing(Probe(call.settings, namespace)) as probe, progress("checks") as report:
-        found = diagnose(probe, report)
-    if not call.json({"trustworthy": found.is_trustworthy, **asdict(found)}):
-        for each in found.checks:
-            said = f"{each.verdict:8}{each.name}"
-            call.say(f"{said}: {each.seen}; {each.reason}" if each.seen else said, _COLORS[each.verdict])
-        if found.figures:
-            call.say(_speed(found.figures))
-        for text in found.unchecked:
+        diagnosis = diagnose(probe, report)
+    if not call.json({"trustworthy": diagnosis.is_trustworthy, **asdict(diagnosis)}):
+        for check in diagnosis.checks:
+            line = f"{check.verdict:8}{check.name}"
+            call.say(f"{line}: {check.seen}; {check.reason}" if check.seen else line, _COLORS[check.verdict])
+        if diagnosis.figures:
+            call.say(_speed(diagnosis.figures))
+        for text in diagnosis.unchecked:
             call.say(f"not checked: {text}")
-        failed = sum(each.verdict == "fail" for each in found.checks)
+        failed = sum(each.verdict == "fail" for each in diagnosis.checks)
         call.say(
             f"{plural(failed, 'check')} failed: do not keep state here" if failed else "dynastate can keep state here"
         )
-    if not found.is_trustworthy:
+    if not diagnosis.is_trustworthy:
         raise typer.Exit(1)
 
 

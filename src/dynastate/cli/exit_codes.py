@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-#: Exit code of what Ctrl-C ended, as a shell has it.
+#: Exit code of a command that Ctrl-C ended, as shells have it.
 INTERRUPTED = 130

@@ -51,7 +51,7 @@ def failover(
     other = _target(call.settings, to_region, to_endpoint)
     files = Checkpoint(checkpoint) if checkpoint else None
     with open_tables(other) as target, progress("stores") as report:
-        plan = plan_failover(open_tables, call.settings, target, namespace, files, report)
+        plan = plan_failover(open_tables, call.settings, target, namespace, checkpoint=files, progress=report)
     if not call.json(asdict(plan)):
         _show(call, plan)
     if plan.problems:
@@ -59,41 +59,41 @@ def failover(
 
 
 def _target(source: Settings, region: str, endpoint: str) -> Settings:
-    """The settings of the other place. The source's endpoint is its Region's, so another Region does not get it.
+    """The settings of the target. The source's endpoint is its Region's, so another Region does not get it.
 
     Raises:
-        ConfigurationError: it is the same place.
+        ConfigurationError: source and target are the same.
     """
     from dynastate.dynamodb.client import endpoint_of, region_of
 
-    kept = "" if region else source.endpoint
-    found = replace(source, region=region or source.region, endpoint=endpoint or kept)
-    there = region_of(found)
-    if there == region_of(source) and endpoint.rstrip("/") in ("", endpoint_of(source).rstrip("/")):
-        known = {"region": there} if there else {}
-        raise ConfigurationError("the query would stay where it is; give another Region with --to-region", **known)
-    return found
+    default = "" if region else source.endpoint
+    target = replace(source, region=region or source.region, endpoint=endpoint or default)
+    target_region = region_of(target)
+    if target_region == region_of(source) and endpoint.rstrip("/") in ("", endpoint_of(source).rstrip("/")):
+        details = {"region": target_region} if target_region else {}
+        raise ConfigurationError("the query would stay where it is; give another Region with --to-region", **details)
+    return target
 
 
-def _show(call: Call, found: Failover) -> None:
-    for word, side in (("from", found.source), ("to", found.target)):
-        call.say(f"{word} {side.region or 'the first Region'}: {_about(side, found.problems)}")
-    behind = found.source.version - found.target.version
+def _show(call: Call, plan: Failover) -> None:
+    for word, side in (("from", plan.source), ("to", plan.target)):
+        call.say(f"{word} {side.region or 'the first Region'}: {_about(side, plan.problems)}")
+    behind = plan.source.version - plan.target.version
     if behind > 0:
-        call.say(f"{plural(behind, 'version')} of {found.source.region} cannot be opened in {found.target.region}")
-    if found.batch is not None:
-        again = f"; {found.undone:,} of the checkpoint's batches run again" if found.undone else ""
-        call.say(f"the query continues with batch {found.batch}{again}")
-    call.say(f"{plural(found.requests, 'request')}, {plural(found.read_units, 'read unit')}")
-    for problem in found.problems:
+        call.say(f"{plural(behind, 'version')} of {plan.source.region} cannot be opened in {plan.target.region}")
+    if plan.batch is not None:
+        again = f"; {plan.undone:,} of the checkpoint's batches run again" if plan.undone else ""
+        call.say(f"the query continues with batch {plan.batch}{again}")
+    call.say(f"{plural(plan.requests, 'request')}, {plural(plan.read_units, 'read unit')}")
+    for problem in plan.problems:
         call.say(f"cannot continue: {problem}", "red")
-    for number, step in enumerate(found.steps, 1):
+    for number, step in enumerate(plan.steps, 1):
         call.say(f"{number}. {step}")
 
 
-def _about(side: Side, said: Collection[str]) -> str:
-    """The state of a side, and its problems, but for those that are said elsewhere."""
-    wrong = [each for each in (*side.problems, *map(str, side.unready)) if each not in said]
+def _about(side: Side, plan_problems: Collection[str]) -> str:
+    """The state of a side, and the problems that the plan does not list."""
+    wrong = [each for each in (*side.problems, *map(str, side.unready)) if each not in plan_problems]
     if wrong and not side.committed:
         return in_options("; ".join(wrong))
     kind = {"strong": "strongly consistent replicas", "asynchronous": "asynchronous replicas", "none": "no replicas"}

@@ -1,4 +1,4 @@
-"""Help texts of commands at 80 columns. Typer's own break words and say what its types are called."""
+"""Help texts of commands at 80 columns. Typer's own texts break words and name its types."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands. Without one of them it shows its help, which is a wrong use."""
+    """A group of commands. Without a command it shows its help and fails."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help text: commands by their panels."""
         panels: dict[str, list[tuple[str, str]]] = {}
-        for name, each in self.commands.items():
-            panel = getattr(each, "rich_help_panel", None) or "Commands"
-            panels.setdefault(panel, []).append((name, _first_sentence(each.help)))
-        sections = (_section(panel, found) for panel, found in panels.items())
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
+            panels.setdefault(panel, []).append((name, _first_sentence(command.help)))
+        sections = (_section(panel, rows) for panel, rows in panels.items())
         formatter.write("\n\n".join(_sections(self, ctx, [*sections, *_options(self, ctx)], "COMMAND")) + "\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -55,28 +55,28 @@ def _sections(command: Any, ctx: Any, middle: Iterable[str], *more: str) -> Iter
 
 def _options(command: Any, ctx: Any) -> Iterator[str]:
     panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Common options": []}
-    for each in command.get_params(ctx):
-        if each.param_type_name == "argument":
-            panels["Arguments"].append((each.metavar, each.help))
+    for parameter in command.get_params(ctx):
+        if parameter.param_type_name == "argument":
+            panels["Arguments"].append((parameter.metavar, parameter.help))
             continue
-        names = ", ".join(sorted(each.opts, key=len))
-        described = each.help or ""
-        if not each.is_flag:
-            names += f" {each.metavar}"
-            if each.default is not None and each.default != "":
-                default = each.default.value if isinstance(each.default, Enum) else each.default
+        names = ", ".join(sorted(parameter.opts, key=len))
+        described = parameter.help or ""
+        if not parameter.is_flag:
+            names += f" {parameter.metavar}"
+            if parameter.default is not None and parameter.default != "":
+                default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
                 described += f" Default: {default}".removesuffix(".0") + "."
-            if each.envvar:
-                described += f" Or {each.envvar}."
-        panels[getattr(each, "rich_help_panel", None) or "Options"].append((names, described))
-    yield from (_section(title, found) for title, found in panels.items() if found)
+            if parameter.envvar:
+                described += f" Or {parameter.envvar}."
+        panels[getattr(parameter, "rich_help_panel", None) or "Options"].append((names, described))
+    yield from (_section(title, rows) for title, rows in panels.items() if rows)
 
 
-def _section(title: str, found: Iterable[tuple[str, str]]) -> str:
+def _section(title: str, rows: Iterable[tuple[str, str]]) -> str:
     lines = [f"{title}:"]
-    for name, described in found:
-        first = f"  {name:{_NAME_CHARS}}  "
-        lines.append(_fill(described, " " * len(first), first))
+    for name, described in rows:
+        head = f"  {name:{_NAME_CHARS}}  "
+        lines.append(_fill(described, " " * len(head), head))
     return "\n".join(lines)
 
 
@@ -84,12 +84,12 @@ def _first_sentence(text: str | None) -> str:
     return " ".join((text or "").split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
 
 
-def _fill(text: str, indent: str = "", first: str = "") -> str:
+def _fill(text: str, indent: str = "", head: str = "") -> str:
     """Wrap a text without breaking a word."""
     return textwrap.fill(
         " ".join(text.split()),
         min(_WIDTH_MAX, shutil.get_terminal_size().columns),
-        initial_indent=first,
+        initial_indent=head,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,

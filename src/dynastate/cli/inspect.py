@@ -32,24 +32,24 @@ app = typer.Typer(rich_help_panel="Inspect")
 
 Version = Annotated[int | None, number(1, "V", "By default the newest that all partitions have committed.")]
 _STORE: Final = headers(
-    *("store", "version", "rows", "bytes"),
+    "store version rows bytes",
     snapshot="snapshot\nversion",
     deltas="deltas\nsince",
     age="last\ncommit",
     is_active="is\nactive",
 )
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
-_ABANDONED: Final = headers("namespace", "stores", "bytes", dollars="storage,\n$ a month", age="last\ncommit")
+_ABANDONED: Final = headers("namespace stores bytes", dollars="storage,\n$ a month", age="last\ncommit")
 _EARLIER: Final = {"is_earlier": "earlier\nquery"}
 _IN_S3: Final = {"object_bytes": "bytes\nin S3"}
-_VERSION: Final = headers(
-    "version", "attempt", "epoch", "rows", "changes", "parts", "bytes", "has_snapshot", "is_current", "committed"
-)
+_VERSION: Final = headers("version attempt epoch rows changes parts bytes has_snapshot is_current committed")
 
 
 @command(
     app,
-    *("stores", "stores --abandoned", "stores orders"),
+    "stores",
+    "stores --abandoned",
+    "stores orders",
     "stores orders --json | jq '.[] | select(.deltas > 50) | .store'",
 )
 def stores(
@@ -72,25 +72,25 @@ def stores(
     if abandoned:
         _show_abandoned(call, summaries)
         return
-    found = [asdict(each) for each in summaries]
-    if call.json(found):
+    facts = [asdict(each) for each in summaries]
+    if call.json(facts):
         return
-    if found:
-        has_earlier = any(each["is_earlier"] for each in found)
+    if facts:
+        has_earlier = any(each["is_earlier"] for each in facts)
         rows = [
             dict.fromkeys(each | _STORE) | {"store": each["store"]}
             if each["problem"]
             else each | {"age": _age(each["committed"]), "snapshot": each["snapshot"] or None}
-            for each in found
+            for each in facts
         ]
-        in_s3 = _IN_S3 if any(each["object_bytes"] for each in found) else {}
-        shown = _STORE | in_s3 | (_EARLIER if has_earlier else {})
-        call.table(rows, shown, group="store", optional=["deltas", "snapshot"])
+        in_s3 = _IN_S3 if any(each["object_bytes"] for each in facts) else {}
+        columns = _STORE | in_s3 | (_EARLIER if has_earlier else {})
+        call.table(rows, columns, group="store", optional=["deltas", "snapshot"])
         if has_earlier:
             call.say("Stores of an earlier query: 'dynastate clean' deletes them.")
-        for each in found:
-            if each["problem"]:
-                call.say(f"{each['store']}: {each['problem']}", "red")
+        for summary in facts:
+            if summary["problem"]:
+                call.say(f"{summary['store']}: {summary['problem']}", "red")
     else:
         call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
 
@@ -100,25 +100,26 @@ def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
     from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
     from dynastate.prices import Prices
 
-    found = find_abandoned(summaries, checkpoint_exists)
-    figures = [each.as_json(Prices.of(call.settings)) for each in found]
+    namespaces = find_abandoned(summaries, checkpoint_exists)
+    figures = [each.as_json(Prices.of(call.settings)) for each in namespaces]
     if call.json(figures):
         return
-    gone = [each for each in found if not each.problem]
-    if gone:
+    abandoned = [each for each in namespaces if not each.problem]
+    if abandoned:
         rows = [
             each | {"age": _age(each["committed"]), "dollars": dollars(each["storage_dollars_a_month"], 4)}
             for each in figures
             if not each["problem"]
         ]
         call.table(rows, _ABANDONED, figures=True)
-        for each in gone:
-            call.say(f"{each.namespace}: {each.location} does not exist; 'dynastate drop {each.namespace}' deletes it")
+        for namespace in abandoned:
+            name = namespace.namespace
+            call.say(f"{name}: {namespace.location} does not exist; 'dynastate drop {name}' deletes it")
     else:
         call.say("no namespace whose checkpoint is gone")
-    for each in found:
-        if each.problem:
-            call.say(f"{each.namespace}: {each.problem}", "red")
+    for namespace in namespaces:
+        if namespace.problem:
+            call.say(f"{namespace.namespace}: {namespace.problem}", "red")
 
 
 @command(app, "show orders/0/17/default", "show orders/0/17/default --json | jq .families")
@@ -146,16 +147,16 @@ def show(call: Call, store: Store) -> None:
     for name, value in facts.items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
         call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)
-    for each in families:
-        marks = "".join(f", {mark}" for mark in ("lists", "internal") if each[mark])
+    for column_family in families:
+        marks = "".join(f", {mark}" for mark in ("lists", "internal") if column_family[mark])
         call.say("")
-        call.say(f"column family {each['name']}: {plural(each['rows'], 'row')}{marks}", "bold")
+        call.say(f"column family {column_family['name']}: {plural(column_family['rows'], 'row')}{marks}", "bold")
         for part in ("key", "value"):
-            call.say(f"  {part:11}{_columns(each[part])}", indent=" " * 13)
+            call.say(f"  {part:11}{_columns(column_family[part])}", indent=" " * 13)
 
 
 def _age(committed: str) -> str:
-    """How long ago a time was, in the largest unit of which there are two."""
+    """The time since a commit, in the largest unit that it has two of."""
     if not committed:
         return "-"
     seconds = max(0, int(time.time() - datetime.fromisoformat(committed).timestamp()))
@@ -202,14 +203,14 @@ def get(call: Call, store: Stores, key: Key, *, version: Version = None, family:
     """
     from dynastate.reader.json_rows import key_from_json, row_to_json
 
-    wanted = _parse(key)
+    parsed_key = _parse(key)
     with _opened(call, store, family, version) as state:
-        found = row_to_json(state.columns, state.get(key_from_json(state.key_columns, wanted)))
-        at = state.version
-    if found is not None or call.as_json:
-        replace(call, as_json=True).json(found)
-    if found is None:
-        typer.echo(f"not there at version {at}", err=True)
+        row = row_to_json(state.columns, state.get(key_from_json(state.key_columns, parsed_key)))
+        row_version = state.version
+    if row is not None or call.as_json:
+        replace(call, as_json=True).json(row)
+    if row is None:
+        typer.echo(f"not there at version {row_version}", err=True)
         raise typer.Exit(1)
 
 
@@ -222,11 +223,11 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
     from dynastate.operations.inspection.inspect import iso_time
     from dynastate.reader.json_rows import key_from_json, row_to_json
 
-    wanted = _parse(key)
+    parsed_key = _parse(key)
     with _opened(call, store, family, None) as state, progress("versions") as report:
-        past = state.history_with_columns(key_from_json(state.key_columns, wanted), report)
+        past = state.history_with_columns(key_from_json(state.key_columns, parsed_key), report)
         committed: dict[int, int] = {}
-        for _, entry, _ in state.listed():  # a version is there when the last partition has committed it
+        for _, entry, _ in state.listed():  # a version exists when the last partition has committed it
             committed[entry.version] = max(entry.time_ms, committed.get(entry.version, 0))
     past_rows = [
         {
@@ -237,9 +238,9 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
         for each, columns in past
     ]
     if not call.json(past_rows):
-        for each in past_rows:
-            row = "removed" if each["row"] is None else json_text(each["row"])
-            call.say(f"{each['version']:>8}  {each['committed'] or '-':25}  {row}", indent=" " * 10)
+        for past_row in past_rows:
+            row = "removed" if past_row["row"] is None else json_text(past_row["row"])
+            call.say(f"{past_row['version']:>8}  {past_row['committed'] or '-':25}  {row}", indent=" " * 10)
     if not past_rows:
         typer.echo("it was not there at any version that can be read", err=True)
         raise typer.Exit(1)
@@ -249,8 +250,8 @@ def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None
 def diff(
     call: Call,
     store: Stores,
-    before: Annotated[int, typer.Argument(metavar="V1", min=0, help="One version.")],
-    after: Annotated[int, typer.Argument(metavar="V2", min=0, help="Another version.")],
+    first: Annotated[int, typer.Argument(metavar="V1", min=0, help="One version.")],
+    second: Annotated[int, typer.Argument(metavar="V2", min=0, help="Another version.")],
     *,
     family: Family = "",
 ) -> None:
@@ -258,20 +259,20 @@ def diff(
     from dynastate.reader.json_rows import row_to_json
 
     with _opened(call, store, family, None) as state, progress("versions") as report:
-        later = state.at(max(before, after))
-        columns, keys = later.columns, later.key_columns
-        found = [
+        newer = state.at(max(first, second))
+        columns, keys = newer.columns, newer.key_columns
+        differences = [
             {
                 "key": row_to_json(keys, each.key),
                 "before": row_to_json(columns, each.before),
                 "after": row_to_json(columns, each.after),
             }
-            for each in state.diff(before, after, report)
+            for each in state.diff(first, second, report)
         ]
-    if call.json(found):
+    if call.json(differences):
         return
-    for each in found:
-        for sign, row, style in (("-", each["before"], "red"), ("+", each["after"], "green")):
+    for difference in differences:
+        for sign, row, style in (("-", difference["before"], "red"), ("+", difference["after"], "green")):
             if row is not None:
                 call.say(f"{sign} {json_text(row)}", style)
 
@@ -300,10 +301,10 @@ def export(
     if output is None and (call.as_json or (form is Format.PARQUET and sys.stdout.isatty())):
         raise ConfigurationError("give a file with --output: standard output is a terminal, or taken by --json")
     with _opened(call, store, family, version) as state, progress("rows") as report:
-        written = export_rows(state, form, output, report)
-        said = {"store": store, "version": state.version, "rows": written, "file": str(output or "-")}
-    if not call.json(said) and output is not None:
-        typer.echo(f"{plural(written, 'row')} of version {said['version']} in {output}", err=True)
+        count = export_rows(state, form, output, report)
+        facts = {"store": store, "version": state.version, "rows": count, "file": str(output or "-")}
+    if not call.json(facts) and output is not None:
+        typer.echo(f"{plural(count, 'row')} of version {facts['version']} in {output}", err=True)
 
 
 @command(app, "verify orders", "verify orders/0/17/default --wide", "verify orders --json | jq '.[].findings[]'")
@@ -327,8 +328,8 @@ def verify(call: Call, scope: Scope) -> None:
     names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
     reports = list(outcomes.done.values())
     if not call.json([*(each.to_json(names) for each in reports), *failures(outcomes)]):
-        for each in reports:
-            for line in each.lines(names) if outcomes.stores == 1 or not each.is_whole else ():
+        for store_report in reports:
+            for line in store_report.lines(names) if outcomes.stores == 1 or not store_report.is_whole else ():
                 call.say(line)
         for line in [counted(outcomes), *summary(reports)] if outcomes.stores > 1 else ():
             call.say(line)
@@ -352,5 +353,5 @@ def _parse(key: str) -> Any:
         return parse_json(key)
     except ValueError as malformed:
         raise ConfigurationError(
-            f'the key is no JSON: {malformed}; a key looks like \'{{"user": "a"}}\'', key=key[:200]
+            f'the key is not JSON: {malformed}; a key looks like \'{{"user": "a"}}\'', key=key[:200]
         ) from malformed

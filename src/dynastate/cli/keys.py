@@ -14,13 +14,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def pressed() -> Iterator[Callable[[float], str]]:
-    """A function that waits for so many seconds, and returns the key that ended the wait; empty: none did.
+    """A function that waits for some seconds, and returns the key that ended the wait, or an empty text.
 
-    Where standard input is no terminal it only waits. Ctrl-C stays what it is.
+    If standard input is not a terminal, it only waits. Ctrl-C works as ever.
     """
     try:
         terminal = sys.stdin.fileno()
-        before = termios.tcgetattr(terminal)
+        attributes = termios.tcgetattr(terminal)
     except (OSError, ValueError, termios.error):
         yield _sleep
         return
@@ -34,7 +34,7 @@ def pressed() -> Iterator[Callable[[float], str]]:
     try:
         yield wait
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, attributes)
 
 
 def _sleep(seconds: float) -> str:

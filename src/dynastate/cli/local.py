@@ -56,7 +56,7 @@ def local(
 
 
 def _plain_conf() -> dict[str, str]:
-    """Conf of the Spark that is installed here; none, and why on standard error, where there is no jar for it."""
+    """Conf of the installed Spark; if there is no jar for it, an empty conf, with the reason on standard error."""
     try:
         from dynastate.spark.configure import plain_conf
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_help_panel="Maintain")
 
-#: What Spark retains by default (spark.sql.streaming.minBatchesToRetain).
+#: Versions that Spark retains by default (spark.sql.streaming.minBatchesToRetain).
 RETAIN: Final = 100
 #: Stores whose rows `compact` holds in memory.
 COMPACTED_AT_ONCE: Final = 4
-_COMPACTED: Final = headers("store", "version", "rows", "write_units")
+_COMPACTED: Final = headers("store version rows write_units")
 _CLEANED: Final = headers(
     "store", items="items\ndeleted", write_units="write\nunits", oldest="oldest\nversion", held_by="held by\nversion"
 )
@@ -50,27 +50,27 @@ def compact(
         return compact_store(engine, tables, store, report) or reason_for_none(engine, store)
 
     with call.engine(compression=compression) as (engine, tables):
-        found = on_each(tables, current_stores(tables, scope), "buckets", work, COMPACTED_AT_ONCE)
-    made = {store: each for store, each in found.done.items() if isinstance(each, Compacted)}
+        outcomes = on_each(tables, current_stores(tables, scope), "buckets", work, at_once=COMPACTED_AT_ONCE)
+    snapshots = {store: each for store, each in outcomes.done.items() if isinstance(each, Compacted)}
     described = [
-        {"store": store, "made": True} | asdict(made[store])
-        if store in made
+        {"store": store, "made": True} | asdict(snapshots[store])
+        if store in snapshots
         else {"store": store, "made": False, "reason": each}
-        for store, each in found.done.items()
+        for store, each in outcomes.done.items()
     ]
-    is_json = call.json([*described, *failures(found)])
-    if not is_json and found.stores == 1:
-        for store, each in found.done.items():
-            what = each
-            if isinstance(each, Compacted):
-                what = f"snapshot of version {each.version}, {plural(each.write_units, 'write unit')}"
-            call.say(f"{store}: {what}")
+    is_json = call.json([*described, *failures(outcomes)])
+    if not is_json and outcomes.stores == 1:
+        for store, outcome in outcomes.done.items():
+            text = outcome
+            if isinstance(outcome, Compacted):
+                text = f"snapshot of version {outcome.version}, {plural(outcome.write_units, 'write unit')}"
+            call.say(f"{store}: {text}")
     elif not is_json:
-        if made:
+        if snapshots:
             call.table([each for each in described if each["made"]], _COMPACTED, group="store")
-        units = sum(each.write_units for each in made.values())
-        call.say(f"{counted(found)}: {plural(len(made), 'snapshot')} made, {plural(units, 'write unit')}")
-    end(found)
+        units = sum(each.write_units for each in snapshots.values())
+        call.say(f"{counted(outcomes)}: {plural(len(snapshots), 'snapshot')} made, {plural(units, 'write unit')}")
+    end(outcomes)
 
 
 @command(app, "clean orders", "clean orders/0/17/default --retain 20")
@@ -96,50 +96,50 @@ def clean(
     with call.engine() as (engine, tables):
         names = stores_in(tables, scope)
         earlier = names.earlier
-        before = look(tables, earlier)
+        lists = look(tables, earlier)
         if earlier and not yes:
-            typer.echo("\n".join(describe_earlier(tables, earlier, before)), err=True)
+            typer.echo("\n".join(describe_earlier(tables, earlier, lists)), err=True)
             typer.confirm(f"Delete {plural(len(earlier), 'store')} of an earlier query?", err=True, abort=True)
-        found = on_each(tables, names.current, "stores", lambda store, _: clean_store(engine, tables, store, retain))
-        if earlier and not found.is_interrupted:
+        outcomes = on_each(tables, names.current, "stores", lambda store, _: clean_store(engine, tables, store, retain))
+        if earlier and not outcomes.is_interrupted:
             with progress("stores") as report:
-                refuse_running(tables, before, report)
-                found += clean_earlier(tables, earlier, report)
-    _show_cleaned(call, found)
-    end(found)
+                refuse_running(tables, lists, report)
+                outcomes += clean_earlier(tables, earlier, report)
+    _show_cleaned(call, outcomes)
+    end(outcomes)
 
 
-def _show_cleaned(call: Call, found: Outcomes[Cleaned]) -> None:
-    cleaned = list(found.done.values())
-    if call.json([*map(asdict, cleaned), *failures(found)]):
+def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned]) -> None:
+    cleaned = list(outcomes.done.values())
+    if call.json([*map(asdict, cleaned), *failures(outcomes)]):
         return
-    if found.stores == 1:
-        for each in cleaned:
-            call.say(_described(each))
+    if outcomes.stores == 1:
+        for store in cleaned:
+            call.say(_described(store))
     else:
         if changed := [each for each in cleaned if (each.items or each.held_by) and not each.is_earlier]:
             rows = [asdict(each) | {"held_by": each.held_by or None} for each in changed]
             call.table(rows, _CLEANED, group="store")
         if any(each.held_by for each in changed):
             call.say("held by: the oldest version to retain, which needs those before it, as no snapshot lies between")
-        for each in cleaned:
-            if each.is_earlier:
-                call.say(_described(each))
+        for store in cleaned:
+            if store.is_earlier:
+                call.say(_described(store))
         items, units = sum(each.items for each in cleaned), sum(each.write_units for each in cleaned)
-        call.say(f"{counted(found)}: {plural(items, 'item')} deleted, {plural(units, 'write unit')}")
+        call.say(f"{counted(outcomes)}: {plural(items, 'item')} deleted, {plural(units, 'write unit')}")
     _say_left(call, {location for each in cleaned for location in each.other_locations})
 
 
 def _described(cleaned: Cleaned) -> str:
     items = plural(cleaned.items, "item")
     if cleaned.is_earlier:
-        what = f"is kept: {cleaned.kept}" if cleaned.kept else f"is deleted, with {items}"
-        return f"{cleaned.store}: of an earlier query, {what}"
+        state = f"is kept: {cleaned.kept}" if cleaned.kept else f"is deleted, with {items}"
+        return f"{cleaned.store}: of an earlier query, {state}"
     units = plural(cleaned.write_units, "write unit")
-    said = f"{cleaned.store}: {items} deleted, {units}; versions from {cleaned.oldest} on stay"
+    text = f"{cleaned.store}: {items} deleted, {units}; versions from {cleaned.oldest} on stay"
     if cleaned.held_by:
-        said += f": version {cleaned.held_by}, the oldest to retain, needs them, as no snapshot lies between"
-    return said
+        text += f": version {cleaned.held_by}, the oldest to retain, needs them, as no snapshot lies between"
+    return text
 
 
 def _say_left(call: Call, locations: Collection[str]) -> None:
@@ -166,11 +166,12 @@ def fork(
     from dynastate.operations.lifecycle.fork import fork_namespace
 
     with call.tables() as tables, progress("stores") as report:
-        made = fork_namespace(tables, namespace, new, version, report)
-    if not call.json(asdict(made)):
+        result = fork_namespace(tables, namespace, new, version, progress=report)
+    if not call.json(asdict(result)):
         call.say(
-            f"{made.fork}: version {made.version} of {plural(made.stores, 'store')}; {plural(made.items, 'item')} "
-            f"written, {plural(made.write_units, 'write unit')}, {plural(made.shared_bytes, 'byte')} shared"
+            f"{result.fork}: version {result.version} of {plural(result.stores, 'store')}; "
+            f"{plural(result.items, 'item')} written, "
+            f"{plural(result.write_units, 'write unit')}, {plural(result.shared_bytes, 'byte')} shared"
         )
 
 
@@ -194,20 +195,20 @@ def adopt(
     location = state_location(checkpoint)
     with call.tables() as tables:
         names = every_store(tables, namespace)
-        before = locations_of(tables, names)
-        if not yes and before != (location,):
-            now = " and ".join(each.removesuffix("/state") for each in before) or "no query yet"
+        locations = locations_of(tables, names)
+        if not yes and locations != (location,):
+            owner = " and ".join(each.removesuffix("/state") for each in locations) or "no query yet"
             question = (
-                f"{namespace}, {plural(len(names), 'store')}, belongs to {now}. From now on only a query with the "
+                f"{namespace}, {plural(len(names), 'store')}, belongs to {owner}. From now on only a query with the "
                 f"checkpoint {location.removesuffix('/state')} may write to it. Go on?"
             )
             typer.confirm(question, err=True, abort=True)
         with progress("stores") as report:
-            made = adopt_stores(tables, names, location, report)
-    if not call.json(asdict(made)):
+            result = adopt_stores(tables, names, location, report)
+    if not call.json(asdict(result)):
         call.say(
-            f"{namespace}, {plural(made.stores, 'store')}, belongs to {location.removesuffix('/state')}; "
-            f"runs of other locations that are refused: {made.refused}, {plural(made.write_units, 'write unit')}"
+            f"{namespace}, {plural(result.stores, 'store')}, belongs to {location.removesuffix('/state')}; "
+            f"runs of other locations that are refused: {result.refused}, {plural(result.write_units, 'write unit')}"
         )
 
 
@@ -245,16 +246,16 @@ def drop(
     with call.tables() as tables, progress("stores") as report:
         names = every_store(tables, namespace)
         refuse_forked(tables, names)
-        before = {} if force else look(tables, names, report)
+        lists = {} if force else look(tables, names, report)
     if not yes:
         must = "A query that runs fails, and cannot be restarted." if force else "The query must not run."
         typer.confirm(f"Delete all state of {namespace}, {plural(len(names), 'store')}? {must}", err=True, abort=True)
     with call.tables() as tables:
         if not force:
-            seconds = seconds_to_look(before)
+            seconds = seconds_to_look(lists)
             typer.echo(f"looking for {seconds:.0f} s whether a query writes to {namespace}", err=True)
             with progress("stores") as report:
-                refuse_written(tables, before, seconds, report)
+                refuse_written(tables, lists, seconds, report)
         with progress("stores") as report:
             others = locations_of_others(tables, names)
             items = drop_stores(tables, names, report)

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 #: Begins the environment variables that stand for options.
 VARIABLES: Final = "DYNASTATE_"
-#: Exit code of a command whose output is no longer read, as a shell has it of one that SIGPIPE ended.
+#: Exit code of a command whose output is no longer read, as shells have it after SIGPIPE.
 PIPE_CLOSED: Final = 141
 
 
-def not_empty(parameter: typer.CallbackParam, given: str) -> str:
-    """Refuse an empty text, such as a variable of the shell that is not set, unless that is the default."""
-    if given == "" and parameter.default != "":
+def not_empty(parameter: typer.CallbackParam, value: str) -> str:
+    """Refuse an empty text, such as a variable of the shell that is not set, unless it is the default."""
+    if value == "" and parameter.default != "":
         raise typer.BadParameter("it is empty")
-    return given
+    return value
 
 
-def a_namespace(parameter: typer.CallbackParam, given: str) -> str:
-    """Refuse what cannot be a namespace."""
-    return Settings(namespace=not_empty(parameter, given)).namespace
+def a_namespace(parameter: typer.CallbackParam, value: str) -> str:
+    """Refuse a text that cannot be a namespace."""
+    return Settings(namespace=not_empty(parameter, value)).namespace
 
 
 def number(least: float, metavar: str, text: str) -> Any:
@@ -71,7 +71,7 @@ def _option(kind: Any, name: str, default: Any, help_: str, metavar: str | None 
         metavar=metavar,
         help=help_,
         rich_help_panel="Common options",
-        # What names the tables is the same for many commands.
+        # The names of the tables are the same for many commands.
         envvar=f"{VARIABLES}{name.replace('-', '_').upper()}" if metavar else None,
     )
     own_name = "as_json" if name == "json" else name.replace("-", "_")
@@ -81,12 +81,14 @@ def _option(kind: Any, name: str, default: Any, help_: str, metavar: str | None 
 
 
 _TABLES: Final = (
-    _option(str, "endpoint", "", "DynamoDB endpoint. By default AWS_ENDPOINT_URL, or the Region's own.", "URL"),
-    _option(str, "region", "", "AWS Region. By default AWS_REGION, or the profile's.", "REGION"),
-    _option(str, "delta-table", DELTA_TABLE, "Name of the delta table.", "NAME"),
-    _option(str, "snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", "NAME"),
-    _option(str, "objects", "", "Where in S3 a command that writes rows puts large parts.", "S3-URL"),
-    _option(str, "objects-endpoint", "", "S3 endpoint. By default AWS_ENDPOINT_URL_S3, or the Region's own.", "URL"),
+    _option(str, "endpoint", "", "DynamoDB endpoint. By default AWS_ENDPOINT_URL, or the Region's own.", metavar="URL"),
+    _option(str, "region", "", "AWS Region. By default AWS_REGION, or the profile's.", metavar="REGION"),
+    _option(str, "delta-table", DELTA_TABLE, "Name of the delta table.", metavar="NAME"),
+    _option(str, "snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", metavar="NAME"),
+    _option(str, "objects", "", "Where in S3 a command that writes rows puts large parts.", metavar="S3-URL"),
+    _option(
+        str, "objects-endpoint", "", "S3 endpoint. By default AWS_ENDPOINT_URL_S3, or the Region's own.", metavar="URL"
+    ),
 )
 _WIDE: Final = _option(bool, "wide", False, "Whole ids and lines, however narrow the terminal is.")
 
@@ -133,17 +135,17 @@ def command(
     shared = [*(_TABLES if tables else ()), _option(bool, "json", False, json), *([_WIDE] if wide else [])]
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        own_parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
         @functools.wraps(function)
-        def run(**given: Any) -> None:
-            given = {name: _from_home(value) for name, value in given.items()}
-            values = {each.name: given.pop(each.name) for each in shared}
+        def run(**arguments: Any) -> None:
+            arguments = {name: _from_home(value) for name, value in arguments.items()}
+            values = {each.name: arguments.pop(each.name) for each in shared}
             output = {key: values.pop(key) for key in ("as_json", "wide") if key in values}
             with _ends_with_the_reader():
-                function(Call(**output, settings=Settings(**values)), **given)
+                function(Call(**output, settings=Settings(**values)), **arguments)
 
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + shared
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own_parameters] + shared
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         epilog = "\n".join(["Examples:", *(f"  dynastate {each}" for each in examples)])
@@ -154,18 +156,18 @@ def command(
 
 
 def _from_home(value: Any) -> Any:
-    """A file or folder below `~`, which a shell leaves as it is behind `=`; any other value as it is."""
+    """Expand `~`, which a shell leaves as it is behind `=`; return any other value as it is."""
     is_below = isinstance(value, (str, Path)) and str(value).startswith("~/")
     return type(value)(Path(value).expanduser()) if is_below else value
 
 
 @contextmanager
 def _ends_with_the_reader() -> Iterator[None]:
-    """End with `PIPE_CLOSED` where standard output is a pipe that is no longer read, such as that of `head`."""
+    """End with `PIPE_CLOSED` if standard output is a pipe that is no longer read, as `head` leaves it."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered must go somewhere when the interpreter ends.
+        # The interpreter writes the rest of its buffer when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(PIPE_CLOSED) from None

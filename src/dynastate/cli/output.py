@@ -34,7 +34,7 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal. None: lines are as long as they are, with `--wide` and into a file or pipe.
+        """Columns of the terminal. None, with `--wide` and into a file or pipe: no line is shortened.
 
         An exported COLUMNS asks for lines of that width in a pipe, too.
         """
@@ -42,7 +42,7 @@ class Output:
         return console().width if is_narrow and not self.wide else None
 
     def json(self, value: Any) -> bool:
-        """Print a value as JSON, if `--json` is given; whether it is."""
+        """Print a value as JSON, if `--json` is given; return whether it is."""
         if self.as_json:
             typer.echo(_json(value))
         return self.as_json
@@ -75,7 +75,7 @@ class Output:
         figures: bool = False,
         **fit: Any,
     ) -> None:
-        """Print a table with a title above it; `fit` says what it drops where the terminal is too narrow."""
+        """Print a table with a title above it; `fit` says which columns it drops if the terminal is too narrow."""
         if title:
             self.say(title, "bold")
         for line, is_header in Table(rows, columns, self.width, figures=figures).fit(**fit).lines():
@@ -83,7 +83,7 @@ class Output:
 
 
 def _json(value: Any) -> str:
-    """A value as JSON. Where standard output has no Unicode, letters that it does not have are escaped."""
+    """A value as JSON. If standard output lacks a character, all except ASCII are escaped."""
     text = json_text(value, indent=2)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -122,7 +122,7 @@ def _console_class() -> type[Console]:
 
     class PipedConsole(Console):
         def on_broken_pipe(self) -> None:
-            """Leave it to the command, which has an exit code for it."""
+            """Raise: the command has an exit code for it."""
             raise BrokenPipeError
 
     return PipedConsole
@@ -140,11 +140,11 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on standard error, where that is a terminal; the function takes how much is done, of how much."""
+def progress(unit: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, if it is a terminal; the function takes the count and the total."""
     from rich.progress import Progress
 
     screen = console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(unit, total=None)
+        yield lambda count, total: bar.update(task, completed=count, total=total)

@@ -40,16 +40,16 @@ def rollback(
     files = Checkpoint(checkpoint)
     with call.tables() as tables, progress("stores") as report:
         plan = plan_rollback(tables, files, to, report)
-        before = {} if force else look(tables, plan.stores, report)
+        lists = {} if force else look(tables, plan.stores, report)
     if not call.as_json:
         _show(call, plan)
     if not yes:
         typer.confirm(f"Undo {plural(len(plan.undone), 'batch')}?", err=True, abort=True)
-    if before:
-        seconds = seconds_to_look(before)
+    if lists:
+        seconds = seconds_to_look(lists)
         typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)
         with call.tables() as tables:
-            refuse_written(tables, before, seconds, advice=IS_WRITTEN)
+            refuse_written(tables, lists, seconds, advice=IS_WRITTEN)
     with progress("batches") as report:
         roll_back(files, plan, report)
     if not call.json(asdict(plan) | {"stores": len(plan.stores)}):
@@ -61,7 +61,7 @@ def _show(call: Call, plan: Rollback) -> None:
     call.say(
         f"namespace {plan.namespace}, {plural(len(plan.stores), 'store')}: version {plan.to.batch + 1} of each is there"
     )
-    for text, each in (("back to", plan.to), ("from", plan.last)):
-        call.say(f"{text} batch {each.batch}, which began {each.began}", "bold")
-        for number_, source in enumerate(each.offsets):
+    for text, batch in (("back to", plan.to), ("from", plan.last)):
+        call.say(f"{text} batch {batch.batch}, which began {batch.began}", "bold")
+        for number_, source in enumerate(batch.offsets):
             call.say(f"  source {number_}: {source}")

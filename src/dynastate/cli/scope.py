@@ -1,4 +1,4 @@
-"""Commands that work on all stores of a scope: one progress bar, and one end, whatever becomes of single stores."""
+"""Commands that work on all stores of a scope: one progress bar, and one end, even if single stores fail."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ Scope = Annotated[
         "one: namespace/operator/partition/name.",
     ),
 ]
-#: Stores that failed of which standard error has the reason.
+#: Failed stores whose reasons are printed.
 _FAILED_MAX: Final = 20
 
 
 def current_stores(tables: Tables, scope: str) -> list[str]:
-    """The stores of a scope, but for those of earlier queries, where there are others. Refuse a scope without any."""
+    """The stores of a scope, without those of earlier queries if it has others. Refuse a scope without stores."""
     from dynastate.operations.scope import stores_in
 
-    found = stores_in(tables, scope)
-    if found.current and found.earlier:
-        left = plural(len(found.earlier), "store")
-        typer.echo(f"left out: {left} of an earlier query; 'dynastate clean' deletes what it left", err=True)
-    return found.current or found.earlier
+    names = stores_in(tables, scope)
+    if names.current and names.earlier:
+        earlier = plural(len(names.earlier), "store")
+        typer.echo(f"left out: {earlier} of an earlier query; 'dynastate clean' deletes what it left", err=True)
+    return names.current or names.earlier
 
 
 def on_each(
     tables: Tables, stores: Sequence[str], unit: str, work: Callable[[str, ProgressCallback], T], at_once: int = 0
 ) -> Outcomes[T]:
-    """Do work on each store. The bar counts stores; of a single one, what the work reports, in `unit`."""
+    """Do work on each store. The bar counts stores; for a single store, the `unit`s that the work reports."""
     from dynastate.operations.scope import STORES_AT_ONCE, each_store
 
     with progress("stores" if len(stores) > 1 else unit) as report:
@@ -53,26 +53,28 @@ def on_each(
         return each_store(tables, stores, lambda _, store: work(store, report))
 
 
-def failures(found: Outcomes[Any]) -> list[dict[str, str]]:
+def failures(outcomes: Outcomes[Any]) -> list[dict[str, str]]:
     """The stores that failed, for programs."""
-    return [{"store": store, "error": error_text(error)} for store, error in found.failed.items()]
+    return [{"store": store, "error": error_text(error)} for store, error in outcomes.failed.items()]
 
 
-def end(found: Outcomes[Any]) -> None:
-    """Say on standard error which stores failed and why, and end the command; none did: return."""
-    if found.stores == 1:
-        found.all()
-    for store, error in list(found.failed.items())[:_FAILED_MAX]:
+def end(outcomes: Outcomes[Any]) -> None:
+    """Print which stores failed and why, and end the command; return if none failed."""
+    if outcomes.stores == 1:
+        outcomes.all()
+    for store, error in list(outcomes.failed.items())[:_FAILED_MAX]:
         typer.echo(f"{store}: {' '.join(error_text(error).split())}", err=True)
-    if found.is_interrupted:
+    if outcomes.is_interrupted:
         raise KeyboardInterrupt
-    if found.failed:
-        typer.echo(f"dynastate: {len(found.failed):,} of {plural(found.stores, 'store')} failed", err=True)
+    if outcomes.failed:
+        typer.echo(f"dynastate: {len(outcomes.failed):,} of {plural(outcomes.stores, 'store')} failed", err=True)
         raise typer.Exit(2)
 
 
-def counted(found: Outcomes[Any]) -> str:
-    """The number of stores, and how many of them were not done."""
-    left = found.stores - len(found.done) - len(found.failed)
-    failed = f", {len(found.failed):,} failed" if found.failed else ""
-    return f"{plural(found.stores, 'store')}{failed}" + (f", {left:,} not done when it was interrupted" if left else "")
+def counted(outcomes: Outcomes[Any]) -> str:
+    """The number of stores, and of stores that were not done."""
+    rest = outcomes.stores - len(outcomes.done) - len(outcomes.failed)
+    failed = f", {len(outcomes.failed):,} failed" if outcomes.failed else ""
+    return f"{plural(outcomes.stores, 'store')}{failed}" + (
+        f", {rest:,} not done when it was interrupted" if rest else ""
+    )

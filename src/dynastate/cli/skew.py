@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_help_panel="Inspect")
 
 _PARTITIONS: Final = headers(
-    *("partition", "rows", "bytes"), stored_bytes="stored\nbytes", units_s="write\nunits/s", rows_a_day="rows\na day"
+    "partition rows bytes", stored_bytes="stored\nbytes", units_s="write\nunits/s", rows_a_day="rows\na day"
 )
-_KEYS: Final = headers("bytes", "values", "partition", "key")
+_KEYS: Final = headers("bytes values partition key")
 _SIZES: Final = headers(bytes_max="up to\nbytes", rows="rows", bytes="bytes")
 _LIMITS: Final = headers(limit="limit", now="now", most="at most", a_day="more\na day", days="reached\nin days")
 #: Characters of a key in a table.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_help_panel="Inspect")
 
-#: Rows of a table for people: its columns are as wide as the widest of them.
+#: Rows of a table for people: each column is as wide as its widest cell.
 _SHOWN_MAX: Final = 1_000
 
 
@@ -52,21 +52,21 @@ def sql(
     with call.tables() as tables, StateReader(tables, call.settings, store, family or None) as newest:
         state = newest if version is None else newest.at(version)
         options: dict[str, Any] = {"after": after, "memory_mb": memory_mb, "external_access": external_access}
-        with querying.answer(state, query, **options) as found:
-            rows = call.json_list(found.as_json()) if call.as_json else _show(call, found)
+        with querying.answer(state, query, **options) as answer:
+            rows = call.json_list(answer.as_json()) if call.as_json else _show(call, answer)
         units = plural(newest.meter.read_units, "read unit")
         typer.echo(f"{plural(rows, 'row')} at version {state.version}, {units}", err=True)
 
 
-def _show(call: Call, found: Answer) -> int:
-    """Print the first rows as a table; return how many they are."""
-    rows = found.as_json()
-    shown = [{name: _cell(value) for name, value in row.items()} for row in islice(rows, _SHOWN_MAX)]
-    if shown:
-        call.table(shown, {name: name.replace("\n", " ") for name in shown[0]})
-    if len(shown) == _SHOWN_MAX and next(rows, None) is not None:
+def _show(call: Call, answer: Answer) -> int:
+    """Print the first rows as a table; return their number."""
+    rows = answer.as_json()
+    first_rows = [{name: _cell(value) for name, value in row.items()} for row in islice(rows, _SHOWN_MAX)]
+    if first_rows:
+        call.table(first_rows, {name: name.replace("\n", " ") for name in first_rows[0]})
+    if len(first_rows) == _SHOWN_MAX and next(rows, None) is not None:
         typer.echo(f"there are more than {_SHOWN_MAX:,} rows: --json prints all of them", err=True)
-    return len(shown)
+    return len(first_rows)
 
 
 def _cell(value: Any) -> Any:

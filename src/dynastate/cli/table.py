@@ -1,4 +1,4 @@
-"""A table of text that fits a width without breaking a word. It drops what matters least, step by step."""
+"""A table of text that fits a width without breaking a word. It drops the least important columns, step by step."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ID_CHARS: Final = 8
 GAP: Final = "  "
 
 
-def headers(*names: str, **others: str) -> dict[str, str]:
-    """Columns with their headers: first those whose headers are their names, then those with another header."""
-    return {name: name.replace("_", "\n") for name in names} | others
+def headers(names: str = "", **others: str) -> dict[str, str]:
+    """Columns with their headers: first `names`, whose headers they are, then columns with other headers."""
+    return {name: name.replace("_", "\n") for name in names.split()} | others
 
 
 class Table:
     """Rows under the headers of their columns. A newline in a header lets it take two lines where there is no room.
 
-    `width` None: lines are as long as they are. `figures`: columns behind the first hold numbers, even as text.
+    Without a `width` no line is shortened. `figures`: columns behind the first hold numbers, even as text.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Table:
         if self._width is None:
             return False
         widths = widths or self._widths()
-        wanted = [widths[key] for key in keys or widths]
-        return sum(wanted) + len(GAP) * (len(wanted) - 1) > self._width
+        sizes = [widths[key] for key in keys or widths]
+        return sum(sizes) + len(GAP) * (len(sizes) - 1) > self._width
 
 
 def _cell(value: Any) -> str:

@@ -21,12 +21,12 @@ def create(call: Call) -> None:
     """Create the tables that do not exist, for development. In production use Terraform (infra/)."""
     from dynastate.dynamodb.admin import create_tables
 
-    made = create_tables(call.settings)
+    new_tables = create_tables(call.settings)
     names = (call.settings.delta_table, call.settings.snapshot_table)
-    if call.json({name: {"made": name in made} for name in names}):
+    if call.json({name: {"made": name in new_tables} for name in names}):
         return
     for name in names:
-        call.say(f"{name}: made" if name in made else f"{name}: there already, left as it is")
+        call.say(f"{name}: made" if name in new_tables else f"{name}: there already, left as it is")
 
 
 @command(group, "tables check", "tables check --delta-table new-delta --snapshot-table new-group")

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_help_panel="Inspect")
 
 _MONITORED: Final = headers(
-    *("stores", "partitions", "version", "lag", "rows"),
+    "stores partitions version lag rows",
     batch_s="batch\ns",
     changes_s="changes\n/s",
     write_units_s="write\nunits/s",
     dollars_a_day="$\na day",
 )
-_REPORTED: Final = headers("commit_ms", "batch_ms", "throttles")
+_REPORTED: Final = headers("commit_ms batch_ms throttles")
 #: Columns that a narrow terminal does without, the first ones first.
 _OPTIONAL: Final = ("partitions", "batch_ms", "changes_s")
 #: Escape sequences of terminals: to the first line; delete the rest of the line, of the screen.
@@ -80,12 +80,12 @@ def top(
         reports = ReportFile(report) if report else None
         while True:
             look += 1
-            found = monitor.look()
+            activities = monitor.look()
             if reports is not None:
                 runs = read_meta(tables, names[0])[1].epochs.keys()
                 operators = reports.last_batch(runs)
-                found = with_report(found, operators, reports.last_duration_ms(runs))
-            _show(call, in_order(found, sort), look, sort, with_reports=reports is not None)
+                activities = with_report(activities, operators, reports.last_duration_ms(runs))
+            _show(call, in_order(activities, sort), look, sort, with_reports=reports is not None)
             if look == looks:
                 return
             ends_s = time.monotonic() + interval
@@ -95,7 +95,7 @@ def top(
                     return
                 if key == "s":
                     sort = _next(sort)
-                    _show(call, in_order(found, sort), look, sort, with_reports=reports is not None)
+                    _show(call, in_order(activities, sort), look, sort, with_reports=reports is not None)
 
 
 def _next(order: Order) -> Order:
@@ -103,20 +103,20 @@ def _next(order: Order) -> Order:
     return every[(every.index(order) + 1) % len(every)]
 
 
-def _show(call: Call, found: Sequence[StoreActivity], look: int, order: Order, *, with_reports: bool) -> None:
-    """Print a look: as lines of JSON, or a table, which in a terminal takes the place of the one before."""
+def _show(call: Call, activities: Sequence[StoreActivity], look: int, order: Order, *, with_reports: bool) -> None:
+    """Print a look: as lines of JSON, or a table, which in a terminal replaces the previous one."""
     if call.as_json:
-        for each in found:
-            typer.echo(json.dumps({"look": look} | asdict(each)))
+        for activity in activities:
+            typer.echo(json.dumps({"look": look} | asdict(activity)))
         sys.stdout.flush()
         return
     columns = _MONITORED | (_REPORTED if with_reports else {})
-    rows = [asdict(each) | {"dollars_a_day": _dollars(each.dollars_a_day)} for each in found]
+    rows = [asdict(each) | {"dollars_a_day": _dollars(each.dollars_a_day)} for each in activities]
     table = Table(rows, columns, call.width, figures=True).fit(group="stores", optional=_OPTIONAL)
     screen = console()
-    # In a file looks are compared, and in a terminal one wants to see that it goes on.
+    # In a file looks are compared; in a terminal the clock shows that the command still runs.
     clock = f"{datetime.now().astimezone():%H:%M:%S}, " if screen.is_terminal else ""
-    lines = [(f"{clock}{_totals(found)}, by {order.value}", False), *table.lines()]
+    lines = [(f"{clock}{_totals(activities)}, by {order.value}", False), *table.lines()]
     if not screen.is_terminal:
         for line, is_header in lines:
             screen.print(line, style="bold" if is_header else None, markup=False)
@@ -124,19 +124,19 @@ def _show(call: Call, found: Sequence[StoreActivity], look: int, order: Order, *
     with screen.capture() as drawn:
         for line, is_header in lines[: max(1, screen.height - 1)]:
             screen.print(line, style="bold" if is_header else None, markup=False)
-    # One write, over the look before, so that nothing flickers.
+    # One write over the previous look, so that nothing flickers.
     begin = _HOME + _END_OF_SCREEN if look == 1 else _HOME
     sys.stdout.write(begin + drawn.get().replace("\n", f"{_END_OF_LINE}\n") + _END_OF_SCREEN)
     sys.stdout.flush()
 
 
-def _totals(found: Sequence[StoreActivity]) -> str:
+def _totals(activities: Sequence[StoreActivity]) -> str:
     """All operators together."""
-    said = [plural(sum(each.rows for each in found), "row")]
-    if all(each.write_units_s is not None for each in found):
-        said.append(f"{sum(each.write_units_s or 0 for each in found):,.1f} write units/s")
-        said.append(f"${_dollars(sum(each.dollars_a_day or 0 for each in found))} a day")
-    return ", ".join(said)
+    texts = [plural(sum(each.rows for each in activities), "row")]
+    if all(each.write_units_s is not None for each in activities):
+        texts.append(f"{sum(each.write_units_s or 0 for each in activities):,.1f} write units/s")
+        texts.append(f"${_dollars(sum(each.dollars_a_day or 0 for each in activities))} a day")
+    return ", ".join(texts)
 
 
 def _dollars(amount: float | None) -> Any:

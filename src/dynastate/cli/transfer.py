@@ -34,7 +34,7 @@ def _folder(metavar: str, text: str) -> Any:
 
 
 New = Annotated[str, _folder("NEW", "Folder for the checkpoint to resume from; empty, or not there.")]
-OnOurs = Annotated[str, _folder("OLD", "Checkpoint of a query on dynastate; only read.")]
+OnDynastate = Annotated[str, _folder("OLD", "Checkpoint of a query on dynastate; only read.")]
 Namespace = Annotated[
     str | None,
     typer.Option(
@@ -71,11 +71,11 @@ def import_(
 
     It starts a local Spark; on a cluster call dynastate.import_checkpoint(spark, OLD, NEW) instead.
     """
-    with _spark(call, "import", old, conf, namespace) as (spark, report):
+    with _spark(call, "import", old, conf, namespace=namespace) as (spark, report):
         from dynastate.spark.transfer.importing import import_checkpoint
 
-        done = import_checkpoint(spark, old, new, namespace, report)
-    _end(call, done, "imported")
+        result = import_checkpoint(spark, old, new, namespace=namespace, progress=report)
+    _end(call, result, "imported")
 
 
 @command(
@@ -85,7 +85,7 @@ def import_(
 )
 def repartition(
     call: Call,
-    old: OnOurs,
+    old: OnDynastate,
     new: New,
     *,
     partitions: Annotated[int, number(1, "N", "The new number of shuffle partitions; required.")],
@@ -112,11 +112,11 @@ def repartition(
         if not yes:
             typer.confirm(f"Repartition to {plural(partitions, 'partition')}?", err=True, abort=True)
 
-    with _spark(call, "repartition", old, conf, namespace) as (spark, report):
+    with _spark(call, "repartition", old, conf, namespace=namespace) as (spark, report):
         from dynastate.spark.transfer.repartition import repartition as run
 
-        done = run(spark, old, new, partitions, namespace, report, confirm)
-    _end(call, done, "repartitioned")
+        result = run(spark, old, new, partitions, namespace=namespace, progress=report, confirm=confirm)
+    _end(call, result, "repartitioned")
 
 
 @command(
@@ -127,7 +127,7 @@ def repartition(
 )
 def export_checkpoint(
     call: Call,
-    old: OnOurs,
+    old: OnDynastate,
     new: New,
     *,
     store: Annotated[str, typer.Option(metavar="rocksdb|hdfs", help="Spark's own store; required.")],
@@ -141,8 +141,8 @@ def export_checkpoint(
     with _spark(call, "export-checkpoint", old, conf) as (spark, report):
         from dynastate.spark.transfer.export import export_checkpoint as run
 
-        done = run(spark, old, new, store, report)
-    _end(call, done, "exported")
+        result = run(spark, old, new, store, progress=report)
+    _end(call, result, "exported")
 
 
 @command(
@@ -152,7 +152,7 @@ def export_checkpoint(
 )
 def migrate(
     call: Call,
-    old: OnOurs,
+    old: OnDynastate,
     new: New,
     *,
     with_: Annotated[
@@ -173,15 +173,17 @@ def migrate(
     starts a local Spark; on a cluster call dynastate.migrate(spark, OLD, NEW, function, schema) instead.
     """
     change = _function(with_)
-    with _spark(call, "migrate", old, conf, namespace) as (spark, report):
+    with _spark(call, "migrate", old, conf, namespace=namespace) as (spark, report):
         from dynastate.spark.transfer.rows import migrate as run
         from dynastate.spark.transfer.rows import preview
 
         if dry_run:
-            _show(call, preview(spark, old, new, change, schema, operator, store))
+            _show(call, preview(spark, old, new, change, schema=schema, operator=operator, store=store))
             return
-        done = run(spark, old, new, change, schema, namespace, operator, store, report)
-    _end(call, done, "migrated")
+        result = run(
+            spark, old, new, change, schema=schema, namespace=namespace, operator=operator, store=store, progress=report
+        )
+    _end(call, result, "migrated")
 
 
 @command(
@@ -205,14 +207,14 @@ def bootstrap(
     The rows have the columns key and value as structs, or the columns of both. It starts a local Spark; on a cluster
     call dynastate.bootstrap(spark, TEMPLATE, NEW, frame) instead, with any DataFrame.
     """
-    with _spark(call, "bootstrap", template, conf, namespace) as (spark, report):
+    with _spark(call, "bootstrap", template, conf, namespace=namespace) as (spark, report):
         from dynastate.spark.transfer.jvm import errors_of_spark
         from dynastate.spark.transfer.rows import bootstrap as run
 
         with errors_of_spark():
             frame = spark.read.parquet(parquet)
-        done = run(spark, template, new, frame, namespace, operator, store, report)
-    _end(call, done, "bootstrapped")
+        result = run(spark, template, new, frame, namespace=namespace, operator=operator, store=store, progress=report)
+    _end(call, result, "bootstrapped")
 
 
 @command(app, "recover orders template new --namespace orders-2")
@@ -234,11 +236,11 @@ def recover(
     Offsets and watermark are those of TEMPLATE. It starts a local Spark; on a cluster call
     dynastate.recover_checkpoint(spark, NAMESPACE, TEMPLATE, NEW) instead.
     """
-    with _spark(call, "recover", template, conf, namespace) as (spark, report):
+    with _spark(call, "recover", template, conf, namespace=namespace) as (spark, report):
         from dynastate.spark.transfer.recovery import recover_checkpoint
 
-        done = recover_checkpoint(spark, lost, template, new, namespace, report)
-    _end(call, done, "recovered")
+        result = recover_checkpoint(spark, lost, template, new, namespace=namespace, progress=report)
+    _end(call, result, "recovered")
 
 
 def _function(text: str) -> Change:
@@ -246,12 +248,12 @@ def _function(text: str) -> Change:
     module, _, name = text.partition(":")
     sys.path.insert(0, "")
     try:
-        found: Change = getattr(import_module(module), name)
+        function: Change = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as missing:
         raise ConfigurationError("--with takes MODULE:FUNCTION, of a module that Python finds", got=text) from missing
     finally:
         sys.path.remove("")
-    return found
+    return function
 
 
 def _show(call: Call, differences: list[Difference]) -> None:
@@ -260,17 +262,17 @@ def _show(call: Call, differences: list[Difference]) -> None:
         return
     if not differences:
         call.say("none of the first rows changes")
-    for each in differences:
-        call.say(f"key {each.key}")
-        call.say(f"  before {each.before}")
-        call.say(f"  after  {each.after if each.after is not None else 'deleted'}")
+    for difference in differences:
+        call.say(f"key {difference.key}")
+        call.say(f"  before {difference.before}")
+        call.say(f"  after  {difference.after if difference.after is not None else 'deleted'}")
 
 
 @contextmanager
 def _spark(
     call: Call, name: str, old: str, conf: list[str] | None, namespace: str | None = None
 ) -> Iterator[tuple[Any, ProgressCallback]]:
-    """A local Spark for one command, and what reports its progress."""
+    """A local Spark for one command, and the function that reports its progress."""
     from dynastate.spark.java import check_java
 
     check_java(name)
@@ -284,7 +286,7 @@ def _spark(
 
 
 def _check(settings: Settings, old: str, conf: Mapping[str, str]) -> None:
-    """Refuse what needs no Spark to be seen: Spark takes half a minute to start."""
+    """Refuse what can be checked without Spark, which takes half a minute to start."""
     from dynastate.dynamodb.client import Client
     from dynastate.spark.transfer.steps import no_checkpoint
 
@@ -295,20 +297,20 @@ def _check(settings: Settings, old: str, conf: Mapping[str, str]) -> None:
         raise no_checkpoint(old)
 
 
-def _end(call: Call, done: Moved, verb: str) -> None:
-    """Say what was moved, and what the query needs."""
-    if call.json(asdict(done)):
+def _end(call: Call, result: Moved, verb: str) -> None:
+    """Print what was moved, and what the query needs."""
+    if call.json(asdict(result)):
         return
     from dynastate.spark.configure import plain_conf
 
-    units = f"{plural(done.write_units, 'write unit')}, " if done.namespace else ""
+    units = f"{plural(result.write_units, 'write unit')}, " if result.namespace else ""
     call.say(
-        f"{verb} {plural(done.stores, 'store')} with {plural(done.rows, 'row')} ({plural(done.bytes, 'byte')}): "
-        f"{units}{done.seconds:,} s"
+        f"{verb} {plural(result.stores, 'store')} with {plural(result.rows, 'row')} ({plural(result.bytes, 'byte')}): "
+        f"{units}{result.seconds:,} s"
     )
-    call.say(f"start the query with the new checkpoint, after batch {done.batch:,}, and with")
-    ours = plain_conf() if done.namespace else {}
-    for name, value in {"checkpointLocation": done.checkpoint, **ours, **done.confs}.items():
+    call.say(f"start the query with the new checkpoint, after batch {result.batch:,}, and with")
+    conf = plain_conf() if result.namespace else {}
+    for name, value in {"checkpointLocation": result.checkpoint, **conf, **result.confs}.items():
         typer.echo(f"  {name}={value}")
 
 

@@ -14,8 +14,8 @@ from dynastate.ui import check_requirements
 app = typer.Typer(rich_help_panel="Inspect")
 
 
-def _namespaces(given: list[str] | None) -> list[str]:
-    return [Settings(namespace=each).namespace for each in given or ()]
+def _namespaces(names: list[str] | None) -> list[str]:
+    return [Settings(namespace=each).namespace for each in names or ()]
 
 
 @command(app, "ui orders", "ui orders clicks --port 0 --no-browser", "ui orders --json | jq -r .url", wide=False)

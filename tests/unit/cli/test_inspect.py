@@ -193,7 +193,7 @@ def test_get(store: str) -> None:
     assert shown("get", store, '{"user": "b"}', code=1) is None
     gone = run("get", store, '{"user": "b"}')
     assert gone[:3] == (1, "", "not there at version 3\n")
-    assert "the key is no JSON" in refused("get", store, "a")
+    assert "the key is not JSON" in refused("get", store, "a")
     shape = """a key looks like '{"user": "a"}'"""
     assert f"a key is an object of JSON; {shape} got=[1]" in refused("get", store, "[1]")
     assert f"the columns are user; unknown are name; {shape}" in refused("get", store, '{"name": "a"}')
@@ -214,7 +214,7 @@ def test_history(store: str) -> None:
     ]
     assert run("history", store, '{"user": "b"}').lines[1].split() == ["3", committed, "removed"]
     assert shown("history", store, '{"user": "d"}', code=1) == []
-    assert "the key is no JSON" in refused("history", store, "{")
+    assert "the key is not JSON" in refused("history", store, "{")
 
 
 def test_tables_are_named_in_the_environment(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
