@@ -1,4 +1,4 @@
-"""Snapshots and clean-up, on tables in memory and on moto."""
+"""Snapshots and clean-up."""
 
 from __future__ import annotations
 

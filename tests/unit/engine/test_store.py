@@ -1,4 +1,4 @@
-"""Open, write, commit and abort, on tables in memory and on moto; faults on the seam."""
+"""Open, write, commit and abort; faults on the seam."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine import commit, snapshot_threshold
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
@@ -34,6 +35,7 @@ from tests.support.engine_driver import (
     attempt,
     begin,
     chunk,
+    closing,
     save_snapshot,
     write,
 )
@@ -250,11 +252,11 @@ def test_prediction_is_that_of_a_run(name: str, engines: Engines, tables: Tables
     compare(run, *((40, 84, 7) if is_large else (250, 300, 43)))
 
 
-@pytest.mark.parametrize("tables", ["moto"], indirect=True)
-def test_prediction_is_that_of_a_run_on_dynamodb(engines: Engines, tables: Tables) -> None:
+def test_prediction_is_that_of_a_run_on_dynamodb(moto: BotoTables) -> None:
     """The same through boto3, where requests and units are those of real requests."""
     of, value_bytes = Workload(2, 8640, 50, 0, 400, 0, retain=10), 40
-    compare(Run(engines, tables, of, value_bytes, seed=2), 50, 60, 29)
+    for engines in closing(moto):
+        compare(Run(engines, moto, of, value_bytes, seed=2), 50, 60, 29)
 
 
 def test_units_of_parts_and_lists() -> None:
