@@ -326,7 +326,7 @@ def verify(call: Call, scope: Scope) -> None:
 
         outcomes = on_each(tables, stores, "items", check)
     names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
-    reports = list(outcomes.done.values())
+    reports = list(outcomes.results.values())
     if not call.json([*(each.to_json(names) for each in reports), *failures(outcomes)]):
         for store_report in reports:
             for line in store_report.lines(names) if outcomes.stores == 1 or not store_report.is_whole else ():

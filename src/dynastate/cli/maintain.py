@@ -51,16 +51,16 @@ def compact(
 
     with call.engine(compression=compression) as (engine, tables):
         outcomes = on_each(tables, current_stores(tables, scope), "buckets", work, at_once=COMPACTED_AT_ONCE)
-    snapshots = {store: each for store, each in outcomes.done.items() if isinstance(each, Compacted)}
+    snapshots = {store: each for store, each in outcomes.results.items() if isinstance(each, Compacted)}
     described = [
         {"store": store, "made": True} | asdict(snapshots[store])
         if store in snapshots
         else {"store": store, "made": False, "reason": each}
-        for store, each in outcomes.done.items()
+        for store, each in outcomes.results.items()
     ]
     is_json = call.json([*described, *failures(outcomes)])
     if not is_json and outcomes.stores == 1:
-        for store, outcome in outcomes.done.items():
+        for store, outcome in outcomes.results.items():
             text = outcome
             if isinstance(outcome, Compacted):
                 text = f"snapshot of version {outcome.version}, {plural(outcome.write_units, 'write unit')}"
@@ -110,7 +110,7 @@ def clean(
 
 
 def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned]) -> None:
-    cleaned = list(outcomes.done.values())
+    cleaned = list(outcomes.results.values())
     if call.json([*map(asdict, cleaned), *failures(outcomes)]):
         return
     if outcomes.stores == 1:

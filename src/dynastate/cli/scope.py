@@ -73,7 +73,7 @@ def end(outcomes: Outcomes[Any]) -> None:
 
 def counted(outcomes: Outcomes[Any]) -> str:
     """The number of stores, and of stores that were not done."""
-    rest = outcomes.stores - len(outcomes.done) - len(outcomes.failed)
+    rest = outcomes.stores - len(outcomes.results) - len(outcomes.failed)
     failed = f", {len(outcomes.failed):,} failed" if outcomes.failed else ""
     return f"{plural(outcomes.stores, 'store')}{failed}" + (
         f", {rest:,} not done when it was interrupted" if rest else ""

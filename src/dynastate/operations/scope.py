@@ -1,4 +1,4 @@
-"""Many stores for one command: those that an operator names, and work on all of them, several at once."""
+"""The stores of a command's scope, and work on them, on several at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
-#: Stores that are worked on at once. Each has a request under way and the items of a request or two in memory.
+#: Stores in work at once. Each has a request under way, and the items of one or two requests in memory.
 STORES_AT_ONCE: Final = 8
 
 T = TypeVar("T")
@@ -25,36 +25,38 @@ AnyTables = TypeVar("AnyTables", bound=Tables)
 
 
 def stores_in(tables: Tables, scope: str) -> QueryStores:
-    """The stores of a namespace, of an operator or of a partition, in order; or one store, which need not be there.
+    """The stores of a namespace, an operator or a partition, in order; or one store, which need not exist.
 
-    Those that have lost their meta items count as the current query's. Where a meta item is corrupt, or one of
-    partition 0 is lost, all do, so that each can be looked at. Refuse a scope without a store.
+    Stores without a meta item count as the current query's. If a meta item is corrupt, or lost in partition 0, all
+    stores do, so that commands can read each. Refuse a scope without a store.
     """
-    wanted = parse_name(scope)
-    if wanted is None:
+    names = parse_name(scope)
+    if names is None:
         raise ConfigurationError(
             "give namespace, namespace/operator, namespace/operator/partition or namespace/operator/partition/name",
             scope=repr(scope[:200]),
         )
-    namespace, _, partition, name = wanted
+    namespace, _, partition, name = names
     if name and partition != EVERY:
-        store = check_store("/".join(wanted))
+        store = check_store("/".join(names))
         with suppress(CorruptStateError):
             return QueryStores([], [store]) if meant(tables, store).earlier else QueryStores([store], [])
         return QueryStores([store], [])
     namespace_items = read_namespace(tables, namespace)
     metas, lost = with_lost(tables, namespace_items)
-    every = sorted(some([*metas, *lost], namespace), key=place_of)
-    found = QueryStores(every, [])
+    all_stores = sorted(some([*metas, *lost], namespace), key=place_of)
+    query_stores = QueryStores(all_stores, [])
     with suppress(CorruptStateError):
         by_query = queries_of(tables, namespace_items, metas)
         if not any(place_of(store)[1] == 0 for store in lost):  # else the current query is unknown
-            found = QueryStores([store for store in every if store in {*by_query.current, *lost}], by_query.earlier)
+            query_stores = QueryStores(
+                [store for store in all_stores if store in {*by_query.current, *lost}], by_query.earlier
+            )
 
-    def is_wanted(store: str) -> bool:
-        return all(mine in ("", EVERY, own) for mine, own in zip(wanted, store.split("/", 3), strict=True))
+    def is_in_scope(store: str) -> bool:
+        return all(name in ("", EVERY, part) for name, part in zip(names, store.split("/", 3), strict=True))
 
-    stores = QueryStores([*filter(is_wanted, found.current)], [*filter(is_wanted, found.earlier)])
+    stores = QueryStores([*filter(is_in_scope, query_stores.current)], [*filter(is_in_scope, query_stores.earlier)])
     if not stores.current and not stores.earlier:
         raise ConfigurationError(
             f"no store of this scope is in the tables; 'dynastate stores {namespace}' lists those of the namespace",
@@ -65,31 +67,31 @@ def stores_in(tables: Tables, scope: str) -> QueryStores:
 
 @dataclass(frozen=True)
 class Outcomes(Generic[T]):
-    """The results of work on `stores` stores, and the errors of those that failed, in the order of the stores.
+    """The results of work on `stores` stores, and the errors of failed stores, in the order of the stores.
 
-    `is_interrupted`: Ctrl-C ended it before all were done.
+    `is_interrupted`: Ctrl-C ended the work early.
     """
 
     stores: int
-    done: dict[str, T]
+    results: dict[str, T]
     failed: dict[str, DynastateError]
     is_interrupted: bool
 
     def __add__(self, other: Outcomes[T]) -> Outcomes[T]:
         return Outcomes(
             self.stores + other.stores,
-            self.done | other.done,
+            self.results | other.results,
             self.failed | other.failed,
             self.is_interrupted or other.is_interrupted,
         )
 
     def all(self) -> list[T]:
-        """The results, if every store has one; else what kept one from it is raised."""
+        """The results of all stores. Raises the first error, or KeyboardInterrupt."""
         if self.is_interrupted:
             raise KeyboardInterrupt
         for error in self.failed.values():
             raise error
-        return list(self.done.values())
+        return list(self.results.values())
 
 
 def each_store(
@@ -101,14 +103,13 @@ def each_store(
     at_once: int = STORES_AT_ONCE,
     until_failure: bool = False,
 ) -> Outcomes[T]:
-    """Do work on stores, on several at once and begun in order; progress is in stores.
+    """Do work on stores, on several at once, in their order; progress counts stores.
 
-    `work` gets a view of the tables, whose cost is added to their meter, and the store.
-
-    A store that fails does not keep others from being done, unless `until_failure`: then no further store is begun.
+    `work` gets a view of the tables, whose cost is added to the tables' meter, and the store.
+    After a failure the other stores are still worked on; with `until_failure` no further store is begun.
     After Ctrl-C no further request is sent to the tables, so that the work under way ends at once.
     """
-    done: dict[str, T] = {}
+    results: dict[str, T] = {}
     failed: dict[str, DynastateError] = {}
     is_over = is_interrupted = False
     lock = Lock()
@@ -119,7 +120,7 @@ def each_store(
             return
         view = tables.metered(Meter())
         try:
-            done[store] = work(view, store)
+            results[store] = work(view, store)
         except DynastateError as error:
             if is_over:
                 return
@@ -130,21 +131,21 @@ def each_store(
         finally:
             with lock:
                 tables.meter.add(view.meter)
-        progress(len(done) + len(failed), len(stores))
+        progress(len(results) + len(failed), len(stores))
 
     progress(0, len(stores))
     pool = runtime.pool(max(1, min(at_once, len(stores))), "dynastate-store")
     try:
-        for under_way in [pool.submit(do, store) for store in stores]:
-            under_way.result()
+        for futures in [pool.submit(do, store) for store in stores]:
+            futures.result()
     except KeyboardInterrupt:
         is_over = is_interrupted = True
         tables.stop()
     finally:
         is_over = True
         pool.shutdown(cancel_futures=True)
-    return Outcomes(len(stores), _in_order(stores, done), _in_order(stores, failed), is_interrupted)
+    return Outcomes(len(stores), _in_order(stores, results), _in_order(stores, failed), is_interrupted)
 
 
-def _in_order(stores: Sequence[str], found: Mapping[str, T]) -> dict[str, T]:
-    return {store: found[store] for store in stores if store in found}
+def _in_order(stores: Sequence[str], values: Mapping[str, T]) -> dict[str, T]:
+    return {store: values[store] for store in stores if store in values}

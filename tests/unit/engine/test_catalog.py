@@ -360,7 +360,7 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
     monkeypatch.setattr(clean, "delete_meta", delete_some)
     cut_off = clean_earlier(tables, earlier, lambda *each: seen.append(each))
     assert (seen[0], max(seen)) == ((0, STORES_AT_ONCE), (STORES_AT_ONCE, STORES_AT_ONCE))
-    assert (cut_off.stores, sorted(cut_off.done), cut_off.is_interrupted) == (STORES_AT_ONCE, earlier[crash:], True)
+    assert (cut_off.stores, sorted(cut_off.results), cut_off.is_interrupted) == (STORES_AT_ONCE, earlier[crash:], True)
     monkeypatch.undo()
     assert of_namespace(tables, "mine").earlier == earlier[:crash]
     assert [each.store for each in clean_earlier(tables, earlier[:crash]).all()] == earlier[:crash][::-1]
@@ -420,7 +420,7 @@ def test_the_current_query_by_no_clock(engines: Engines, tables: MemoryTables, a
     assert users(tables, "mine/0") == ["second in 0", "second in 1"]
     assert fork_namespace(tables, "mine", "copy", None).stores == 2
     drop_stores(tables, [each.replace("mine", "copy") for each in TWO[:2]])
-    assert sorted(clean_earlier(tables, TWO[2:]).done) == TWO[2:]
+    assert sorted(clean_earlier(tables, TWO[2:]).results) == TWO[2:]
     assert list(catalog.find_stores(tables, "mine")) == TWO[:2]
 
 

@@ -147,7 +147,7 @@ def test_a_partition_that_another_query_s_clean_up_deleted_is_refused(tmp_path: 
             next_query.commit((user("x"), counted(count)), by=Attempt(uuid4().bytes))
         if with_ids:
             assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (first, second)
-        assert second in clean_earlier(tables, [second]).done
+        assert second in clean_earlier(tables, [second]).results
     with pytest.raises(ConfigurationError, match="no longer there in some partitions") as refused:
         plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
     assert refused.value.facts == {"batch": 2, "operator": "0", "partitions": "1"}

@@ -194,8 +194,8 @@ def test_several_stores_at_once(memory: MemoryTables) -> None:
     seen: list[tuple[int, int]] = []
     stores = STORES[: 2 * STORES_AT_ONCE]
     found = each_store(memory, stores, lambda *_: everyone.wait(10), lambda *each: seen.append(each))
-    assert list(found.done) == stores
-    assert sorted(found.done.values()) == sorted([*range(STORES_AT_ONCE)] * 2)
+    assert list(found.results) == stores
+    assert sorted(found.results.values()) == sorted([*range(STORES_AT_ONCE)] * 2)
     assert (found.stores, found.failed, found.is_interrupted) == (len(stores), {}, False)
     assert seen[0] == (0, len(stores))
     assert max(seen) == (len(stores), len(stores))
@@ -214,12 +214,12 @@ def test_a_store_that_fails_does_not_hide_the_others(memory: MemoryTables) -> No
 
     found = each_store(memory, STORES, work)
     assert list(found.failed) == [STORES[3], STORES[5]]
-    assert [*found.done] == [store for store in STORES if store not in found.failed]
+    assert [*found.results] == [store for store in STORES if store not in found.failed]
     assert str(found.failed[STORES[3]]) == f"an item is lost table=dynastate-delta store={STORES[3]}"
     with pytest.raises(CorruptStateError, match=STORES[3]):
         found.all()
     found = each_store(memory, STORES, work, at_once=1, until_failure=True)
-    assert (list(found.done), list(found.failed)) == (STORES[:3], [STORES[3]])
+    assert (list(found.results), list(found.failed)) == (STORES[:3], [STORES[3]])
     with pytest.raises(ZeroDivisionError):  # a defect is no failure of a store, and is raised at once
         each_store(memory, STORES, lambda *_: 1 // 0)
 
@@ -265,6 +265,6 @@ def test_ctrl_c_stops_the_tables() -> None:
     found = each_store(tables, stores, work, at_once=4)
     assert in_time == [True] * 4
     assert found.is_interrupted
-    assert (list(found.done), found.failed) == (STORES[:1], {})
+    assert (list(found.results), found.failed) == (STORES[:1], {})
     with pytest.raises(KeyboardInterrupt):
         found.all()

@@ -25,7 +25,7 @@ from dynastate.storage.tables import Tables, get_apart
 
 @dataclass(frozen=True)
 class Adopted:
-    """A namespace and its locations: the one it has now, and those that it had. `refused` runs cannot commit."""
+    """A namespace with its new location, and its locations `before`. `refused` runs cannot commit."""
 
     namespace: str
     location: str
@@ -36,7 +36,7 @@ class Adopted:
 
 
 def state_location(checkpoint: str) -> str:
-    """The location of the state of a checkpoint, by its URL or absolute path. Refuse any other."""
+    """The location of a checkpoint's state, by the checkpoint's URL or absolute path. Refuse a relative path."""
     location = location_of(f"{checkpoint}/state")
     if not checkpoint or not re.match(r"[^:]+:/", location):
         raise ConfigurationError("give the checkpoint's URL, or its absolute path", checkpoint=checkpoint)
@@ -44,44 +44,51 @@ def state_location(checkpoint: str) -> str:
 
 
 def locations_of(tables: Tables, stores: Sequence[str]) -> tuple[str, ...]:
-    """The locations that stores have now, each once."""
-    found = get_apart(tables, [meta_key(store) for store in stores])
-    metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in found.items())
+    """The current locations of stores, without repetitions."""
+    items = get_apart(tables, [meta_key(store) for store in stores])
+    metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in items.items())
     return tuple(dict.fromkeys(meta.location for meta in metas if meta.location))
 
 
 def adopt_stores(
     tables: Tables, stores: Sequence[str], location: str, progress: ProgressCallback = no_progress
 ) -> Adopted:
-    """Let runs from a location write to these stores, and refuse those from others.
+    """Allow runs from a location to write to these stores, and refuse runs from other locations.
 
-    First enter the location in the record of the namespace, if there is one. Then for each store: 1. Make the version
-    lists refuse the runs that have entered. 2. Enter the location in the meta item, with an epoch of its own, and the
-    highest version there is, unless another run has entered meanwhile: then again. No run from elsewhere enters any
-    more. A crash after any step leaves stores that refuse the runs of one of the locations, until new ones enter; the
-    same call completes the rest.
+    First enter the location in the record of the namespace, if there is one. Then for each store:
+    1. Make the version lists refuse the runs that have entered.
+    2. Enter the location in the meta item, with a new epoch and the highest version. If another run has entered
+       meanwhile, begin with step 1 again. From now on no run from another location enters.
+    After a crash, stores refuse the runs of one of the locations until new runs enter. The same call completes it.
 
     Raises:
         ConfigurationError: a store is being dropped.
         CorruptStateError: a version list is corrupt.
     """
-    before = locations_of(tables, stores)
+    old_locations = locations_of(tables, stores)
     namespace = stores[0].split("/")[0]
     _enter_record(tables, namespace, location)
 
     adopt = partial(_adopt, location=location)
-    adopted = each_store(tables, stores, adopt, progress, until_failure=True).all()
-    return Adopted(namespace, location, before, len(stores), len(set().union(*adopted)), tables.meter.write_units)
+    refused_runs = each_store(tables, stores, adopt, progress, until_failure=True).all()
+    return Adopted(
+        namespace,
+        location,
+        before=old_locations,
+        stores=len(stores),
+        refused=len({run for runs in refused_runs for run in runs}),
+        write_units=tables.meter.write_units,
+    )
 
 
 def _enter_record(tables: Tables, namespace: str, location: str) -> None:
-    """Enter a location in the record of a namespace, with a number of its own."""
+    """Enter a location in the record of a namespace, with a new epoch."""
     run = f"{ADOPTION}{runtime.new_id()}"
     for _ in range(EPOCHS_KEPT):
         record = read_record(tables, namespace)
         if record is None or record.location == location:
             return
-        advance_epoch(tables, namespace_key(namespace), run, record.epochs, {"location": location})
+        advance_epoch(tables, namespace_key(namespace), run, epochs=record.epochs, also={"location": location})
     raise _keeps_entering(namespace)
 
 
@@ -94,18 +101,18 @@ def _adopt(tables: Tables, store: str, location: str) -> set[str]:
     run = f"{ADOPTION}{runtime.new_id()}"
     for _ in range(EPOCHS_KEPT):
         item, meta = read_meta(tables, store)
-        others = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
+        other_runs = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
         if meta.location == location:
-            return others
+            return other_runs
         if DROPPED in item:
             raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
-        refuse_runs(tables, store, others)  # 1
+        refuse_runs(tables, store, other_runs)  # 1
         highest = max(VersionGraph(store, read_version_lists(tables, store).items()).versions(), default=0)
-        first = meta.epoch + 1
-        moved: Item = {
-            "locations": by_epoch({**meta.locations, first: location}),
-            HEIGHTS: by_epoch({**meta.heights, first: highest}),
+        new_epoch = meta.epoch + 1
+        attributes: Item = {
+            "locations": by_epoch({**meta.locations, new_epoch: location}),
+            HEIGHTS: by_epoch({**meta.heights, new_epoch: highest}),
         }
-        if advance_epoch(tables, meta_key(store), run, meta.epochs, moved):  # 2
-            return others
+        if advance_epoch(tables, meta_key(store), run, epochs=meta.epochs, also=attributes):  # 2
+            return other_runs
     raise _keeps_entering(store)

@@ -36,9 +36,9 @@ from dynastate.storage.tables import Tables, get_apart, other_locations
 class Cleaned:
     """The result of a clean-up. Versions from `oldest` on can be read.
 
-    `held_by` is the oldest version to retain, where those before it stay because it is read from them; else 0.
-    `is_earlier`: the store is of an earlier query and was deleted, unless there is a reason `kept`; `oldest` is 0.
-    `other_locations` are those of other tables, in which objects were left that this store does not need.
+    `held_by` is the oldest version to retain, if it is read from older versions, which stay therefore; else 0.
+    `is_earlier`: the store is of an earlier query and was deleted, unless `kept` has a reason; `oldest` is 0.
+    `other_locations`: the locations of other tables in which unneeded objects of the store were left.
     """
 
     store: str
@@ -52,12 +52,12 @@ class Cleaned:
 
 
 def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Cleaned:
-    """Delete what the newest `retain` versions do not need, as `Engine.clean_up` does.
+    """Delete the items that the newest `retain` versions do not need, as `Engine.clean_up` does.
 
-    1. Unpin items of this store that are pinned for forks whose meta items were deleted: a pin may be what clean-up
-    fails at. 2. Clean up. 3. If the store is a fork, unpin the items of its origin that it no longer needs.
+    1. Unpin items of this store that are pinned for forks whose meta items were deleted: clean-up may fail at a pin.
+    2. Clean up. 3. If the store is a fork, unpin the items of its origin that it no longer needs.
 
-    A long version list is left to commits, which shorten it: only they prove which attempts the driver did not choose.
+    Only commits shorten a long version list: only they prove which attempts the driver did not choose.
 
     Raises:
         VersionMissingError: nothing is committed.
@@ -67,102 +67,120 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     unpin_dropped(tables, store)  # 1
     newest = engine.lineage(store).newest
     run = writing_run(tables, store, newest)
-    spent, _ = engine.clean_up(store, run, newest.version, newest.attempt, retain, least=1, most=0)  # 2
-    tables.meter.add(spent)
+    version, attempt = newest.id
+    meter, _ = engine.clean_up(store, run, version=version, attempt=attempt, retain=retain, least=1, most=0)  # 2
+    tables.meter.add(meter)
     unpin_unneeded(tables, store)  # 3
     lineage = engine.lineage(store)
     oldest = lineage.entries[0].version
     last = lineage.find(max(oldest, newest.version - retain + 1))
     is_held = False
-    with suppress(VersionMissingError, RouteInvalidError):  # the query's own clean-up deletes it meanwhile
+    with suppress(VersionMissingError, RouteInvalidError):  # the query's own clean-up may delete it meanwhile
         is_held = engine.find(store, last.version, last.attempt).snapshot <= oldest < last.version
-    others = locations_of_others(tables, [store]) if tables.meter.objects_left else ()
-    spent_units = tables.meter.delete_units + tables.meter.write_units
-    held_by = last.version if is_held else 0
-    return Cleaned(store, tables.meter.items_deleted, spent_units, oldest, held_by, other_locations=tuple(others))
+    locations = locations_of_others(tables, [store]) if tables.meter.objects_left else ()
+    units = tables.meter.delete_units + tables.meter.write_units
+    return Cleaned(
+        store,
+        items=tables.meter.items_deleted,
+        write_units=units,
+        oldest=oldest,
+        held_by=last.version if is_held else 0,
+        other_locations=tuple(locations),
+    )
 
 
-def describe_earlier(tables: Tables, stores: Sequence[str], looked: Look) -> list[str]:
-    """Lines that say what `clean_earlier` would delete: queries, with their stores and the last commit of each."""
+def describe_earlier(tables: Tables, stores: Sequence[str], look: Look) -> list[str]:
+    """A line for each query that `clean_earlier` would delete: its last commit, and its stores."""
     queries: dict[str, list[str]] = {}
     for key, item in get_apart(tables, [meta_key(store) for store in stores]).items():
         store = key.store_shard.removesuffix("#0")
         queries.setdefault(parse_meta(store, item).query, []).append(store)
     lines = []
-    for query, listed in queries.items():
-        last = max((each.time_ms for store in listed for each in commits_of(looked[store], store)[-1:]), default=0)
-        when = f"{datetime.fromtimestamp(last / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if last else "unknown"
-        more = ", …" if len(listed) > SHOWN_MAX else ""
-        lines.append(f"query {query}, last commit {when}: {', '.join(listed[:SHOWN_MAX])}{more}")
+    for query, query_stores in queries.items():
+        last_commits = (entry for store in query_stores for entry in commits_of(look[store], store)[-1:])
+        time_ms = max((entry.time_ms for entry in last_commits), default=0)
+        time = f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if time_ms else "unknown"
+        ellipsis = ", …" if len(query_stores) > SHOWN_MAX else ""
+        lines.append(f"query {query}, last commit {time}: {', '.join(query_stores[:SHOWN_MAX])}{ellipsis}")
     return lines
 
 
 def refuse_running(
     tables: Tables,
-    looked: Look,
+    look: Look,
     progress: ProgressCallback = no_progress,
     sleep: Callable[[float], None] = runtime.sleep,
 ) -> None:
-    """Refuse if something writes to stores of earlier queries, by a second look after some seconds."""
+    """Refuse if a query writes to stores of earlier queries: look a second time after some seconds."""
     advice = (
         "a query writes to stores that look like an earlier query's, so nothing of them is deleted: stop one of the "
         "two queries of this namespace"
     )
-    refuse_written(tables, looked, seconds_to_look(looked), progress, sleep, advice)
+    refuse_written(tables, look, seconds_to_look(look), progress=progress, sleep=sleep, advice=advice)
 
 
 def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress) -> Outcomes[Cleaned]:
     """Delete the stores of earlier queries of one namespace, several at once; then their meta items.
 
-    These go one by one, the last first, so that the others are still found after a crash. Stores that forks depend on
-    stay. So do all of them until a query has committed two batches: in its first one, stores that it has not entered
-    yet are the earlier query's. A store that a run has entered since `stores` were listed is kept, too. One that a
-    clean-up which was cut off has begun to delete is deleted all the same: no run can enter it before.
+    Meta items are deleted one by one, the last first, so that the other stores are still found after a crash. Stores
+    that forks depend on stay, and stores that a run has entered since `stores` were listed. All stay until the current
+    query has committed two batches: in its first batch, stores that it has not entered look like an earlier query's.
+    A store that an interrupted clean-up has begun to delete is always deleted: until then no run can enter it.
     """
     namespace = stores[0].split("/")[0]
-    early, lock = cache(lambda: _first_batch(tables, namespace)), Lock()
+    first_batch_refusal, lock = cache(lambda: _first_batch(tables, namespace)), Lock()
     metas = get_apart(tables, [meta_key(store) for store in stores])
-    parsed = {store: parse_meta(store, metas[key]) for store in stores if (key := meta_key(store)) in metas}
-    begun = {store for store in parsed if metas[meta_key(store)].get(DROPPED) == DELETING}
-    # A query that entered before its id was read here is no earlier one now; one that enters later changes the item.
-    taken = set(stores).difference(of_namespace(tables, namespace).earlier).intersection(parsed)
+    store_metas = {store: parse_meta(store, metas[key]) for store in stores if (key := meta_key(store)) in metas}
+    deleting_stores = {store for store in store_metas if metas[meta_key(store)].get(DROPPED) == DELETING}
+    # A query that has entered by now is the current one; a query that enters later changes the meta item.
+    entered_stores = set(stores).difference(of_namespace(tables, namespace).earlier).intersection(store_metas)
 
     def empty(view: Tables, store: str) -> Cleaned:
-        items, kept = 0, ""
-        if store in taken:
-            kept = "a query has begun to write there meanwhile"
-        elif store not in begun:
-            with lock:  # it is read once, and not by each of those that begin
-                kept = early()
-        others: list[str] = []
-        if not kept and store in parsed:
+        items, reason = 0, ""
+        if store in entered_stores:
+            reason = "a query has begun to write there meanwhile"
+        elif store not in deleting_stores:
+            with lock:  # so that it is read once
+                reason = first_batch_refusal()
+        locations: list[str] = []
+        if not reason and store in store_metas:
             try:
-                items = empty_store(view, store, parsed[store].query)
-                others = other_locations(tables, parsed[store].objects)
-            except ConfigurationError as refused:
-                kept = str(refused)
-        units = view.meter.delete_units + view.meter.write_units
-        return Cleaned(store, items, units, 0, 0, is_earlier=True, kept=kept, other_locations=tuple(others))
+                items = empty_store(view, store, store_metas[store].query)
+                locations = other_locations(tables, store_metas[store].objects)
+            except ConfigurationError as error:
+                reason = str(error)
+        return Cleaned(
+            store,
+            items=items,
+            write_units=view.meter.delete_units + view.meter.write_units,
+            oldest=0,
+            held_by=0,
+            is_earlier=True,
+            kept=reason,
+            other_locations=tuple(locations),
+        )
 
     def delete(view: Tables, store: str) -> Cleaned:
-        each = emptied.done[store]
-        items = each.items + delete_meta(view, store)
+        cleaned = outcomes.results[store]
+        items = cleaned.items + delete_meta(view, store)
         units = view.meter.delete_units + view.meter.write_units
-        return replace(each, items=items, write_units=each.write_units + units)
+        return replace(cleaned, items=items, write_units=cleaned.write_units + units)
 
-    emptied = each_store(tables, stores, empty, progress)
-    kept = {store: each for store, each in emptied.done.items() if each.kept}
-    going = [] if emptied.is_interrupted else [store for store in reversed(emptied.done) if store not in kept]
-    deleted = each_store(tables, going, delete, at_once=1)
-    return replace(emptied, stores=len(stores) - len(going), done=kept) + deleted
+    outcomes = each_store(tables, stores, empty, progress)
+    kept_stores = {store: result for store, result in outcomes.results.items() if result.kept}
+    emptied = (
+        [] if outcomes.is_interrupted else [each for each in reversed(outcomes.results) if each not in kept_stores]
+    )
+    deletions = each_store(tables, emptied, delete, at_once=1)
+    return replace(outcomes, stores=len(stores) - len(emptied), results=kept_stores) + deletions
 
 
 def _first_batch(tables: Tables, namespace: str) -> str:
-    """Say that the first batch of a namespace's current query may not be committed everywhere; empty: it is."""
+    """The reason to delete nothing yet: the current query may be in its first batch. Empty if that is committed."""
     try:
-        first = of_namespace(tables, namespace).current[0]
-    except ConfigurationError as early:
-        return str(early)
-    if is_first_batch_over(tables, first):
+        store = of_namespace(tables, namespace).current[0]
+    except ConfigurationError as error:
+        return str(error)
+    if is_first_batch_over(tables, store):
         return ""
     return "the current query may still be in its first batch; clean again after its second"

@@ -1,9 +1,9 @@
 """Copy-on-write copies of a query's state at one version, for test runs (docs/decisions/0010).
 
-A fork has its own version lists, snapshots and manifests, which name parts and buckets of the store it was made of, its
-origin. The origin's items that name the same parts and buckets are **pinned**: each has the fork in its set `forks`,
-and clean-up of the origin neither replaces nor deletes an item with such a set. A fork lists its pins in its meta item
-before it makes them, so that dropping it removes all of them; and it writes nothing else to its origin.
+A fork has its own version lists, snapshots and manifests, which name parts and buckets of another store, its origin.
+The origin's items that name the same parts and buckets are **pinned**: each has the fork in its set `forks`, and
+clean-up of the origin neither replaces nor deletes an item with such a set. A fork lists its pins in its meta item
+before it makes them, so that a drop of the fork removes all pins. It writes nothing else to its origin.
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ def fork_namespace(
     version: int | None,
     progress: ProgressCallback = no_progress,
 ) -> Forked:
-    """Fork the stores of a namespace's current query into another one, at a version.
+    """Fork the stores of a namespace's current query into a new namespace, at a version.
 
-    By default that is the newest that all of them have. The query may run meanwhile: what its later runs make of the
-    version is not forked. The same call resumes a fork that was cut off, at its version.
-    Stores are made several at once. Those of partition 0 are begun before the others, so that a drop finds the fork,
-    and get their version after them, so that no reader takes a part of the fork for all of it.
+    By default this is the newest version that all stores have. The query may run meanwhile: attempts of later runs at
+    the version are not forked. The same call resumes an interrupted fork, at its version.
+    Stores are made several at once. The stores of partition 0 are begun before the others, so that a drop finds the
+    fork, and get their version after the others, so that no reader takes a part of the fork for all of it.
 
     Raises:
-        ConfigurationError: the new namespace has stores, or the other one has none or is being dropped.
+        ConfigurationError: the new namespace has stores, or the origin has none or is being dropped.
         VersionMissingError: a store has no such version, or clean-up deletes it meanwhile; or partitions are missing.
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
-    outer, tables = tables.meter, tables.metered(Meter())
+    outer_meter, tables = tables.meter, tables.metered(Meter())
     origins = whole_namespace(tables, namespace)
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     namespace_items = read_namespace(tables, new)
@@ -120,33 +120,41 @@ def fork_namespace(
             version=plan.version,
         )
     make_store = partial(_StoreFork, plan=plan, origins=stores)
-    first = next(iter(stores))
+    first_store = next(iter(stores))
 
     # A drop looks for partition 0 of each operator, and begins with the first store.
-    starts = [store for store in stores if store.split("/")[2] == "0"]
-    others = [store for store in stores if store not in set(starts)]
+    first_partitions = [store for store in stores if store.split("/")[2] == "0"]
+    others = [store for store in stores if store not in set(first_partitions)]
 
     def make(view: Tables, store: str) -> int:
         with make_store(view, store).begun() as fork:
             shared = fork.finish()
-            _require_not_dropped(view, [first, store])
+            _require_not_dropped(view, [first_store, store])
         return shared
 
-    def report(done: int, _: int) -> None:
-        progress(len(starts) + done, len(stores))
+    def report(count: int, _: int) -> None:
+        progress(len(first_partitions) + count, len(stores))
 
     with ExitStack() as stack:
-        begun_starts = []
-        for done, store in enumerate(starts):
-            progress(done, len(stores))
-            begun_starts.append(stack.enter_context(make_store(tables, store).begun()))
+        forks = []
+        for count, store in enumerate(first_partitions):
+            progress(count, len(stores))
+            forks.append(stack.enter_context(make_store(tables, store).begun()))
         shared = sum(each_store(tables, others, make, report, until_failure=True).all())
-        shared += sum(fork.finish() for fork in begun_starts)
+        shared += sum(fork.finish() for fork in forks)
         delete_fork(tables, new, plan)
-        _require_not_dropped(tables, starts)
-    spent = tables.meter
-    outer.add(spent)
-    return Forked(namespace, new, plan.version, len(stores), spent.items_written, shared, spent.write_units)
+        _require_not_dropped(tables, first_partitions)
+    meter = tables.meter
+    outer_meter.add(meter)
+    return Forked(
+        namespace,
+        fork=new,
+        version=plan.version,
+        stores=len(stores),
+        items=meter.items_written,
+        shared_bytes=shared,
+        write_units=meter.write_units,
+    )
 
 
 def _begun(tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str]) -> ForkPlan | None:
@@ -185,8 +193,8 @@ def _pin(store: str, plan: ForkPlan) -> str:
 
 def _require_not_dropped(tables: Tables, stores: Collection[str]) -> None:
     """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store."""
-    found = tables.get([keys.meta_key(store) for store in stores])
-    if len(found) < len(stores) or any(DROPPED in meta for meta in found.values()):
+    metas = tables.get([keys.meta_key(store) for store in stores])
+    if len(metas) < len(stores) or any(DROPPED in meta for meta in metas.values()):
         raise ConfigurationError(
             "the fork was dropped while it was made; make it again, and then drop it if it is not wanted",
             store=min(stores),
@@ -194,7 +202,7 @@ def _require_not_dropped(tables: Tables, stores: Collection[str]) -> None:
 
 
 def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | None) -> ForkPlan:
-    """Plan a fork of stores as they are now: of a version of one run, by default the newest that all have."""
+    """Plan a fork of stores as they are now, at a version of one run, by default the newest that all have."""
     graphs: dict[str, VersionGraph] = {}
 
     def look(view: Tables, store: str) -> None:
@@ -207,9 +215,9 @@ def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | 
                 "a store of this query has no version yet; try again when its first batch is committed", store=store
             )
     lineages = [(graph.lineage(graph.newest()), graph.runs) for graph in graphs.values()]
-    last = last_of_one_run(lineages)
-    chosen = last if version is None else version
-    if not chosen:
+    newest_version = last_of_one_run(lineages)
+    chosen_version = newest_version if version is None else version
+    if not chosen_version:
         raise VersionMissingError(
             "no version is in all stores by one run: a run makes its versions again, and has not committed its first "
             "batch in all of them yet; try again when it has",
@@ -217,37 +225,37 @@ def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | 
         )
     for graph in graphs.values():
         # Each attempt at the version is forked, so its query does not matter here.
-        entry = graph.find(chosen, NO_ATTEMPT, QueryRun("", "", ""))
-        _refuse_left(graph, chosen)
-        graph.route(*entry.id)
-    if not is_of_one_run(lineages, chosen):
+        entry = graph.find(chosen_version, NO_ATTEMPT, QueryRun("", "", ""))
+        _refuse_unlisted(graph, chosen_version)
+        graph.route(entry.version, entry.attempt)
+    if not is_of_one_run(lineages, chosen_version):
         raise VersionMissingError(
             "a new run of the query makes this version again, and has not committed it in all stores yet: fork another "
             "one, or try again when it has",
             namespace=namespace,
-            version=chosen,
-            newest=last,
+            version=chosen_version,
+            newest=newest_version,
         )
     epochs = {store.split("/", 1)[1]: graph.required_meta.epoch for store, graph in graphs.items()}
-    return ForkPlan(namespace, chosen, epochs, str(runtime.new_id()))
+    return ForkPlan(namespace, chosen_version, epochs, str(runtime.new_id()))
 
 
 def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan) -> None:
-    """Write the plan, before any store is made, and forget a query that was dropped there."""
+    """Write the plan before any store is made, and delete the record of a query that was dropped there."""
     new = namespace_items.namespace
-    before, item = read_fork(tables, new), fork_item(new, plan)
-    if before is None:
+    previous, item = read_fork(tables, new), fork_item(new, plan)
+    if previous is None:
         is_begun = tables.put_new(fork_key(new), item)
     else:
-        is_begun = tables.put_over(fork_key(new), item, unchanged({"id": before.id}))
+        is_begun = tables.put_over(fork_key(new), item, unchanged({"id": previous.id}))
     if not is_begun and read_fork(tables, new) != plan:  # else only the answer was lost
         raise ConfigurationError("another fork begins in this namespace; try again when it has", namespace=new)
     if namespace_items.record is not None:
         delete_record(tables, namespace_items.record)
 
 
-def _refuse_left(graph: VersionGraph, version: int) -> None:
-    """Refuse a version that is none of the query's any more: part of it may be there still."""
+def _refuse_unlisted(graph: VersionGraph, version: int) -> None:
+    """Refuse a version that the query no longer has, although some of its items may still exist."""
     lineage = graph.lineage(graph.newest()) if graph.versions() else []
     versions = [entry.version for entry in graph.openable(lineage)]
     if version not in versions:
@@ -260,7 +268,7 @@ def _refuse_left(graph: VersionGraph, version: int) -> None:
 
 
 class _StoreFork:
-    """One store of a fork, made from one read of its origin's version lists and snapshots."""
+    """One store of a fork, made by one read of its origin's version lists and snapshots."""
 
     def __init__(self, tables: Tables, store: str, plan: ForkPlan, origins: Mapping[str, str]) -> None:
         self._tables = tables
@@ -269,142 +277,145 @@ class _StoreFork:
         self._version = plan.version
         self._last_epoch = plan.epochs[store.split("/", 1)[1]]
         self._pin_name = _pin(store, plan)
-        #: The fork's meta item, when it is there.
+        #: The fork's meta item, once it is written.
         self._meta: Item = {}
 
     def _begin(self) -> None:
         """Make the store except its version lists.
 
-        1. Read from the origin the version and what it depends on. 2. List the store, then write the meta item, which
-        lists the pins; if it exists, its list holds. 3. Pin the items of the origin, its meta item first, and check
-        that they still name the same. 4. Write schemas and manifests. 5. Write the snapshots.
-
-        A crash after any step leaves a store without the version, and pins that its meta item lists. The fork can be
-        resumed or dropped.
+        1. Read from the origin the version and the items that it depends on.
+        2. List the store, then write the meta item, which lists the pins. If the meta item exists, its pins are used.
+        3. Pin the items of the origin, the meta item first, and check that they still name the same.
+        4. Write schemas and manifests. 5. Write the snapshots.
+        After a crash at any step the version is missing, the meta item lists all pins, and the fork can be resumed or
+        dropped.
         """
         key = keys.meta_key(self._store)
-        begun = self._tables.get([key]).get(key)
-        retry_routes(lambda _: self._read(begun))  # 1
+        begun_meta = self._tables.get([key]).get(key)
+        retry_routes(lambda _: self._read(begun_meta))  # 1
         meta = self._meta_item()
         list_store(self._tables, self._store)  # 2
         if not self._tables.put_new(key, meta):
-            there = meta_or_empty(self._tables, self._store)
-            if any(there.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PIN, PINS)):
-                raise self._refusal(_CHANGED)  # the call that began this store has found something else
-            meta = there
+            stored_meta = meta_or_empty(self._tables, self._store)
+            if any(stored_meta.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PIN, PINS)):
+                raise self._refusal(_CHANGED)  # since the call that began this store
+            meta = stored_meta
         self._meta = meta
         self._pin(pins_of(meta))  # 3
         self._write_described()  # 4
-        for snapshot, found in self._snapshots:
-            item = snapshot_item(self._store, self._copied(snapshot, found)[0])
-            self._put(keys.snapshot_key(self._store, *snapshot.of), item)  # 5
+        for snapshot, manifest in self._snapshots:
+            item = snapshot_item(self._store, self._copy_of(snapshot, manifest)[0])
+            self._put(keys.snapshot_key(self._store, snapshot.version, snapshot.attempt), item)  # 5
 
     def finish(self) -> int:
         """Write the version lists, the oldest first; return the bytes that the store shares with its origin.
 
-        The version can be opened once the last of them is written. After a crash the fork can be resumed or dropped.
+        The version can be opened once the last list is written. After a crash the fork can be resumed or dropped.
         """
-        for key, listed in self._lists().items():
-            self._put(key, list_item(key, listed) | {WRITER: self._pin_name})
+        for key, entries in self._lists().items():
+            self._put(key, list_item(key, entries) | {WRITER: self._pin_name})
         parts = sum(entry.stored_bytes for _, entry in self._entries if not entry.inline)
         return parts + sum(snapshot.stored_bytes for snapshot, _ in self._snapshots)
 
     @contextmanager
     def begun(self) -> Iterator[_StoreFork]:
-        """The store, begun. Unpin what it pins, if it is refused because it was dropped: the drop may have unpinned."""
+        """The store, begun. If this fails because of a drop, unpin its items: the drop may have unpinned too early."""
         try:
             self._begin()
             yield self
         except UnavailableError:
             raise
         except DynastateError:
-            there = meta_or_empty(self._tables, self._store)
-            if self._meta and (there.get(PIN) != self._pin_name or there.get(DROPPED) == DELETING):
+            meta = meta_or_empty(self._tables, self._store)
+            if self._meta and (meta.get(PIN) != self._pin_name or meta.get(DROPPED) == DELETING):
                 unpin(self._tables, self._store, self._meta, pins_of(self._meta))
             raise
 
-    def _read(self, begun: Item | None) -> None:
-        """Find every attempt at the version that can be opened, and what it depends on: a driver may ask for any."""
-        allowed = None if begun is None else pins_of(begun)
-        graph = read_graph(self._tables, self._origin, allowed)
+    def _read(self, begun_meta: Item | None) -> None:
+        """Find every attempt at the version that can be opened, with its dependencies: a driver may ask for any."""
+        pins = None if begun_meta is None else pins_of(begun_meta)
+        graph = read_graph(self._tables, self._origin, pins)
         graph.leave_out_after(self._last_epoch)
         self._origin_meta = graph.required_meta
         self._home = Home(self._origin, self._origin_meta.shards)
         self._graph = graph
-        #: The epoch in the fork's meta item: the fork's next run gets a higher one than every attempt, and than every
+        #: The epoch in the fork's meta item: the fork's next run gets a higher epoch than every attempt, and than every
         #: run of a query that was dropped there.
-        self._epoch = 0 if begun is None else parse_meta(self._store, begun).fork_epoch
-        found: dict[VersionId, SnapshotManifest] | None = None
-        if begun is None:
-            _refuse_left(graph, self._version)
-        while found is None:
+        self._epoch = 0 if begun_meta is None else parse_meta(self._store, begun_meta).fork_epoch
+        manifests: dict[VersionId, SnapshotManifest] | None = None
+        if begun_meta is None:
+            _refuse_unlisted(graph, self._version)
+        while manifests is None:
             try:
-                ways, nodes = self._ways()
-            except CorruptStateError as lost:
-                # It was there when the fork was planned. Later snapshots do not count: its meta item has none of them.
-                raise self._refusal("clean-up has deleted what the fork was begun with") from lost
-            bases = sorted(ways)
-            found = self._manifests(bases)
-        self._snapshots = [(snapshot, found[node]) for node in bases if (snapshot := graph.snapshot(*node)) is not None]
+                bases, ids = self._dependencies()
+            except CorruptStateError as error:
+                # It existed when the fork was planned. Later snapshots do not count: the fork's meta item has none.
+                raise self._refusal("clean-up has deleted what the fork was begun with") from error
+            manifests = self._manifests(sorted(bases))
+        snapshots = {base: graph.snapshot(base.version, base.attempt) for base in sorted(bases)}
+        self._snapshots = [(each, manifests[base]) for base, each in snapshots.items() if each is not None]
         #: Entries as they are stored in the origin, in the order of its lists.
         self._entries = [
-            (raw, entry) for _, listed in sorted(graph.lists.items()) for raw, entry in listed if entry.id in nodes
+            (raw, entry) for _, listed in sorted(graph.lists.items()) for raw, entry in listed if entry.id in ids
         ]
         if not self._epoch:
-            before = VersionGraph(self._store, read_version_lists(self._tables, self._store).items())
-            self._epoch = max(self._origin_meta.epoch, before.dropped_epoch)
+            earlier_graph = VersionGraph(self._store, read_version_lists(self._tables, self._store).items())
+            self._epoch = max(self._origin_meta.epoch, earlier_graph.dropped_epoch)
 
-    def _ways(self) -> tuple[set[VersionId], set[VersionId]]:
-        """The snapshots that attempts at the version depend on, and the entries from there to the attempts."""
+    def _dependencies(self) -> tuple[set[VersionId], set[VersionId]]:
+        """The snapshots that attempts at the version depend on, and the versions from there to the attempts."""
         bases: set[VersionId] = set()
-        nodes: set[VersionId] = set()
-        chosen = self._graph.find(self._version, NO_ATTEMPT)
+        ids: set[VersionId] = set()
+        chosen_entry = self._graph.find(self._version, NO_ATTEMPT)
         for entry in self._graph.entries():
             if entry.version != self._version:
                 continue
             try:
-                base, path = self._graph.route(*entry.id)
+                base, path = self._graph.route(entry.version, entry.attempt)
             except CorruptStateError:
-                if entry == chosen:
+                if entry == chosen_entry:
                     raise
                 continue  # another attempt, whose base clean-up has deleted
-            nodes |= {each.id for each in (*path, entry)}
+            ids |= {each.id for each in (*path, entry)}
             if base != EMPTY:
                 bases.add(base)
-        return bases, nodes
+        return bases, ids
 
     def _manifests(self, bases: Iterable[VersionId]) -> dict[VersionId, SnapshotManifest] | None:
-        """The manifests of snapshots; None: one is corrupt, and is skipped from now on."""
-        found: dict[VersionId, SnapshotManifest] = {}
-        for node in bases:
-            snapshot = self._graph.snapshot(*node)
+        """The manifests of snapshots. Returns None if one is corrupt, and skips its snapshot from then on."""
+        manifests: dict[VersionId, SnapshotManifest] = {}
+        for base in bases:
+            snapshot = self._graph.snapshot(base.version, base.attempt)
             if snapshot is None:
-                raise CorruptStateError("a version depends on a missing snapshot", store=self._origin, version=node[0])
+                raise CorruptStateError(
+                    "a version depends on a missing snapshot", store=self._origin, version=base.version
+                )
             try:
-                found[node] = read_manifest(self._tables, self._origin, snapshot)
+                manifests[base] = read_manifest(self._tables, self._origin, snapshot)
             except RouteInvalidError:  # a clean-up runs meanwhile: read everything again
                 raise
-            except CorruptStateError as corrupt:
-                self._graph.skip_snapshot(node, corrupt)
+            except CorruptStateError as error:
+                self._graph.skip_snapshot(base, error)
                 return None
-        return found
+        return manifests
 
     def _meta_item(self) -> Item:
-        names = [META, *(keys.snapshot_key(self._origin, *each.of).sort for each, _ in self._snapshots)]
+        names = [META]
+        names += [keys.snapshot_key(self._origin, each.version, each.attempt).sort for each, _ in self._snapshots]
         names += [keys.version_list_key(self._origin, entry.version).sort for _, entry in self._entries]
-        origin, last = self._origin_meta, self._last_epoch
+        origin, last_epoch = self._origin_meta, self._last_epoch
         # Another query may have entered since the fork was planned. The first run that writes gets the next epoch.
-        queries = {first: each for first, each in origin.queries.items() if first <= last}
-        made = replace(
+        queries = {epoch: query for epoch, query in origin.queries.items() if epoch <= last_epoch}
+        meta = replace(
             origin,
             queries=queries or {self._epoch: ""},
-            bases={first: each for first, each in origin.bases.items() if first <= last},
+            bases={epoch: base for epoch, base in origin.bases.items() if epoch <= last_epoch},
             epochs={f"{FORK}{runtime.new_id()}": self._epoch},
             locations={},
             heights={},
             origin_version=self._version,
         )
-        item = meta_item(self._store, made, __version__, runtime.now().isoformat(timespec="seconds"))
+        item = meta_item(self._store, meta, __version__, runtime.now().isoformat(timespec="seconds"))
         item |= {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
         item[PIN] = self._pin_name
         if item_bytes(item) > ITEM_BYTES_MAX:
@@ -418,36 +429,35 @@ class _StoreFork:
         return item
 
     def _put(self, key: Key, item: Item) -> None:
-        """Write an item; if it is there already, it must be the same, except versions that a query has added.
+        """Write an item. If it exists already, it must be the same, except versions that a query has added.
 
-        What a store that was dropped has left is replaced: fences, whose refused runs stay, and a snapshot that the
-        making of a fork wrote late.
+        Items of a dropped store are replaced: fences, whose refused runs stay, and a late snapshot of a fork.
         """
         if self._tables.put_new(key, item):
             return
-        found = self._tables.get([key]).get(key, {})
-        left: Item = {name: found[name] for name in (REFUSED, "id") if name in found and VERSIONS not in found}
-        if any(item.get(name) != value for name, value in left.items()):
-            if self._tables.put_over(key, {**left, **item}, unchanged(left)):
+        stored = self._tables.get([key]).get(key, {})
+        remains: Item = {name: stored[name] for name in (REFUSED, "id") if name in stored and VERSIONS not in stored}
+        if any(item.get(name) != value for name, value in remains.items()):
+            if self._tables.put_over(key, {**remains, **item}, unchanged(remains)):
                 return
-            found = self._tables.get([key]).get(key, {})
-        now, wanted = found.pop(VERSIONS, []), item.pop(VERSIONS, [])
-        is_listed = isinstance(now, list) and isinstance(wanted, list) and set(wanted) <= set(now)
-        if not (is_listed and item.items() <= found.items()):
+            stored = self._tables.get([key]).get(key, {})
+        old, new = stored.pop(VERSIONS, []), item.pop(VERSIONS, [])
+        is_listed = isinstance(old, list) and isinstance(new, list) and set(new) <= set(old)
+        if not (is_listed and item.items() <= stored.items()):
             raise self._refusal(_CHANGED)
 
     def _pin(self, names: Collection[str]) -> None:
         add_to_set(self._tables, keys.meta_key(self._origin), FORKED, ["yes"])
-        now = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
-        if DROPPED in now[META]:
+        items = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
+        if DROPPED in items[META]:
             raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)
         for snapshot, _ in self._snapshots:
-            item = now[keys.snapshot_key(self._origin, *snapshot.of).sort]
+            item = items[keys.snapshot_key(self._origin, snapshot.version, snapshot.attempt).sort]
             if (item.get("id"), item.get("stage")) != (bytes(snapshot.id), DONE):
                 raise self._refusal("clean-up deletes a snapshot that it needs")
         for raw, entry in self._entries:
-            listed = now[keys.version_list_key(self._origin, entry.version).sort].get("versions")
-            if not isinstance(listed, list) or raw not in listed:
+            entries = items[keys.version_list_key(self._origin, entry.version).sort].get("versions")
+            if not isinstance(entries, list) or raw not in entries:
                 raise self._refusal("clean-up deletes it")
 
     def _pinned(self, sort: str) -> Item:
@@ -457,47 +467,47 @@ class _StoreFork:
             raise self._refusal("clean-up deletes it")
         return item
 
-    def _refusal(self, why: str) -> VersionMissingError:
+    def _refusal(self, reason: str) -> VersionMissingError:
         namespace = self._store.split("/")[0]
         return VersionMissingError(
-            f"this version cannot be forked, {why}: dynastate drop {namespace}, and fork a newer one",
+            f"this version cannot be forked, {reason}: dynastate drop {namespace}, and fork a newer one",
             store=self._origin,
             version=self._version,
         )
 
     def _write_described(self) -> None:
-        """Write schemas, and manifests that name the buckets where they lie."""
+        """Write schemas, and manifests that name the buckets in their home store."""
         puts: dict[Key, Item] = {}
         for _, entry in self._entries:
             key = keys.schema_key(self._store, entry.schema)
             puts[key] = schema_item(key, self._graph.schema(entry), self._pin_name)
-        for snapshot, found in self._snapshots:
-            copied, raw = self._copied(snapshot, found)
-            key = keys.manifest_key(self._store, copied.version, copied.id)
+        for snapshot, manifest in self._snapshots:
+            snapshot_copy, raw = self._copy_of(snapshot, manifest)
+            key = keys.manifest_key(self._store, snapshot_copy.version, snapshot_copy.id)
             puts[key] = manifest_item(key, raw)
-        listed = list(puts.items())
-        for at in range(0, len(listed), WRITES_MAX):
-            self._tables.write(listed[at : at + WRITES_MAX])
+        pairs = list(puts.items())
+        for start in range(0, len(pairs), WRITES_MAX):
+            self._tables.write(pairs[start : start + WRITES_MAX])
 
-    def _copied(self, snapshot: Snapshot, found: SnapshotManifest) -> tuple[Snapshot, bytes]:
-        """A snapshot whose buckets lie elsewhere, with the bytes of its manifest.
+    def _copy_of(self, snapshot: Snapshot, manifest: SnapshotManifest) -> tuple[Snapshot, bytes]:
+        """The fork's copy of a snapshot, whose buckets are the origin's, with the bytes of its manifest.
 
-        Its id is derived from the other's and the pin: so a fork that is resumed writes the same, and no other one.
+        Its id is made of the snapshot's id and the pin: a resumed fork writes the same id, and another fork does not.
         """
-        own = hashlib.blake2b(f"{self._pin_name}\n".encode() + snapshot.id, digest_size=16).digest()
+        copy_id = hashlib.blake2b(f"{self._pin_name}\n".encode() + snapshot.id, digest_size=16).digest()
         buckets = tuple(
-            replace(bucket, home=bucket.home or self._home) if bucket.parts else bucket for bucket in found.buckets
+            replace(bucket, home=bucket.home or self._home) if bucket.parts else bucket for bucket in manifest.buckets
         )
-        made = replace(found, id=Attempt(own), base=found.version, buckets=buckets)
-        raw = encode_manifest(self._store, made)
-        named = replace(snapshot, id=made.id, epoch=self._epoch, digest=keys.digest_of(raw), is_pinned=False)
-        return named, raw
+        manifest_copy = replace(manifest, id=Attempt(copy_id), base=manifest.version, buckets=buckets)
+        raw = encode_manifest(self._store, manifest_copy)
+        digest = keys.digest_of(raw)
+        return replace(snapshot, id=manifest_copy.id, epoch=self._epoch, digest=digest, is_pinned=False), raw
 
     def _lists(self) -> dict[Key, list[bytes]]:
-        """Version lists, the oldest first, whose entries name the parts where they lie."""
+        """Version lists, the oldest first, whose entries name the parts in their home store."""
         lists: dict[Key, list[bytes]] = {}
         for _, entry in self._entries:
-            moved = replace(entry, home=entry.home or self._home)
+            entry_copy = replace(entry, home=entry.home or self._home)
             key = keys.version_list_key(self._store, entry.version)
-            lists.setdefault(key, []).append(encode_entry(self._store, moved))
+            lists.setdefault(key, []).append(encode_entry(self._store, entry_copy))
         return dict(sorted(lists.items()))

@@ -1,8 +1,8 @@
 """Rollback of a stopped query: its checkpoint goes back to an earlier batch, and its state needs no change.
 
-A query that starts reads the version of its last committed batch, and versions above it are ignored. So it is enough to
-delete the offsets and commits of later batches, the newest first: after each deletion the checkpoint is one that a
-killed query could have left.
+A query that starts reads the version of its last committed batch, and ignores versions above it. So it is enough to
+delete the offsets and commits of later batches, the newest first. After each deletion the checkpoint looks like the
+checkpoint of a killed query.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 OFFSETS: Final = "offsets"
 COMMITS: Final = "commits"
-#: What a rollback says of stores that are written.
+#: The message of a rollback if a query writes to the stores.
 IS_WRITTEN: Final = "a query writes to this namespace: stop it, and roll back again; with --force it is not looked for"
-#: Begin of the name of the folder with the copy.
+#: The prefix of the name of the folder with the copy.
 COPY: Final = "before-rollback-"
-#: A file of a batch, or the checksum of one.
+#: The name of a batch's file, or of its checksum.
 _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
-#: A file that our provider leaves in the folder of each partition, which is named by operator and number.
+#: The provider's file in the folder of each partition, whose name is operator and number.
 _MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
 #: Spark's conf of the number of partitions, which a checkpoint keeps from its first batch on.
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -51,7 +51,7 @@ _STORE: Final = re.compile(r"store=(\S+)")
 
 @dataclass(frozen=True)
 class BatchLog:
-    """One batch of a checkpoint: when it began, and the end of each source's data, as JSON texts."""
+    """One batch of a checkpoint: the time when it began, and the end of each source's data, as JSON texts."""
 
     batch: int
     began: str
@@ -60,9 +60,9 @@ class BatchLog:
 
 @dataclass(frozen=True)
 class Rollback:
-    """A rollback that is possible: from batch `last` to batch `to`, whose state is version `to` + 1 of all `stores`.
+    """A possible rollback: from batch `last` to batch `to`, whose state is version `to` + 1 of all `stores`.
 
-    Of the `undone` batches these are `committed`.
+    It undoes the batches `undone`, of which some are `committed`.
     """
 
     checkpoint: str
@@ -77,9 +77,9 @@ class Rollback:
 
 @dataclass(frozen=True)
 class CommittedIds:
-    """The version that a batch committed, and its ids by operator and partition; none with checkpoint format v1.
+    """The version that a batch committed, and its ids by operator and partition. Format v1 of checkpoints has no ids.
 
-    `partitions` are those that the batch committed, by operator: with format v1 those with a folder in the checkpoint.
+    `partitions` are the committed partitions by operator: with format v1 those with a folder in the checkpoint.
     `run` is a run of the query, without an id.
     """
 
@@ -94,18 +94,18 @@ class CommittedIds:
         return not self.ids or partition < len(self.ids.get(operator, ()))
 
     def listed(self, stores: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
-        """Those of a namespace's stores that the batch committed: Spark opens no others.
+        """The stores of a namespace that the batch committed: Spark opens no others.
 
-        Some may be `earlier` ones: another query with fewer partitions has run there since.
+        Some may be `earlier` stores: another query with fewer partitions has run there since.
 
         Raises:
-            ConfigurationError: it committed none of them.
+            ConfigurationError: the batch committed no store of the namespace.
         """
-        found = [store for store in stores if self.lists(store)]
-        found += [store for store in earlier if _place(store) in self._places]
-        if not found:
+        committed = [store for store in stores if self.lists(store)]
+        committed += [store for store in earlier if _place(store) in self._places]
+        if not committed:
             raise ConfigurationError("the checkpoint lists no store of this namespace", batch=self.version - 1)
-        return found
+        return committed
 
     def refuse_lost(self, stores: Iterable[str]) -> None:
         """Refuse stores that lack a partition which the batch committed."""
@@ -124,20 +124,20 @@ class CommittedIds:
         return {(operator, number) for operator, numbers in self.partitions.items() for number in numbers}
 
     def are_in(self, store: str, versions: Collection[VersionId]) -> bool:
-        """Whether the version of a store is among these, by the id that the batch has for it."""
+        """Whether the batch's version of a store is among these versions."""
         if not self.lists(store):
             return False
         operator, partition = _place(store)
         ids = self.ids[operator][partition] if self.ids else ()
-        wanted = {each.replace("-", "") for each in ids}
-        return any(number == self.version and (not wanted or attempt.hex() in wanted) for number, attempt in versions)
+        attempts = {each.replace("-", "") for each in ids}
+        return any(each.version == self.version and (not ids or each.attempt.hex() in attempts) for each in versions)
 
     def named_in(self, graph: VersionGraph, version: int) -> VersionEntry:
         """The version of a store that the query opens by a number alone, as with checkpoint format v1.
 
         Raises:
-            VersionMissingError: there is none, or only one of a later query.
-            ConfigurationError: the number does not say whose version is meant.
+            VersionMissingError: there is no such version, or only a later query's.
+            ConfigurationError: several queries have a version of this number.
         """
         return graph.find(version, NO_ATTEMPT, self.run)
 
@@ -152,16 +152,16 @@ class Checkpoint:
     """The files of a checkpoint, in a file system that pyarrow knows.
 
     Raises:
-        ConfigurationError: it cannot be looked at from here, or is no checkpoint.
+        ConfigurationError: the file system cannot be read from here, or has no checkpoint there.
     """
 
     def __init__(self, location: str) -> None:
         try:
             from pyarrow import fs
-        except ImportError as missing:
+        except ImportError as error:
             raise ConfigurationError(
                 "a checkpoint is read with pyarrow, the extra 'frames' of dynastate; pip install pyarrow"
-            ) from missing
+            ) from error
         self.location = location if _URL.match(location) else str(Path(location).absolute())
         self._kinds = fs.FileType
         self._select = partial(fs.FileSelector, allow_not_found=True)
@@ -169,27 +169,27 @@ class Checkpoint:
         try:
             # pyarrow has no name for Hadoop's s3a.
             system, path = fs.FileSystem.from_uri(_for_pyarrow(self.location))
-            there = system.get_file_info(f"{path}/metadata").type != fs.FileType.NotFound
-        except (OSError, ValueError) as failed:  # ArrowInvalid is a ValueError
+            is_checkpoint = system.get_file_info(f"{path}/metadata").type != fs.FileType.NotFound
+        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
             raise ConfigurationError(
-                "the file system of a checkpoint cannot be looked at from here", location=location, reason=str(failed)
-            ) from failed
+                "the file system of a checkpoint cannot be looked at from here", location=location, reason=str(error)
+            ) from error
         self._system: fs.FileSystem = system
         self._path = path.rstrip("/")
-        if not there:
+        if not is_checkpoint:
             raise ConfigurationError(
                 "there is no checkpoint of a query; give the folder that has metadata, offsets and commits",
                 checkpoint=location,
             )
 
     def batches(self, folder: str) -> dict[int, list[str]]:
-        """The files of each batch in a folder, by its number, without the checksums of others."""
-        found: dict[int, list[str]] = {}
-        for each in self._system.get_file_info(self._select(f"{self._path}/{folder}")):
-            match = _BATCH.fullmatch(each.base_name)
-            if match is not None and each.type == self._kinds.File:
-                found.setdefault(int(match[1]), []).append(each.base_name)
-        return {batch: names for batch, names in found.items() if str(batch) in names}
+        """The names of each batch's files in a folder, by the batch's number. A checksum alone is no batch."""
+        files: dict[int, list[str]] = {}
+        for file in self._system.get_file_info(self._select(f"{self._path}/{folder}")):
+            match = _BATCH.fullmatch(file.base_name)
+            if match is not None and file.type == self._kinds.File:
+                files.setdefault(int(match[1]), []).append(file.base_name)
+        return {batch: names for batch, names in files.items() if str(batch) in names}
 
     def read(self, name: str) -> str:
         """The text of a file."""
@@ -198,38 +198,38 @@ class Checkpoint:
         return text
 
     def namespace(self) -> str:
-        """The namespace of its state.
+        """The namespace of the checkpoint's state.
 
         Raises:
-            ConfigurationError: no partition of it is in DynamoDB.
+            ConfigurationError: no partition has its state in DynamoDB.
         """
-        for place in self._markers:
-            found = _STORE.search(self.read(place))
-            if found is not None:
-                return found[1].split("/")[0]
+        for path in self._markers:
+            match = _STORE.search(self.read(path))
+            if match is not None:
+                return match[1].split("/")[0]
         raise ConfigurationError("this checkpoint has no state in DynamoDB", checkpoint=self.location)
 
     def partitions(self) -> dict[str, set[int]]:
         """The partitions with state in DynamoDB, by operator."""
-        found: dict[str, set[int]] = {}
+        partitions: dict[str, set[int]] = {}
         for operator, partition in (place.split("/")[1:3] for place in self._markers):
-            found.setdefault(operator, set()).add(int(partition))
-        return found
+            partitions.setdefault(operator, set()).add(int(partition))
+        return partitions
 
     @cached_property
     def _markers(self) -> list[str]:
         """The paths of the files that name stores."""
-        below = self._system.get_file_info(self._select(f"{self._path}/state", recursive=True))
-        places = (each.path.removeprefix(f"{self._path}/") for each in below)
-        return [place for place in places if _MARKER.fullmatch(place)]
+        files = self._system.get_file_info(self._select(f"{self._path}/state", recursive=True))
+        paths = (each.path.removeprefix(f"{self._path}/") for each in files)
+        return [place for place in paths if _MARKER.fullmatch(place)]
 
     def copy(self, folder: str) -> None:
         """Copy offsets and commits into a folder of the checkpoint."""
-        for each in (OFFSETS, COMMITS):
-            self._system.create_dir(f"{self._path}/{folder}/{each}")
+        for log in (OFFSETS, COMMITS):
+            self._system.create_dir(f"{self._path}/{folder}/{log}")
             self._copy_files(
-                f"{self._path}/{each}",
-                f"{self._path}/{folder}/{each}",
+                f"{self._path}/{log}",
+                f"{self._path}/{folder}/{log}",
                 source_filesystem=self._system,
                 destination_filesystem=self._system,
             )
@@ -247,18 +247,18 @@ def _for_pyarrow(location: str) -> str:
 def plan_rollback(
     tables: Tables, checkpoint: Checkpoint, to: int, progress: ProgressCallback = no_progress
 ) -> Rollback:
-    """Look whether a checkpoint can go back to a batch. Nothing is changed.
+    """Check whether a checkpoint can go back to a batch. Nothing is changed.
 
     Raises:
-        ConfigurationError: it cannot, and why: the batch, or its state in a store, is not there, or the stores belong
-            to another checkpoint, of which this one is a copy.
+        ConfigurationError: the batch, or its state in a store, does not exist; or the stores belong to another
+            checkpoint, of which this one is a copy.
     """
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
-    whole = sorted(offsets.keys() & commits.keys())
-    if to not in whole:
-        there = f"{whole[0]} to {whole[-1]}" if whole else "none"
+    committed = sorted(offsets.keys() & commits.keys())
+    if to not in committed:
+        batches = f"{committed[0]} to {committed[-1]}" if committed else "none"
         raise ConfigurationError(
-            f"the checkpoint has no such batch; it can go back to these: {there}",
+            f"the checkpoint has no such batch; it can go back to these: {batches}",
             batch=to,
             checkpoint=checkpoint.location,
         )
@@ -266,14 +266,14 @@ def plan_rollback(
     if not undone:
         raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
     namespace = checkpoint.namespace()
-    wanted = committed_ids(checkpoint, to)
-    found = of_namespace(tables, namespace)
-    stores = wanted.listed(found.current, found.earlier)
-    wanted.refuse_lost(stores)
+    ids = committed_ids(checkpoint, to)
+    query_stores = of_namespace(tables, namespace)
+    stores = ids.listed(query_stores.current, query_stores.earlier)
+    ids.refuse_lost(stores)
     refuse_copy(tables, stores, checkpoint.location)
-    require = partial(_require, version=to + 1, wanted=wanted)
-    named = each_store(tables, stores, require, progress, until_failure=True).all()
-    if not is_of_one_run(filter(None, named), to + 1):
+    require = partial(_require, version=to + 1, ids=ids)
+    listed = each_store(tables, stores, require, progress, until_failure=True).all()
+    if not is_of_one_run(filter(None, listed), to + 1):
         raise ConfigurationError(
             "some partitions have this version of another run of the query than others, and format v1 of checkpoints "
             "would open both: go back to an earlier batch",
@@ -281,43 +281,43 @@ def plan_rollback(
             version=to + 1,
         )
     last = max(offsets)
-    moment = runtime.now()
+    time = runtime.now()
     logs = [_log(each, checkpoint.read(f"{OFFSETS}/{each}")) for each in (to, last)]
     return Rollback(
         checkpoint.location,
         namespace,
-        logs[0],
-        logs[1],
-        undone,
-        tuple(each for each in undone if each in commits),
-        tuple(stores),
-        f"{COPY}{moment:%Y%m%dT%H%M%SZ}",
+        to=logs[0],
+        last=logs[1],
+        undone=undone,
+        committed=tuple(each for each in undone if each in commits),
+        stores=tuple(stores),
+        copy=f"{COPY}{time:%Y%m%dT%H%M%SZ}",
     )
 
 
 def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback = no_progress) -> None:
-    """Carry a rollback out: copy offsets and commits, then delete those of each undone batch, the newest first.
+    """Roll a checkpoint back: copy offsets and commits, then delete those of each undone batch, the newest first.
 
-    Of a batch the commit goes before the offsets: between the two it is one that was under way. What dies is run
-    again, with a new plan.
+    A batch's commit is deleted before its offsets: between the two deletions the batch looks unfinished. After a crash,
+    plan and run the rollback again.
 
     Raises:
-        ConfigurationError: the batches are not those of the plan any more, and nothing was changed.
+        ConfigurationError: the batches have changed since the plan, and nothing was changed.
     """
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
-    later = [sorted(each for each in batches if each > plan.to.batch) for batches in (offsets | commits, commits)]
-    if later != [list(plan.undone), list(plan.committed)]:
+    later_batches = [each for each in sorted(offsets | commits) if each > plan.to.batch]
+    if (*later_batches,) != plan.undone or {each for each in later_batches if each in commits} != {*plan.committed}:
         raise ConfigurationError(
             "the query has begun or committed a batch since this was planned: stop it, and roll back again",
-            batch=max(later[0], default=plan.to.batch),
+            batch=max(later_batches, default=plan.to.batch),
             checkpoint=checkpoint.location,
         )
     checkpoint.copy(plan.copy)
-    for done, batch in enumerate(sorted(plan.undone, reverse=True), 1):
-        for folder, found in ((COMMITS, commits), (OFFSETS, offsets)):
-            for name in sorted(found.get(batch, ()), reverse=True):
+    for count, batch in enumerate(sorted(plan.undone, reverse=True), 1):
+        for folder, names in ((COMMITS, commits), (OFFSETS, offsets)):
+            for name in sorted(names.get(batch, ()), reverse=True):
                 checkpoint.delete(f"{folder}/{name}")
-        progress(done, len(plan.undone))
+        progress(count, len(plan.undone))
 
 
 def _log(batch: int, text: str) -> BatchLog:
@@ -330,10 +330,10 @@ def _log(batch: int, text: str) -> BatchLog:
 def committed_ids(checkpoint: Checkpoint, batch: int) -> CommittedIds:
     """The ids of the versions that a batch committed."""
     lines = checkpoint.read(f"{COMMITS}/{batch}").splitlines()
-    found: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
+    content: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
     query: dict[str, Any] = json.loads(checkpoint.read("metadata"))
     run = QueryRun("", str(query.get("id", "")), location_of(f"{checkpoint.location}/state"))
-    ids = found.get("stateUniqueIds") or {}
+    ids = content.get("stateUniqueIds") or {}
     partitions: Mapping[str, Collection[int]] = {
         operator: [number for number, attempts in enumerate(each) if attempts] for operator, each in ids.items()
     }
@@ -341,28 +341,34 @@ def committed_ids(checkpoint: Checkpoint, batch: int) -> CommittedIds:
 
 
 def _with_folder(checkpoint: Checkpoint, batch: int) -> dict[str, set[int]]:
-    """The partitions with a folder, by operator, without those that the query before had at this path."""
+    """The partitions with a folder, by operator, without an earlier query's partitions at this path."""
     conf: dict[str, str] = json.loads(checkpoint.read(f"{OFFSETS}/{batch}").splitlines()[1]).get("conf", {})
     limit = int(conf.get(_PARTITIONS, sys.maxsize))
-    return {operator: {each for each in found if each < limit} for operator, found in checkpoint.partitions().items()}
+    return {
+        operator: {number for number in numbers if number < limit}
+        for operator, numbers in checkpoint.partitions().items()
+    }
 
 
 def readable_versions(graph: VersionGraph) -> set[VersionId]:
-    """The attempts of a store that can be opened, as far as its version lists and snapshots tell."""
+    """The versions of a store that can be opened, as far as its version lists and snapshots show."""
     bases = graph.bases()
     return {entry.id for entry in graph.entries() if bases[entry.id] is not None}
 
 
-def _require(tables: Tables, store: str, version: int, wanted: CommittedIds) -> Listed | None:
-    """Refuse a version that a store cannot open, or that its number does not name; give what the number names."""
+def _require(tables: Tables, store: str, version: int, ids: CommittedIds) -> Listed | None:
+    """Refuse a version that a store cannot open. Returns the entry that its number names, with the store's runs.
+
+    Returns None if the checkpoint names the version by its id.
+    """
     graph = read_lists(tables, store)[0]
     readable = readable_versions(graph)
-    is_there = wanted.are_in(store, readable)
-    named = wanted.named_in(graph, version) if is_there and not wanted.ids else None
-    if not is_there or (named and named.id not in readable):
+    is_there = ids.are_in(store, readable)
+    entry = ids.named_in(graph, version) if is_there and not ids.ids else None
+    if not is_there or (entry and entry.id not in readable):
         numbers = sorted(number for number, _ in readable)
-        there = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+        versions = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
         raise ConfigurationError(
-            f"the state of this batch is no longer there; versions that are: {there}", store=store, version=version
+            f"the state of this batch is no longer there; versions that are: {versions}", store=store, version=version
         )
-    return ([named], graph.runs) if named else None
+    return ([entry], graph.runs) if entry else None

@@ -15,20 +15,20 @@ from dynastate.storage.tables import Tables, get_apart
 
 
 def read_meta(tables: Tables, store: str) -> tuple[Item, StoreMeta]:
-    """Read the store's meta item; return it, and its content."""
+    """The store's meta item, and its content."""
     key = meta_key(store)
-    found = tables.get([key]).get(key)
-    if found is None:
+    item = tables.get([key]).get(key)
+    if item is None:
         raise CorruptStateError("the store's meta item is lost", **where(key))
-    return found, parse_meta(store, found)
+    return item, parse_meta(store, item)
 
 
 def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
     """The run that committed the newest version.
 
     Raises:
-        ConfigurationError: a newer run has begun. It may have written versions below this one without a commit yet,
-            after a start from no checkpoint: they look as if no version needed them.
+        ConfigurationError: a newer run has begun. If it started over, it may have written parts of versions below this
+            one, without a commit yet: no version seems to need them.
     """
     epochs = read_meta(tables, store)[1].epochs
     run = max(epochs, key=epochs.__getitem__)
@@ -43,10 +43,10 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
 
 
 def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
-    """Refuse a checkpoint whose files name stores that belong to another one.
+    """Refuse a checkpoint whose files name stores that belong to another checkpoint.
 
     Raises:
-        ConfigurationError: the meta item of a store names the location of another checkpoint, or none.
+        ConfigurationError: the meta item of a store names the location of another checkpoint, or no location.
     """
     location = location_of(f"{checkpoint}/state")
     for key, item in get_apart(tables, [meta_key(store) for store in stores]).items():
@@ -63,20 +63,20 @@ def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
 
 
 def refuse_runs(tables: Tables, store: str, runs: Collection[str], expected: Collection[Key] = ()) -> None:
-    """Make every version list of a store, the one after each, the first, and those `expected`, refuse runs' commits.
+    """Make version lists of a store refuse the commits of runs: the first list, each one, its successor, `expected`.
 
-    A run commits one version after the other, from one that is listed or from version 0, so it cannot pass them. Lists
-    that it began meanwhile are looked for again until there is none.
+    A run commits one version after the other, from a listed version or from version 0, so it cannot pass these lists.
+    The lists are read again until the runs have begun no other list.
     """
-    refusing: set[Key] = set()
+    refusing_keys: set[Key] = set()
     while True:
-        listed = [key for key, item in read_version_lists(tables, store).items() if VERSIONS in item]
-        after = (version_list_key(store, versions_of(key).stop) for key in listed)
-        wanted = {version_list_key(store, 1), *expected, *listed, *after} - refusing
-        if not wanted or not runs:
+        listed_keys = [key for key, item in read_version_lists(tables, store).items() if VERSIONS in item]
+        next_keys = (version_list_key(store, versions_of(key).stop) for key in listed_keys)
+        missing_keys = {version_list_key(store, 1), *expected, *listed_keys, *next_keys} - refusing_keys
+        if not missing_keys or not runs:
             return
-        for key in sorted(wanted):
+        for key in sorted(missing_keys):
             item: Item = item_key(key) | {"format": FORMAT, REFUSED: frozenset(runs)}
             is_there = add_to_set(tables, key, REFUSED, runs) is not None
             if is_there or tables.put_new(key, item):
-                refusing.add(key)
+                refusing_keys.add(key)
