@@ -27,13 +27,14 @@ class Prices:
 
     @classmethod
     def of(cls, settings: Settings) -> Prices:
-        of_tables = settings.write_price, settings.read_price, settings.storage_price
-        return cls(*of_tables, settings.put_price, settings.get_price, settings.objects_storage_price)
-
-    @property
-    def object_units(self) -> float:
-        """The write units of items that cost as much as a PUT, when they are written and when they are deleted."""
-        return float(self.put / (2 * self.write)) if self.write else float("inf")
+        return cls(
+            write=settings.write_price,
+            read=settings.read_price,
+            storage=settings.storage_price,
+            put=settings.put_price,
+            get=settings.get_price,
+            object_storage=settings.objects_storage_price,
+        )
 
     def nanodollars(self, write_units: int, read_units: int, puts: int = 0, gets: int = 0) -> int:
         """Price of requests in billionths of a dollar, to the nearest. Deletes take write units; in S3 nothing."""

@@ -35,6 +35,7 @@ _OBJECTS = {
     )
 }
 _CODEC = {"form": (re.compile(r"lz4|zstd"), "lz4 or zstd")}
+_TRANSPORT = {"form": (re.compile(r"direct|boto3"), "direct or boto3")}
 _REGION = {"form": (re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"), "an AWS Region such as eu-west-1")}
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -95,20 +96,24 @@ class Settings:
     """Where in S3 large parts are written, as s3://bucket/prefix; empty: to DynamoDB. Both are read.
 
     The name of the snapshot-group table is added to it, so that several tables can share it."""
+    objects_threshold_kb: int = field(default=4, metadata={"range": (0, 1_048_576)})
+    """KiB of items, each rounded up, above which a part or the buckets of a snapshot are objects; 0: all are.
+
+    With DynamoDB's and S3's prices an object of more than 4 KiB costs less than its items, written and deleted."""
     objects_endpoint: str = ""
     """URL of a store that speaks S3; empty: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, else the Region's own."""
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
+    transport: str = field(default="direct", metadata=_TRANSPORT)
+    """Sender of requests to DynamoDB: direct sends those of every batch over its own connections, boto3 sends all."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
-    """US dollars for a million write units, for metrics; with `objects`, it also decides what goes to S3.
-
-    The defaults are us-east-1's on demand."""
+    """US dollars for a million write units, for metrics. The defaults are us-east-1's on demand."""
     read_price: Decimal = field(default=Decimal("0.125"), metadata={"range": _PRICES})
     """US dollars for a million read units."""
     storage_price: Decimal = field(default=Decimal("0.25"), metadata={"range": _PRICES})
     """US dollars for a GB-month."""
     put_price: Decimal = field(default=Decimal(5), metadata={"range": _PRICES})
-    """US dollars for a million requests that write or list objects of S3. It also decides what is large."""
+    """US dollars for a million requests that write or list objects of S3."""
     get_price: Decimal = field(default=Decimal("0.4"), metadata={"range": _PRICES})
     """US dollars for a million requests that read objects."""
     objects_storage_price: Decimal = field(default=Decimal("0.023"), metadata={"range": _PRICES})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -88,7 +87,7 @@ def settings_of(proxy: FaultProxy, objects: str = "") -> Settings:
         region="us-east-1",
         objects=objects,
         objects_endpoint=proxy.endpoint,
-        put_price=Decimal(0),
+        objects_threshold_kb=0,
         request_deadline_s=5,
     )
 
@@ -97,7 +96,7 @@ def settings_of(proxy: FaultProxy, objects: str = "") -> Settings:
 def engine_at(proxy: FaultProxy, objects: str = "") -> Iterator[tuple[Engine, BotoTables]]:
     """An engine, and the tables that it uses."""
     tables = BotoTables(settings_of(proxy, objects))
-    engine = make_engine(tables, objects=objects, put_price=Decimal(0))
+    engine = make_engine(tables, objects=objects, objects_threshold_kb=0)
     try:
         yield engine, tables
     finally:

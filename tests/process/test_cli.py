@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -401,11 +400,11 @@ def test_progress_is_shown_on_a_terminal_only(where: list[str]) -> None:
 def test_copy_with_objects_in_s3(where: list[str], database: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables and objects are copied over HTTP, and verify finds no error in the copy."""
     objects = f"s3://{BUCKET}/objects"
-    settings = replace(database.settings, objects=objects, put_price=Decimal(0))
+    settings = replace(database.settings, objects=objects, objects_threshold_kb=0)
     other = replace(settings, delta_table="copy-delta", snapshot_table="copy-snapshot")
     create_tables(other)
     tables = BotoTables(settings)
-    engine = make_engine(tables, objects=objects, put_price=Decimal(0))
+    engine = make_engine(tables, objects=objects, objects_threshold_kb=0)
     made = StoreBuilder(engine, "wide/0/0/default")
     for version in range(2):
         made.commit(*((user(f"{version}/{number}"), counted(number)) for number in range(5_000)))

@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -92,7 +91,7 @@ MUTE, MUTE_OF = (1, 3), 5
 #: In these the tables have replicas in two Regions, and the query moves between these, often since one is cut off.
 #: Objects of S3 have no replicas here.
 REPLICATED, REPLICATED_OF = (6, 15, 22), 23
-S3_URL: Final = {"objects": "s3://bucket/state", "put_price": Decimal(0)}
+S3_URL: Final = {"objects": "s3://bucket/state", "objects_threshold_kb": 0}
 LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
 

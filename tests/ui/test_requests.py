@@ -95,14 +95,6 @@ def test_what_is_wrong_is_said(url: str, place: str, status: int, words: str) ->
     assert (found, words in text) == (status, True), text
 
 
-def test_minutes_have_no_forecast(url: str) -> None:
-    """The versions of `shop` span two minutes: growth is not told from them, and the page says why."""
-    for place in ("operator/shop/0", "health/shop"):
-        text = ask(url + place)[1]
-        assert "Growth is not told from less than 10 minutes and 4 versions" in text
-        assert ("more rows a day" in text, "it is reached in" in text) == (False, False)
-
-
 def test_the_price_of_a_query_is_one(url: str) -> None:
     """The rows of Queries add up to the price on Cost, which shows no advice that saves nothing."""
     table = ask(url + "query/shop")[1].partition("$ a day, predicted")[2]
@@ -275,7 +267,7 @@ def test_the_readers_policy_suffices(database: Database, environment: dict[str, 
         with served(proxy.endpoint, environment, "shop") as url:
             for place in (
                 *("", "query/shop", "operator/shop/0", "key/shop/0?k.user=user-3-1&other=3", "rows/shop/0"),
-                *("compare/shop/0", "cost/shop?zstd=1", "health/shop"),
+                *("compare/shop/0", "cost/shop", "health/shop"),
             ):
                 status, text, _ = ask(url + place)
                 assert (status, "denies permission" in text) == (200, False), text

@@ -51,6 +51,8 @@ WRONG_TEXT = {
         "s3://bucket or s3://bucket/prefix",
     ),
     "objectsEndpoint": (["127.0.0.1:9000", "ftp://host", "http://user:password@host"], "a URL such as"),
+    "objectsThresholdKb": ([" 4", "-1", "1048577", "4k", "", "1.5"], "whole number"),
+    "transport": (["", "Boto3", "http", "direct "], "direct or boto3"),
     "requestDeadlineS": ([" 1", "1_0", "٣", "9" * 5_000, "0", "3601", "-60", "60s", "", "1.5"], "whole number"),
     **dict.fromkeys(
         ("writePrice", "readPrice", "storagePrice", "putPrice", "getPrice", "objectsStoragePrice"),
@@ -59,7 +61,7 @@ WRONG_TEXT = {
 }
 RIGHT_TEXT = {
     "deltaTable": ["abc", "A-b_c.9", "a" * 255],
-    "snapshotTable": ["abc", "A-b_c.9", "a" * 255],
+    "snapshotTable": ["abc", "a" * 255, "A-b_c.9"],
     "region": ["", "eu-west-1", "us-gov-east-1", "ap-southeast-5", "us-isob-east-1", "eusc-de-east-1"],
     "endpoint": ["", "http://127.0.0.1:8000", "https://dynamodb.eu-west-1.amazonaws.com", "http://[::1]:8000/"],
     "namespace": ["", "a", "n" * 128, "A.b_c-9"],
@@ -75,6 +77,8 @@ RIGHT_TEXT = {
     "snapshotThreshold": ["0", "0.85", "100", "2.5"],
     "objects": ["", "s3://bucket", "s3://my.bucket-1/state", "s3://b--x-s3-1/b--x-s3", "s3://bucket/a/b_c!'(1)*"],
     "objectsEndpoint": ["", "http://127.0.0.1:9000", "https://s3.eu-west-1.amazonaws.com"],
+    "objectsThresholdKb": ["0", "1048576"],
+    "transport": ["direct", "boto3"],
     "requestDeadlineS": ["1", "3600"],
     "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],
     "readPrice": ["0.125", "0", "1000000"],
@@ -129,10 +133,7 @@ def test_every_setting_is_tested() -> None:
 
 def changed() -> Settings:
     """Make settings of which none is the default."""
-    tables = "delta", "snapshot", "eu-west-1", "http://host"
-    prices = Decimal("0.7"), Decimal(1), Decimal(0), Decimal(2), Decimal(3), Decimal(4)
-    objects = "s3://bucket/prefix", "http://host"
-    return Settings(*tables, "ns", "python3", 1, 1, 1, 1, 1, 1, "/disk", "zstd", Decimal("2.5"), *objects, 1, *prices)
+    return Settings.from_spark({name: values[-1] for name, values in RIGHT_TEXT.items()})
 
 
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)

@@ -139,7 +139,6 @@ def cost(
     """
     from dynastate.engine.catalog import of_namespace
     from dynastate.operations.cost.advice import Plan
-    from dynastate.operations.cost.sample import CodecRatios, zstd_ratios
     from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
     from dynastate.operations.monitoring.reports import usage_of_queries
     from dynastate.prices import Prices
@@ -165,18 +164,15 @@ def cost(
             )
     usage: dict[int, StorageUsage] = {}
     meter = Meter()
-    ratios: CodecRatios | None = None
     if namespace:
         with call.tables() as tables, progress("stores") as report:
             view = tables.metered(meter)
             stores = of_namespace(view, namespace, refuse_lost=True).current
             usage = usage_of_stores(view, stores, report)
-            if every_s:
-                ratios = zstd_ratios(view, stores)
     plan = Plan(usage, every_s, float(settings.snapshot_threshold), retain, prices) if every_s else None
     scenarios = plan.scenarios(trigger, partitions) if plan else []
     thresholds = plan.thresholds if plan else []
-    choices = plan.choices(ratios) if plan else []
+    choices = plan.choices() if plan else []
     figures = {
         "predicted": [each.as_json(prices) for each in scenarios],
         "thresholds": [each.as_json(prices) for each in thresholds],
@@ -191,7 +187,7 @@ def cost(
         call.say(f"reading this took {plural(meter.read_units, 'read unit')}")
     _show_queries(call, figures)
     _show_thresholds(call, thresholds, prices)
-    _show_choices(call, choices, is_zstd_known=ratios is not None)
+    _show_choices(call, choices)
 
 
 def _show_usage(call: Call, figures: Mapping[str, Any], together: Mapping[str, Any]) -> None:
@@ -231,7 +227,7 @@ def _show_thresholds(call: Call, choices: Sequence[ThresholdChoice], prices: Pri
         call.say(f"no other snapshotThreshold saves money while restarts read at most {RECOVERY_MAX:g} snapshots")
 
 
-def _show_choices(call: Call, choices: Sequence[Choice], *, is_zstd_known: bool) -> None:
+def _show_choices(call: Call, choices: Sequence[Choice]) -> None:
     """Print what other choices would save."""
     if not choices:
         return
@@ -241,8 +237,6 @@ def _show_choices(call: Call, choices: Sequence[Choice], *, is_zstd_known: bool)
         call.table(rows, _CHOICES, title="what one other choice would save, predicted", figures=True)
     if len(rows) < len(choices):
         call.say(f"{plural(len(choices) - len(rows), 'other choice')} would save nothing")
-    if not is_zstd_known:
-        call.say("zstd is not compared: the query has it, or the extra 'zstd' of this package is not installed")
 
 
 def _show(call: Call, title: str, labels: Mapping[str, str], columns: Sequence[tuple[str, Mapping[str, Any]]]) -> None:

@@ -99,7 +99,8 @@ class Client:
     def _make(self) -> Any:
         client, session = make_client_and_session(self._settings, self._profile)
         client.meta.events.register("before-send.dynamodb", self._note)
-        self._direct = SignedRequests(client, session)
+        if self._settings.transport == "direct":
+            self._direct = SignedRequests(client, session)
         return client
 
     def _close_direct(self) -> None:

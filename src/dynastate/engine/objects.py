@@ -15,7 +15,6 @@ from dynastate.format.keys import Key, meta_key
 from dynastate.format.meta import OBJECTS, StoreMeta
 from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream, encode_frame
 from dynastate.format.parts import part_of
-from dynastate.prices import Prices
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter, units_of_write
 from dynastate.storage.objects import Objects
@@ -24,23 +23,20 @@ from dynastate.storage.tables import Tables, own_location
 
 @dataclass(frozen=True)
 class ObjectRule:
-    """The place for new objects, and the write units of items above which an object costs less.
-
-    Items are written and deleted at the same price; of an object only the PUT is paid for.
-    """
+    """The place for new objects, and the KiB of items above which an object takes their place."""
 
     location: str
-    units_min: float
+    threshold_kb: int
 
     @classmethod
     def of(cls, tables: Tables, settings: Settings) -> ObjectRule | None:
-        """The rule of these settings; None: all parts are items."""
+        """The rule of these settings. Returns None if all parts are items."""
         location = own_location(tables, settings.objects)
-        return cls(location, Prices.of(settings).object_units) if location else None
+        return cls(location, settings.objects_threshold_kb) if location else None
 
     def is_worth_it(self, items: Iterable[Item]) -> bool:
-        """Whether one object costs less than these items."""
-        return sum(units_of_write(item_bytes(item)) for item in items) > self.units_min
+        """Whether one object takes the place of these items: a write unit is an item's KiB, rounded up."""
+        return sum(units_of_write(item_bytes(item)) for item in items) > self.threshold_kb
 
 
 def enter_location(tables: Tables, store: str, meta: StoreMeta, location: str) -> None:

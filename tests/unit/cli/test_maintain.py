@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -255,7 +254,7 @@ def test_objects_of_other_tables_are_named(engine: Engine, tables: NamedTables) 
     """Of restored tables, verify says whose objects they need, and clean and drop say which they left."""
     old = MemoryTables("old-groups", tables.objects)
     old.items = tables.items  # restored at once
-    before = make_engine(old, objects="s3://bucket/state", put_price=Decimal(0))
+    before = make_engine(old, objects="s3://bucket/state", objects_threshold_kb=0)
     made = StoreBuilder(before, "restored/0/0/default").count_to(3)
     before.close()
     objects = dict(tables.objects.objects)
@@ -278,7 +277,7 @@ def test_an_earlier_query_had_objects_of_other_tables(engine: Engine, tables: Na
     """Its stores are deleted without those objects, which are named."""
     old = MemoryTables("old-groups", tables.objects)
     old.items = tables.items
-    before = make_engine(old, objects="s3://bucket/state", put_price=Decimal(0))
+    before = make_engine(old, objects="s3://bucket/state", objects_threshold_kb=0)
     for partition in range(2):
         StoreBuilder(before, f"earlier/0/{partition}/default", run="run of first", query="first").count_to(2)
     before.close()

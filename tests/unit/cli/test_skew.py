@@ -24,33 +24,32 @@ def uneven(engine: Engine) -> None:
 
 
 def test_skew() -> None:
-    """Partitions, keys, sizes and limits, in 80 columns."""
-    done = run("skew", "uneven", "--heap", "1", "--budget", "100")
+    """Partitions, keys, sizes and the busiest key, in 80 columns."""
+    done = run("skew", "uneven")
     assert (done.code, done.err) == (0, "")
     assert max(map(len, done.lines)) <= 80
     assert done.lines[0].startswith("uneven/0/*/default: 241 rows, ")
     words = [line.split() for line in done.lines]
-    partitions = [each[:2] for each in words if len(each) == 6 and each[0] in "01"]
+    partitions = [each[:2] for each in words if len(each) == 5 and each[0] in "01"]
     assert partitions == [["0", "180"], ["1", "61"]]
     assert any('{"user": "whale"}' in line for line in done.lines)
-    assert [each[:2] for each in words if each[:1] in (["write"], ["dollars"], ["bytes"])]
     assert done.lines[-1].startswith("reading this took ")
-    for line in ("bytes on the heap", "dollars a month", "write units a second"):
-        assert any(each.startswith(line) for each in done.lines), line
+    assert done.lines[-3].startswith("busiest partition key: 0.0")
+    assert done.lines[-3].endswith(" of 1,000 write units a second")
+    assert done.lines[-2] == "it is one of uneven/0/1/default"
 
 
 def test_skew_as_json() -> None:
     """The same figures; without keys no rows are read."""
-    found = shown("skew", "uneven/0", "--keys", "1", "--budget", "100")
+    found = shown("skew", "uneven/0", "--keys", "1")
     (group,) = found["operators"]
     assert (group["partitions"], group["rows"], group["largest"][0]["store"]) == (2, 241, "uneven/0/0/default")
     assert group["rows_ratio"] == pytest.approx(1.49)
     assert [each["key"] for each in found["keys"]["heaviest"]] == [{"user": "whale"}]
     assert found["keys"]["is_whole"]
-    assert [each["limit"] for each in found["limits"]] == ["write units a second", "dollars a month"]
-    assert found["limits"][1]["days"] > 0
+    assert (found["busiest"]["store"], found["busiest"]["most"]) == ("uneven/0/1/default", 1000)
     cheap = shown("skew", "uneven", "--keys", "0")
-    assert (cheap["keys"], len(cheap["limits"])) == (None, 1)
+    assert (cheap["keys"], cheap["busiest"]) == (None, found["busiest"])
     assert cheap["read_units"] < found["read_units"]
 
 
@@ -58,5 +57,5 @@ def test_wrong_arguments() -> None:
     """Each error says in a line what to do."""
     assert "no store of this namespace" in refused("skew", "missing")
     assert "no store of this scope" in refused("skew", "uneven/7")
-    for option, value in (("--keys", "-1"), ("--read-mb", "0"), ("--heap", "0"), ("--budget", "x")):
+    for option, value in (("--keys", "-1"), ("--read-mb", "0")):
         assert f"Invalid value for '{option}'" in refused("skew", "uneven", option, value)

@@ -85,7 +85,7 @@ def way(request: pytest.FixtureRequest, dummy_credentials: None) -> Iterator[Way
     with ExitStack() as opened:
 
         def make(settings: Settings) -> Client:
-            made = Client(settings, make_client(settings) if request.param == BOTO3 else None)
+            made = Client(replace(settings, transport=request.param))
             opened.callback(made.close)
             for operation, arguments in REQUESTS.items():
                 made.send(operation, **arguments)
@@ -411,14 +411,12 @@ def test_damaged_answers_are_of_unknown_outcome(
     assert {way_of(each) for each in proxy.requests[-2:]} == {way.name}
 
 
-@pytest.mark.parametrize("sends_all", [False, True], ids=["direct", "boto3"])
+@pytest.mark.parametrize("transport", [DIRECT, BOTO3])
 def test_an_answer_that_is_no_json_is_of_unknown_outcome(
-    settings: Settings, proxy: FaultProxy, dummy_credentials: None, *, sends_all: bool, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, proxy: FaultProxy, dummy_credentials: None, transport: str
 ) -> None:
     """Nothing is taken from it, and the request is sent again."""
-    if sends_all:
-        monkeypatch.setattr(client_module, "HOT", frozenset())
-    with closing(BotoTables(settings)) as tables:
+    with closing(BotoTables(replace(settings, transport=transport))) as tables:
         tables.write(parts("http", 1))
         proxy.rule = damaged(2, lambda _: Reply(200, b"<html>hello</html>", "text/html"))
         meter = Meter()

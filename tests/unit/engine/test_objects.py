@@ -52,7 +52,7 @@ STORE = "n/0/0/default"
 S3_URL = "s3://bucket/some/prefix"
 LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 #: With PUTs for nothing, all parts that are not inline go to objects.
-ALL = {"objects": S3_URL, "put_price": Decimal(0)}
+ALL = {"objects": S3_URL, "objects_threshold_kb": 0}
 
 
 @pytest.fixture(name="tables")
@@ -107,11 +107,11 @@ def test_small_changes_are_items(tables: MemoryTables, engines: Engines) -> None
     few = rows(dice(1), 10, 300)
     write(engines(objects=S3_URL), STORE, attempt(1), few)
     assert (len(tables.keys("delta")), tables.objects.objects) == (1, {})
-    cheap = engines(objects=S3_URL, put_price=Decimal(1))
+    cheap = engines(objects=S3_URL, objects_threshold_kb=1)
     write(cheap, "n/0/1/default", attempt(1), few)
     assert (len(tables.keys("delta")), len(tables.objects.objects)) == (1, 1)
     assert ObjectRule.of(tables, Settings(objects=S3_URL)) == ObjectRule(LOCATION, 4)
-    assert ObjectRule.of(tables, Settings(objects=S3_URL, write_price=Decimal(0))) == ObjectRule(LOCATION, float("inf"))
+    assert ObjectRule.of(tables, Settings(objects=S3_URL, objects_threshold_kb=9)) == ObjectRule(LOCATION, 9)
 
 
 @pytest.mark.parametrize("seed", range(6))

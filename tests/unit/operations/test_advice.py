@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from dynastate.cli.output import dollars
-from dynastate.engine.catalog import of_namespace
 from dynastate.format.items import StorageSize
 from dynastate.operations.cost.advice import Choice, Month, Plan
 from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, Workload
-from dynastate.operations.cost.sample import CodecRatios, zstd_ratios
 from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.tables import Tables
@@ -45,7 +42,6 @@ MONTH_S = 30 * DAY_S
 RUNS: dict[str, tuple[Callable[[Workload], Workload], dict[str, Any], float]] = {
     "trigger": (lambda of: replace(of, changed_rows=280, batches_a_day=of.batches_a_day / 2), {}, 2 * EVERY_S),
     "partitions": (lambda of: replace(of, stores=2), {}, EVERY_S),
-    "codec": (lambda of: of, {"compression": "zstd"}, EVERY_S),
     "threshold": (lambda of: replace(of, snapshot_threshold=0.85), {}, EVERY_S),
     "objects": (lambda of: of, {"objects": "s3://bucket/prefix"}, EVERY_S),
     "retention": (lambda of: replace(of, retain=RETAIN // 2), {}, EVERY_S),
@@ -59,9 +55,8 @@ def test_a_choice_costs_what_a_run_with_it_costs(kind: str, engines: Engines, ta
     """Within 15 %, the price of a month; and what it saves has the right sign where it is more than the error."""
     now = Run(engines, tables, NOW, VALUE_BYTES, seed=7)
     now.play(WARM)
-    stores = of_namespace(tables, now.namespace).current
     plan = Plan(usage_of_namespace(tables, now.namespace), EVERY_S, NOW.snapshot_threshold, RETAIN, DEFAULT_PRICES)
-    found = {each.kind: each for each in plan.choices(zstd_ratios(tables, stores))}
+    found = {each.kind: each for each in plan.choices()}
     assert found[kind].dollars_a_month + found[kind].saved_dollars_a_month == pytest.approx(
         dollars_of(now, EVERY_S), rel=WITHIN
     )
@@ -97,17 +92,15 @@ def test_each_figure_is_of_the_plan() -> None:
 
 
 def test_objects_are_compared_with_what_is_there() -> None:
-    """A query with objects in S3 is compared with none, others with some; without a price of writes with neither."""
+    """A query with objects in S3 is compared with none, others with some."""
     here = choices(plan_of())["objects"]
     there = plan_of(stored=StorageSize(100, 10**6, 10**9))
     assert (here.what, choices(there)["objects"].what) == ("objects=s3://…", "without objects in S3")
     assert here.dollars_a_month == pytest.approx(there.month.dollars(DEFAULT_PRICES))
-    free = replace(plan_of(), prices=replace(DEFAULT_PRICES, write=Decimal(0)))
-    assert "objects" not in choices(free)
 
 
-def choices(plan: Plan, ratios: CodecRatios | None = None) -> dict[str, Choice]:
-    return {each.kind: each for each in plan.choices(ratios)}
+def choices(plan: Plan) -> dict[str, Choice]:
+    return {choice.kind: choice for choice in plan.choices()}
 
 
 def test_provisioned_capacity_is_arithmetic() -> None:
@@ -142,12 +135,11 @@ def test_the_table_class_is_arithmetic() -> None:
 
 
 def test_a_query_that_cannot_have_fewer() -> None:
-    """One partition is not halved, two versions are retained at least, and no ratio is no line."""
+    """One partition is not halved, and two versions are retained at least."""
     found = choices(replace(plan_of(stores=1, partitions=1), retain=2))
-    assert set(found).isdisjoint({"partitions", "codec"})
+    assert "partitions" not in found
     assert found["retention"].what == "minBatchesToRetain=2"
     assert found["retention"].saved_dollars_a_month == pytest.approx(0)
-    assert "codec" in choices(plan_of(), CodecRatios(0.7, 0.7))
 
 
 def test_table_of_the_documentation() -> None:
@@ -167,7 +159,7 @@ def test_table_of_the_documentation() -> None:
         snapshot_rows=2_000_000,
         snapshot_bytes=100_000_000,
     )
-    found = Plan({0: held}, 30, 1.25, 100, DEFAULT_PRICES).choices(CodecRatios(0.71, 0.71))
+    found = Plan({0: held}, 30, 1.25, 100, DEFAULT_PRICES).choices()
     expected = [
         (each.what, dollars(each.saved_dollars_a_month, 2), dollars(each.dollars_a_month, 2))
         for each in found

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from decimal import Decimal
 from itertools import count
 from typing import Any
 
@@ -632,7 +631,7 @@ def with_objects(make: Engines, store: str) -> str:
     """A store of 12 versions whose parts and buckets are in objects of two locations, and in items."""
     base = EMPTY
     for last, objects in ((4, S3_URL), (8, ""), (12, LATER)):
-        engine = make(objects=objects, put_price=Decimal(0))
+        engine = make(objects=objects, objects_threshold_kb=0)
         for number in range(last - 3, last + 1):
             row = {b"%d" % number: noise(number)[b"%d" % number]}
             base = write(engine, store, attempt(number), row, base=base, run=f"run-{last}")

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timezone
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -85,7 +84,7 @@ def filled(now: Callable[[], datetime], versions: int = BATCHES) -> RegionTables
 def with_blocks(region: str) -> RegionTables:
     """Two stores whose parts are in S3."""
     made, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
-    with closing(make_engine(made, objects="s3://objects/state", put_price=Decimal(0))) as engine:
+    with closing(make_engine(made, objects="s3://objects/state", objects_threshold_kb=0)) as engine:
         for partition in range(2):
             base = EMPTY
             for version in range(1, BATCHES + 1):

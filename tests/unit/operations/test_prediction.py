@@ -41,7 +41,7 @@ from tests.support.engine_driver import (
 )
 from tests.support.fakes import MemoryTables
 
-#: Settings of a run with objects in S3; the prices are those of the settings.
+#: Settings of a run with objects in S3.
 S3_URL: dict[str, Any] = {"objects": "s3://my-bucket/prefixes/of"}
 ROOT = Path(__file__).parents[3]
 #: What the issue asks of the formula.
@@ -183,7 +183,7 @@ class Run:
             snapshot_threshold=threshold,
             cache_bytes=2**24,
             inline_bytes=commit.INLINE_BYTES_MAX,
-            **({} if self._of.object_units is None else S3_URL),
+            **({} if self._of.objects_threshold_kb is None else S3_URL),
         )
         self._runs += 1
 
@@ -216,9 +216,8 @@ WORKLOADS = {
     "a threshold of 2.5": (Workload(3, 8640, 60, 0, 900, 0, retain=20, snapshot_threshold=2.5), 50),
     "three rows a store and batch": (Workload(3, 8640, 9, 0, 600, 0, retain=20), 50),
     "changes of about 256 bytes": (Workload(3, 8640, 12, 0, 600, 0), 50),
-    "objects in S3 of 15 KB": (Workload(2, 8640, 400, 0, 3_000, 0, retain=20, object_units=4), 100),
-    "some objects in S3, of 4 KB": (Workload(3, 8640, 240, 0, 1_200, 0, retain=20, object_units=4), 60),
-    "objects in S3 of snapshots only": (Workload(3, 8640, 60, 0, 900, 0, retain=20, object_units=4), 50),
+    "objects in S3 of 15 KB": (Workload(2, 8640, 400, 0, 3_000, 0, retain=20, objects_threshold_kb=4), 100),
+    "objects in S3 of snapshots only": (Workload(3, 8640, 60, 0, 900, 0, retain=20, objects_threshold_kb=4), 50),
     "frequent snapshots": (Workload(2, 8640, 40, 0, 200, 0, retain=10, min_deltas=2, extra=0.5, maintenance_s=1), 50),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ S3_URL = "s3://bucket/state"
 OF_LIVE = f"{S3_URL}/live-groups"
 OF_OTHERS = f"{S3_URL}/other-groups"
 #: With PUTs for nothing, all parts that are not inline go to objects.
-ALL: dict[str, Any] = {"objects": S3_URL, "put_price": Decimal(0)}
+ALL: dict[str, Any] = {"objects": S3_URL, "objects_threshold_kb": 0}
 
 
 @pytest.fixture

@@ -1,34 +1,19 @@
-"""Skew and growth: the largest partitions, the heaviest keys, and when limits are reached."""
+"""Skew: the largest partitions, the heaviest keys, and the busiest partition key."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.operations.cost.advice import Month
-from dynastate.operations.cost.scenarios import workload
-from dynastate.operations.cost.usage import usage_of_namespace
 from dynastate.operations.lifecycle.compact import compact_store
-from dynastate.operations.monitoring.skew import (
-    TREND_SPAN_S,
-    Limit,
-    StoreLoad,
-    limits_of,
-    no_forecast,
-    read_keys,
-    read_loads,
-    skew_of,
-)
-from dynastate.prices import DEFAULT_PRICES
+from dynastate.operations.monitoring.skew import StoreLoad, busiest, read_keys, read_loads, skew_of
 from dynastate.storage.meter import Meter
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, user
 
-DAY_S = 86_400
 #: Rows that each partition gets in a batch.
 ROWS = (10, 40, 10)
 BATCHES = 9
@@ -56,13 +41,11 @@ def loads(memory: MemoryTables, grown: list[StoreBuilder]) -> list[StoreLoad]:
 
 
 def test_partitions(loads: Sequence[StoreLoad]) -> None:
-    """The largest comes first, with its ratio to the mean; growth is that of the listed versions."""
+    """The largest comes first, with its ratio to the mean."""
     (group,) = skew_of(loads)
     assert (group.stores, group.partitions, group.rows) == ("grown/0/*/default", 3, BATCHES * sum(ROWS))
     assert [each.store.split("/")[2] for each in group.largest] == ["1", "0", "2"]
     assert group.rows_ratio == group.bytes_ratio == 2.0
-    # The oldest listed version has the rows of the first batch.
-    assert group.rows_a_day == pytest.approx(sum(ROWS) / EVERY_S * DAY_S)
     assert loads[0].rows == BATCHES * ROWS[0]
     assert loads[0].batch_s == EVERY_S
 
@@ -78,44 +61,13 @@ def test_bytes_are_estimated_from_the_newest_snapshot(
     assert after.bytes == rows
 
 
-def test_trend_is_that_of_the_halves(
-    memory: MemoryTables, grown: list[StoreBuilder], loads: Sequence[StoreLoad]
-) -> None:
-    """Batches that are alike do not grow; of a batch with more changes the units of the newer half do."""
-    assert loads[0].units_s_a_day == loads[0].changes_growth_a_day == 0
+def test_the_busiest_partition_key(loads: Sequence[StoreLoad]) -> None:
+    """Write units of the commits between the listed versions, over the shards of the store."""
     assert loads[0].units_s == pytest.approx(2 / EVERY_S)  # a part, and the version list
-    texts = random.Random(1)  # noqa: S311  # test data
-    large = ((user(f"large-{number}"), counted(1, texts.randbytes(200).hex())) for number in range(100))
-    grown[0].commit(*large)
-    (more,) = read_loads(memory, [grown[0].store])
-    assert more.units_s_a_day is not None
-    assert more.units_s_a_day > 0
-    assert more.key_units_s == (more.units_s or 0) / 4
-
-
-def test_minutes_have_no_forecast(
-    memory: MemoryTables, memory_engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten rows in a minute say nothing of the days to come; a state that was filled once does not grow."""
-    now_ms = [1_700_000_000_000]
-    monkeypatch.setattr(memory_engine.commits, "now_ms", lambda: now_ms[0])
-    made = StoreBuilder(memory_engine, store)
-    made.commit((user("a"), counted(0)))
-    for number in range(8):
-        now_ms[0] += 8_000
-        made.commit(*((user(f"{number}-{each}"), counted(number)) for each in range(number + 1)))
-    (young,) = read_loads(memory, [store])
-    assert (young.rows_a_day, young.units_s_a_day, young.changes_growth_a_day) == (None, None, None)
-    assert (young.units_s or 0) > 0
-    limits = limits_of([young], DEFAULT_PRICES, 1.0, 1_000)
-    assert [(each.a_day, each.days) for each in limits] == [(None, None)] * 3
-    assert no_forecast([young]).endswith("less than 10 minutes and 4 versions; the listed versions span 64 seconds")
-    assert skew_of([young])[0].rows_a_day is None
-    for number in range(12):
-        now_ms[0] += TREND_SPAN_S * 1000 // 10
-        made.commit((user("a"), counted(number)))
-    (old,) = read_loads(memory, [store])
-    assert (old.rows_a_day, no_forecast([old])) == (0, "")
+    assert loads[0].key_units_s == pytest.approx(2 / EVERY_S / 4)
+    hot = replace(loads[1], units_s=8.0)
+    assert busiest([loads[0], hot, loads[2]]) is hot
+    assert busiest([]) is None
 
 
 def test_sizes_of_lists_are_those_of_their_values(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
@@ -147,38 +99,12 @@ def test_a_snapshot_of_an_empty_state_says_nothing_of_sizes(
     assert load.bytes > 100 * 20
 
 
-def test_few_versions_have_no_trend(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
-    """One version has no growth; of a store without a version there is nothing."""
+def test_one_version_has_no_load(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
+    """One version has no interval; of a store without a version there is nothing."""
     StoreBuilder(memory_engine, store).commit((user("a"), counted(1)))
     (load,) = read_loads(memory, [store])
-    assert (load.rows_a_day, load.units_s, load.batch_s) == (None, None, None)
-    (units,) = limits_of([load], DEFAULT_PRICES)
-    assert (units.now, units.days) == (0, None)
+    assert (load.units_s, load.batch_s, load.key_units_s) == (None, None, 0)
     assert not read_loads(memory, [f"{store}-none"])
-    assert limits_of([], DEFAULT_PRICES, 1.0, 1.0)[0].now == 0
-
-
-def test_limits(memory: MemoryTables, loads: Sequence[StoreLoad]) -> None:
-    """Days are what is left, over the growth; the budget is the formula's price of a month."""
-    heap_gb = 1.0
-    units, heap, budget = limits_of(loads, DEFAULT_PRICES, heap_gb, 1_000)
-    assert (units.store in {load.store for load in loads}, units.most, units.days) == (True, 1000, None)
-    expected = sum(load.bytes + 20 * load.keys for load in loads)
-    assert (heap.now, heap.most) == (expected, 0.5 * 2**30)
-    a_row = expected / sum(load.keys for load in loads)
-    assert heap.days == pytest.approx((heap.most - heap.now) / (sum(ROWS) * DAY_S / EVERY_S * a_row))
-    usage = usage_of_namespace(memory, "grown")[0]
-    month = Month.of([workload(usage, EVERY_S)])
-    assert budget.now == pytest.approx(month.dollars(DEFAULT_PRICES))
-    a_day_later = replace(workload(usage, EVERY_S), state_rows=usage.rows + sum(ROWS) * DAY_S / EVERY_S)
-    assert budget.a_day == pytest.approx(Month.of([a_day_later]).dollars(DEFAULT_PRICES) - budget.now)
-    assert limits_of(loads, DEFAULT_PRICES, budget=0)[1].days == 0
-
-
-def test_days_of_a_limit() -> None:
-    """Reached, not reached at this growth, and not known."""
-    assert [Limit("l", 2, 1, a_day).days for a_day in (None, 1)] == [0, 0]
-    assert [Limit("l", 1, 3, a_day).days for a_day in (0.5, 0, -1, None)] == [4, None, None, None]
 
 
 def test_heaviest_keys(memory: MemoryTables, memory_engine: Engine, store: str) -> None:

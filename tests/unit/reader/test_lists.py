@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ from tests.support.store_builder import StoreBuilder, family, user
 HOW: Mapping[str, Mapping[str, Any]] = {
     "parts": {},
     "entries": {"inline_bytes": 10_000},
-    "objects": {"objects": "s3://bucket/state", "put_price": Decimal(0)},
+    "objects": {"objects": "s3://bucket/state", "objects_threshold_kb": 0},
 }
 pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
 USERS = [f"user-{number:02}" for number in range(12)]

@@ -105,8 +105,8 @@ class Workload:
     shards: int = 4
     restarts_a_day: float = 0
     """How often all stores are read: the query restarts, or moves to other executors."""
-    object_units: float | None = None
-    """With `objects`: the write units of items above which they are objects of S3. None: all are items."""
+    objects_threshold_kb: float | None = None
+    """With `objects`: `spark.sql.streaming.stateStore.dynastate.objectsThresholdKb`. None: all are items."""
 
     def __post_init__(self) -> None:
         least = {"stores": 1, "batches_a_day": 1e-9, "compression": 0.1, "families": 1, "shards": 1}
@@ -240,7 +240,7 @@ class OneStore:
         with_parts = max(0.0, share - inline)
         in_parts = (self._rows - listed) * of.row_bytes / with_parts if with_parts > RARE else 0
         parts = items(in_parts, spread, of.compression, 1, commit.SUBMIT_BYTES)
-        self._parts, self._objects = divided(parts, spread, of.object_units)
+        self._parts, self._objects = divided(parts, of.objects_threshold_kb)
         #: Shares of versions whose changes are items, and objects.
         self._with_parts = with_parts * (1 - self._objects.share)
         self._with_objects = with_parts * self._objects.share
@@ -252,7 +252,7 @@ class OneStore:
         written = self._buckets._replace(
             bytes=self._rewritten * self._buckets.bytes, write_units=self._rewritten * self._buckets.write_units
         )
-        self._snapshot_objects = divided(written, 0, of.object_units)[1]
+        self._snapshot_objects = divided(written, of.objects_threshold_kb)[1]
         self._manifest_bytes = MANIFEST_BYTES + buckets * BUCKET_BYTES
         if self._snapshot_objects.share:
             self._manifest_bytes += LOCATION_BYTES + buckets * PLACE_BYTES
@@ -324,7 +324,7 @@ class OneStore:
         whole = rounded_up(self._buckets.bytes / windows.OBJECT_READ_BYTES)
         gets = self._snapshot_objects.share * whole + since * self._with_objects * self._objects.gets
         # The first clean-up lists the objects of attempts, and those of snapshots.
-        puts = 2 if self._of.object_units is not None else 0
+        puts = 2 if self._of.objects_threshold_kb is not None else 0
         units = in_items * self._buckets.read_units + since * self._with_parts * self._parts.read_units
         read = PredictedUsage(
             requests=4 + items / windows.WINDOW + gets + puts,
@@ -399,35 +399,11 @@ def items(data: float, spread: float, compression: float, pieces: int, request_b
     return Items(number, number * size, number * write, number * read, request_bytes)
 
 
-def divided(all_items: Items, spread: float, object_units: float | None) -> tuple[Items, Objects]:
-    """Items that stay items, and the others as objects: those of more than `object_units`, by the normal law.
-
-    `spread` is the deviation of the bytes of all of them, which are decided upon together.
-    """
-    if object_units is None or not all_items.number:
+def divided(all_items: Items, threshold_kb: float | None) -> tuple[Items, Objects]:
+    """The items, and the objects that take their place if they have more than `threshold_kb` on average."""
+    if threshold_kb is None or not all_items.number or all_items.write_units <= threshold_kb:
         return all_items, Objects()
-    as_frames = all_items.number * (PART_BYTES - FRAME_BYTES)
-    if spread <= 0 or all_items.number > 1.5:
-        is_large = all_items.write_units > object_units
-        return all_items, Objects(1, all_items.bytes - as_frames) if is_large else Objects()
-    most = math.floor(object_units)
-    below = _below((most * WRITE_UNIT_BYTES - all_items.bytes) / spread)
-    density = math.exp(-(((most * WRITE_UNIT_BYTES - all_items.bytes) / spread) ** 2) / 2) / math.sqrt(2 * math.pi)
-    small_bytes = all_items.bytes * below - spread * density
-    if below < RARE:
-        return all_items, Objects(1, all_items.bytes - as_frames)
-    steps = [_below((units * WRITE_UNIT_BYTES - all_items.bytes) / spread) for units in range(most + 1)]
-    units = (sum(below - each for each in steps[1:]) + below) / below
-    size = max(1.0, small_bytes / below)
-    small = all_items._replace(bytes=size, write_units=units, read_units=rounded_up(size / READ_UNIT_BYTES))
-    if 1 - below < RARE:
-        return small, Objects()
-    return small, Objects(1 - below, (all_items.bytes - small_bytes) / (1 - below) - as_frames)
-
-
-def _below(deviations: float) -> float:
-    """The share of what is normally distributed that lies below so many deviations from the mean."""
-    return math.erfc(-deviations / math.sqrt(2)) / 2
+    return all_items, Objects(1, all_items.bytes - all_items.number * (PART_BYTES - FRAME_BYTES))
 
 
 def few_rows(mean: float, most: int) -> tuple[float, float]:

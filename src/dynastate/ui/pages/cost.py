@@ -8,7 +8,6 @@ from typing import Any
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 from dynastate.operations.cost.prediction import PredictedUsage, predict
-from dynastate.operations.cost.sample import zstd_ratios
 from dynastate.operations.cost.scenarios import MONTH_DAYS
 from dynastate.operations.cost.usage import commit_units
 from dynastate.operations.monitoring.reports import REPORTED, usage_of_batches
@@ -43,8 +42,7 @@ def view(site: Site, ask: Ask) -> Page:
         wanted = ask.number("partitions", partitions, least=1)
         scenarios = plan.scenarios(trigger, wanted)
         predictions = [predict(each) for each in plan.now]
-        stores = [each.store for each in known.loads]
-        advice = plan.choices(zstd_ratios(site.tables.metered(spent), stores) if ask.text("zstd") else None)
+        advice = plan.choices()
         values |= {
             "trigger": trigger,
             "partitions": wanted,

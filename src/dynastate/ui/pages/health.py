@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.operations.inspection.findings import summary
-from dynastate.operations.monitoring.skew import limits_of, no_forecast
+from dynastate.operations.monitoring.skew import KEY_UNITS_S, busiest
 from dynastate.operations.scope import stores_in
 from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart
@@ -28,8 +28,8 @@ def view(site: Site, ask: Ask) -> Page:
     values: dict[str, Any] = {
         "known": known,
         "marks": [(each, known.health(each)) for each in known.activities],
-        "limits": limits_of(known.loads, site.prices),
-        "no_forecast": no_forecast(known.loads),
+        "busiest": busiest(known.loads),
+        "key_units_s": KEY_UNITS_S,
         "throttles": _throttles(known),
         "check": check,
         "troubleshooting": f"{DOCS}troubleshooting.md",

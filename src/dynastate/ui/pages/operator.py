@@ -10,7 +10,7 @@ from typing import Final
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspection.inspect import CommittedAttempt
-from dynastate.operations.monitoring.skew import StoreLoad, no_forecast, read_keys, skew_of
+from dynastate.operations.monitoring.skew import StoreLoad, read_keys, skew_of
 from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
@@ -69,7 +69,6 @@ def view(site: Site, ask: Ask) -> Page:
     skew = skew_of([*loads.values()])[0]
     values = {
         "known": known,
-        "no_forecast": no_forecast([*loads.values()]),
         "store": store,
         "read_at": lists.looked,
         "partition": partition,
