@@ -146,10 +146,10 @@ def cost(
 
     if not namespace and progress_file is None:
         raise ConfigurationError("give a namespace, --progress FILE, or both; 'dynastate cost --help' says more")
-    given = {"writePrice": write_price, "readPrice": read_price, "storagePrice": storage_price, "namespace": namespace}
-    given |= {"putPrice": put_price, "getPrice": get_price, "objectsStoragePrice": objects_storage_price}
-    given["snapshotThreshold"] = snapshot_threshold
-    settings = Settings.from_spark({name: text for name, text in given.items() if text})
+    texts = {"writePrice": write_price, "readPrice": read_price, "storagePrice": storage_price, "namespace": namespace}
+    texts |= {"putPrice": put_price, "getPrice": get_price, "objectsStoragePrice": objects_storage_price}
+    texts["snapshotThreshold"] = snapshot_threshold
+    settings = Settings.from_spark({name: text for name, text in texts.items() if text})
     prices = Prices.of(settings)
     spent: list[QueryUsage] = []
     if progress_file is not None:
@@ -169,7 +169,10 @@ def cost(
             view = tables.metered(meter)
             stores = of_namespace(view, namespace, refuse_lost=True).current
             usage = usage_of_stores(view, stores, report)
-    plan = Plan(usage, every_s, float(settings.snapshot_threshold), retain, prices) if every_s else None
+    plan = None
+    if every_s:
+        threshold = float(settings.snapshot_threshold)
+        plan = Plan(usage, every_s, threshold=threshold, retain=retain, prices=prices)
     scenarios = plan.scenarios(trigger, partitions) if plan else []
     thresholds = plan.thresholds if plan else []
     choices = plan.choices() if plan else []
@@ -215,8 +218,8 @@ def _show_thresholds(call: Call, choices: Sequence[ThresholdChoice], prices: Pri
     """Print what other snapshot thresholds would cost, and the one that is advised."""
     from dynastate.operations.cost.scenarios import RECOVERY_MAX, advised
 
-    shown = [(f"{each.threshold:g}" + " now" * each.is_own, each.as_json(prices)) for each in choices]
-    _show(call, "the same with other values of snapshotThreshold, predicted", _RESTARTS, shown)
+    columns = [(f"{each.threshold:g}" + " now" * each.is_own, each.as_json(prices)) for each in choices]
+    _show(call, "the same with other values of snapshotThreshold, predicted", _RESTARTS, columns)
     best = advised(choices, prices)
     if best is not None:
         saved, reads = dollars(best.saved(prices), 2), f"{best.restart_snapshots:.2f}"
@@ -244,10 +247,13 @@ def _show(call: Call, title: str, labels: Mapping[str, str], columns: Sequence[t
     if not columns:
         return
     rows = [
-        {"": label, **{str(at): _figure(name, each[name]) for at, (_, each) in enumerate(columns)}}
+        {"": label, **{str(column): _figure(name, each[name]) for column, (_, each) in enumerate(columns)}}
         for name, label in labels.items()
     ]
-    headers = {"": "", **{str(at): "\n".join(wrap(name, _HEADER_CHARS)) for at, (name, _) in enumerate(columns)}}
+    headers = {
+        "": "",
+        **{str(column): "\n".join(wrap(name, _HEADER_CHARS)) for column, (name, _) in enumerate(columns)},
+    }
     call.table(rows, headers, title=title, figures=True)
 
 

@@ -47,7 +47,8 @@ def skew(
             loads = read_loads(tables.metered(meter), current_stores(tables, scope), report)
         if keys:
             with progress("bytes") as report:
-                key_skew = read_keys(engine, loads, keys, round(read_mb * 2**20), meter, report)
+                limit_bytes = round(read_mb * 2**20)
+                key_skew = read_keys(engine, loads, keys, limit_bytes=limit_bytes, meter=meter, progress=report)
     groups, hottest = skew_of(loads), busiest(loads)
     figures = {
         "operators": [group.as_json() for group in groups],

@@ -72,9 +72,9 @@ class Month:
     @classmethod
     def of(cls, operators: Sequence[Workload]) -> Month:
         """Predict it."""
-        found = [predict(each) for each in operators]
-        day = sum((each.day for each in found), PredictedUsage())
-        return cls(day, sum((each.stored for each in found), StorageSize()))
+        predictions = [predict(each) for each in operators]
+        day = sum((each.day for each in predictions), PredictedUsage())
+        return cls(day, sum((each.stored for each in predictions), StorageSize()))
 
     def units_dollars(self, prices: Prices) -> float:
         return MONTH_DAYS * self.day.dollars(prices)
@@ -88,13 +88,13 @@ class Month:
         Reads have a capacity of their own, which the price includes.
         """
         day, batches = self.day, DAY_S / every_s
-        write, read = (
+        write_units, read_units = (
             max(1, math.ceil(units / DAY_S / UTILIZATION), math.ceil(units / batches / BURST_S))
             for units in (day.write_units + day.delete_units, day.read_units)
         )
         hours = 24 * MONTH_DAYS * PROVISIONED_HOUR_UNITS
-        dollars = PredictedUsage(0, write * hours, read * hours).dollars(prices)
-        return write, dollars + prices.dollars_a_month(self.stored)
+        dollars = PredictedUsage(0, write_units * hours, read_units * hours).dollars(prices)
+        return write_units, dollars + prices.dollars_a_month(self.stored)
 
     def infrequent_dollars(self, prices: Prices) -> float:
         """The price with the table class Standard-Infrequent Access."""
@@ -106,7 +106,7 @@ class Month:
 class Plan:
     """How a query runs: what it stores, a batch every `every_s` seconds, its snapshot threshold, versions retained."""
 
-    found: Mapping[int, StorageUsage]
+    usages: Mapping[int, StorageUsage]
     every_s: float
     threshold: float
     retain: int
@@ -115,10 +115,15 @@ class Plan:
     @cached_property
     def now(self) -> list[Workload]:
         """The workloads of its operators."""
-        own = {"snapshot_threshold": self.threshold, "retain": self.retain}
         return [
-            workload(each, self.every_s, **own, objects_threshold_kb=THRESHOLD_KB if each.has_objects else None)
-            for each in self.found.values()
+            workload(
+                usage,
+                self.every_s,
+                snapshot_threshold=self.threshold,
+                retain=self.retain,
+                objects_threshold_kb=THRESHOLD_KB if usage.has_objects else None,
+            )
+            for usage in self.usages.values()
         ]
 
     @cached_property
@@ -133,44 +138,46 @@ class Plan:
 
     def scenarios(self, trigger_s: float | None, partitions: int | None) -> list[Scenario]:
         """A day as it runs now, with another trigger or partition count, and with an item for each row."""
-        return predict_scenarios(self.now, list(self.found.values()), self.every_s, trigger_s, partitions)
+        usages = list(self.usages.values())
+        return predict_scenarios(self.now, usages, every_s=self.every_s, trigger_s=trigger_s, partitions=partitions)
 
     def choices(self) -> list[Choice]:
         """Predict the query with one other choice each, those that save most first."""
         dollars = self.month.dollars(self.prices)
         capacity, provisioned = self.month.provisioned(self.every_s, self.prices)
-        made = [
-            *((kind, what, Month.of(others).dollars(self.prices)) for kind, what, others in self._by_formula()),
+        prices = [
+            *((kind, name, Month.of(others).dollars(self.prices)) for kind, name, others in self._by_formula()),
             ("provisioned capacity", f"provisioned, {plural(capacity, 'write unit')} a second", provisioned),
             ("table class", "table class Standard-Infrequent Access", self.month.infrequent_dollars(self.prices)),
         ]
-        found = [Choice(kind, what, cost, dollars - cost) for kind, what, cost in made]
-        return sorted(found, key=lambda each: -each.saved_dollars_a_month)
+        choices = [Choice(kind, name, price, dollars - price) for kind, name, price in prices]
+        return sorted(choices, key=lambda choice: -choice.saved_dollars_a_month)
 
     def _by_formula(self) -> Iterator[tuple[str, str, list[Workload]]]:
         """Kind and name of each choice that changes the workloads, with these."""
-        now = self.now
+        operators = self.now
         longer = TIMES * self.every_s
-        yield "trigger", f"a batch every {longer:g} s", [with_trigger(each, self.every_s, longer) for each in now]
-        if all(each.partitions >= TIMES for each in self.found.values()):
-            yield "partitions", "half as many partitions", [replace(each, stores=each.stores // TIMES) for each in now]
-        yield "codec", "compression=zstd, if it is lz4 now", [_with_zstd(each) for each in now]
-        if any(each.objects_threshold_kb is not None for each in now):
-            yield "objects", "without objects in S3", [replace(each, objects_threshold_kb=None) for each in now]
+        yield "trigger", f"a batch every {longer:g} s", [with_trigger(each, self.every_s, longer) for each in operators]
+        if all(each.partitions >= TIMES for each in self.usages.values()):
+            fewer = [replace(each, stores=each.stores // TIMES) for each in operators]
+            yield "partitions", "half as many partitions", fewer
+        yield "codec", "compression=zstd, if it is lz4 now", [_with_zstd(each) for each in operators]
+        if any(each.objects_threshold_kb is not None for each in operators):
+            yield "objects", "without objects in S3", [replace(each, objects_threshold_kb=None) for each in operators]
         else:
-            yield "objects", "objects=s3://…", [replace(each, objects_threshold_kb=THRESHOLD_KB) for each in now]
+            yield "objects", "objects=s3://…", [replace(each, objects_threshold_kb=THRESHOLD_KB) for each in operators]
         best = advised(self.thresholds, self.prices)
         if best is not None:
-            better = [replace(each, snapshot_threshold=best.threshold) for each in now]
+            better = [replace(each, snapshot_threshold=best.threshold) for each in operators]
             yield "threshold", f"snapshotThreshold={best.threshold:g}", better
-        fewer = max(2, self.retain // TIMES)
-        yield "retention", f"minBatchesToRetain={fewer}", [replace(each, retain=fewer) for each in now]
+        retain = max(2, self.retain // TIMES)
+        yield "retention", f"minBatchesToRetain={retain}", [replace(each, retain=retain) for each in operators]
 
 
-def _with_zstd(of: Workload) -> Workload:
+def _with_zstd(workload: Workload) -> Workload:
     return replace(
-        of,
-        row_bytes=ZSTD_RATIO * of.row_bytes,
-        state_row_bytes=ZSTD_RATIO * of.state_row_bytes,
-        compression=of.compression / ZSTD_RATIO,
+        workload,
+        row_bytes=ZSTD_RATIO * workload.row_bytes,
+        state_row_bytes=ZSTD_RATIO * workload.state_row_bytes,
+        compression=workload.compression / ZSTD_RATIO,
     )

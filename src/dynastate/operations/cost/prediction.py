@@ -24,10 +24,23 @@ READ_UNIT_BYTES: Final = 4096
 DAY_S: Final = 86_400
 #: A store's name of the usual length.
 STORE: Final = f"{32 * '0'}/0/10/default"
-PART_BYTES: Final = overhead_bytes(part_key(STORE, *EMPTY, 0, 1))
+PART_BYTES: Final = overhead_bytes(part_key(STORE, EMPTY.version, EMPTY.attempt, sequence=0, shards=1))
 LIST_BYTES: Final = item_bytes(item_key(version_list_key(STORE, 0)) | {"format": FORMAT, "versions": []})
 SNAPSHOT_BYTES: Final = item_bytes(
-    snapshot_item(STORE, Snapshot(1, NO_ATTEMPT, NO_ATTEMPT, 1, DONE, bytes(8), 10**5, 10**7, 10**7))
+    snapshot_item(
+        STORE,
+        Snapshot(
+            version=1,
+            attempt=NO_ATTEMPT,
+            id=NO_ATTEMPT,
+            epoch=1,
+            stage=DONE,
+            digest=bytes(8),
+            records=10**5,
+            raw_bytes=10**7,
+            stored_bytes=10**7,
+        ),
+    )
 )
 #: Meta and schema item of a store with a few columns.
 DESCRIPTION_BYTES: Final = 1_200
@@ -63,8 +76,8 @@ class PredictedUsage:
         return PredictedUsage(*(getattr(self, each.name) * times for each in fields(self)))
 
     def dollars(self, prices: Prices) -> float:
-        units = round(self.write_units + self.delete_units), round(self.read_units)
-        return prices.nanodollars(*units, round(self.puts), round(self.gets)) / 1e9
+        write_units = round(self.write_units + self.delete_units)
+        return prices.nanodollars(write_units, round(self.read_units), round(self.puts), round(self.gets)) / 1e9
 
 
 @dataclass(frozen=True)
@@ -161,9 +174,9 @@ class MaintenanceSchedule(NamedTuple):
     """Versions from one clean-up to the next."""
     removes: float
     """Versions from one clean-up that deletes something to the next."""
-    kept: float
+    listed: float
     """Versions that are listed."""
-    held: float
+    snapshots: float
     """Snapshots that are retained."""
 
 
@@ -206,58 +219,66 @@ RARE: Final = 1e-6
 OBJECT_DELETES: Final = 1_000
 
 
-def schedule_of(of: Workload, changed: float, state: float) -> MaintenanceSchedule:
+def schedule_of(workload: Workload, changed: float, state: float) -> MaintenanceSchedule:
     """The maintenance schedule of one store with `changed` compressed bytes a version and `state` bytes in all."""
-    tick = max(1.0, of.batches_a_day * of.maintenance_s / DAY_S)
-    looks = math.ceil(max(1, of.min_deltas) / tick) * tick
+    tick = max(1.0, workload.batches_a_day * workload.maintenance_s / DAY_S)
+    looks = math.ceil(max(1, workload.min_deltas) / tick) * tick
     # A snapshot is made at the first look at which the changes since the last one exceed the threshold.
-    worth = math.ceil(of.snapshot_threshold * state / changed / looks) if changed else math.inf
+    worth = math.ceil(workload.snapshot_threshold * state / changed / looks) if changed else math.inf
     apart = looks * max(1, min(worth, math.ceil(snapshot_threshold.VERSIONS_MAX / looks)))
-    least = max(1, math.floor(of.extra * of.retain + 0.5))
+    least = max(1, math.floor(workload.extra * workload.retain + 0.5))
     cleans = math.ceil(least / tick) * tick
     removes = max(cleans, apart * math.ceil(least / apart))
     # Listed are the versions retained, those that the oldest of them depends on, and those not cleaned up yet.
-    retained = max(2, of.retain) - 1
+    retained = max(2, workload.retain) - 1
     clean_ups = range(round(apart / tick))
-    needed = sum((each * cleans - retained) % apart for each in clean_ups) / len(clean_ups)
-    kept = retained + needed + (1 + (cleans if apart >= cleans else removes)) / 2
-    return MaintenanceSchedule(looks, apart, cleans, removes, kept, 1 + max(0, kept - apart / 2) / apart)
+    ancestors = sum((each * cleans - retained) % apart for each in clean_ups) / len(clean_ups)
+    listed = retained + ancestors + (1 + (cleans if apart >= cleans else removes)) / 2
+    return MaintenanceSchedule(
+        looks=looks,
+        apart=apart,
+        cleans=cleans,
+        removes=removes,
+        listed=listed,
+        snapshots=1 + max(0, listed - apart / 2) / apart,
+    )
 
 
 class OneStore:
     """Average usage of one store of a workload, by version."""
 
-    def __init__(self, of: Workload) -> None:
-        self._of = of
-        self._rows, state_rows = of.changed_rows / of.stores, of.state_rows / of.stores
-        self._changed, state = self._rows * of.row_bytes, state_rows * of.state_row_bytes
-        self._schedule = schedule_of(of, self._changed, state)
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._rows, state_rows = workload.changed_rows / workload.stores, workload.state_rows / workload.stores
+        self._changed, state = self._rows * workload.row_bytes, state_rows * workload.state_row_bytes
+        self._schedule = schedule_of(workload, self._changed, state)
         # Rows are spread by hash: in some batches a store has none, and the number varies from batch to batch.
         share = -math.expm1(-self._rows)
-        spread = math.sqrt(self._rows / share) * of.row_bytes if share else 0
+        spread = math.sqrt(self._rows / share) * workload.row_bytes if share else 0
         # The changes of some batches are within the version entry; others have parts.
-        inline, listed = few_rows(self._rows, int(commit.INLINE_BYTES_MAX / of.row_bytes) if of.row_bytes else 0)
+        most = int(commit.INLINE_BYTES_MAX / workload.row_bytes) if workload.row_bytes else 0
+        inline, listed = few_rows(self._rows, most)
         with_parts = max(0.0, share - inline)
-        in_parts = (self._rows - listed) * of.row_bytes / with_parts if with_parts > RARE else 0
-        parts = items(in_parts, spread, of.compression, 1, commit.SUBMIT_BYTES)
-        self._parts, self._objects = divided(parts, of.objects_threshold_kb)
+        in_parts = (self._rows - listed) * workload.row_bytes / with_parts if with_parts > RARE else 0
+        parts = items(in_parts, spread, workload.compression, pieces=1, request_bytes=commit.SUBMIT_BYTES)
+        self._parts, self._objects = divided(parts, workload.objects_threshold_kb)
         #: Shares of versions whose changes are items, and objects.
         self._with_parts = with_parts * (1 - self._objects.share)
         self._with_objects = with_parts * self._objects.share
-        buckets = 1 << bits_for(int(state * of.compression + state_rows * ROW_HEAP_BYTES))
-        self._buckets = items(state, 0, of.compression, buckets, snapshots.REQUEST_BYTES)
+        buckets = 1 << bits_for(int(state * workload.compression + state_rows * ROW_HEAP_BYTES))
+        self._buckets = items(state, 0, workload.compression, pieces=buckets, request_bytes=snapshots.REQUEST_BYTES)
         # The fraction of buckets that a snapshot writes, because rows in them changed since the one before.
         self._rewritten: float = 1 - (1 - 1 / buckets) ** (self._rows * self._schedule.apart)
         #: What a snapshot writes, if that is objects.
-        written = self._buckets._replace(
+        snapshot_items = self._buckets._replace(
             bytes=self._rewritten * self._buckets.bytes, write_units=self._rewritten * self._buckets.write_units
         )
-        self._snapshot_objects = divided(written, of.objects_threshold_kb)[1]
+        self._snapshot_objects = divided(snapshot_items, workload.objects_threshold_kb)[1]
         self._manifest_bytes = MANIFEST_BYTES + buckets * BUCKET_BYTES
         if self._snapshot_objects.share:
             self._manifest_bytes += LOCATION_BYTES + buckets * PLACE_BYTES
         self._manifest_reads = rounded_up(self._manifest_bytes / READ_UNIT_BYTES)
-        self._entry_bytes = entry_bytes(of, self._rows, self._changed) + round(listed * of.row_bytes)
+        self._entry_bytes = entry_bytes(workload, self._rows, self._changed) + round(listed * workload.row_bytes)
         self._entry_bytes += round(self._with_objects * (LOCATION_BYTES + PLACE_BYTES * max(1, parts.number)))
         lists = (LIST_BYTES + number * self._entry_bytes for number in range(1, LIST_SIZE + 1))
         #: Write units of a version list with one entry, with two, and so on.
@@ -277,7 +298,7 @@ class OneStore:
         manifest, reads the last snapshot's item again, and enters itself as done.
         """
         puts = self._snapshot_objects.puts * self._snapshot_objects.share
-        made = PredictedUsage(
+        snapshot = PredictedUsage(
             requests=5 + self._buckets.writes(self._bucket_items) + puts,
             write_units=2
             + self._bucket_items * self._buckets.write_units
@@ -285,21 +306,21 @@ class OneStore:
             read_units=self._manifest_reads + 1,
             puts=puts,
         )
-        return (self._look() + made) * (1 / self._schedule.apart)
+        return (self._look() + snapshot) * (1 / self._schedule.apart)
 
     def clean_up(self) -> PredictedUsage:
         """Looks at the lists, and deletions."""
-        of, apart, removes = self._of, self._schedule.apart, self._schedule.removes
+        workload, apart, removes = self._workload, self._schedule.apart, self._schedule.removes
         # Manifests of the snapshots retained; which these are; a list that is shortened; a look into each shard.
-        retained = 1 + (of.retain - 1) / apart
+        retained = 1 + (workload.retain - 1) / apart
         once = PredictedUsage(
             requests=retained
             + 2
-            + of.shards
+            + workload.shards
             + self._parts.deletes(removes * self._with_parts)
             + (self._with_objects and rounded_up(removes * self._with_objects * self._objects.puts / OBJECT_DELETES)),
             write_units=(1 - 1 / LIST_SIZE) * self._list_units[-1],
-            read_units=retained * self._manifest_reads + 1 + of.shards,
+            read_units=retained * self._manifest_reads + 1 + workload.shards,
         )
         # A snapshot is marked for deletion; its manifest is read; its buckets, its manifest and its item are deleted.
         snapshot = PredictedUsage(
@@ -324,16 +345,16 @@ class OneStore:
         whole = rounded_up(self._buckets.bytes / windows.OBJECT_READ_BYTES)
         gets = self._snapshot_objects.share * whole + since * self._with_objects * self._objects.gets
         # The first clean-up lists the objects of attempts, and those of snapshots.
-        puts = 2 if self._of.objects_threshold_kb is not None else 0
+        puts = 2 if self._workload.objects_threshold_kb is not None else 0
         units = in_items * self._buckets.read_units + since * self._with_parts * self._parts.read_units
-        read = PredictedUsage(
+        reading = PredictedUsage(
             requests=4 + items / windows.WINDOW + gets + puts,
             write_units=2,
             read_units=2 + self._manifest_reads + units,
             puts=puts,
             gets=gets,
         )
-        return self._look() + read
+        return self._look() + reading
 
     def restart_bytes(self) -> RestartBytes:
         """The last snapshot, and the versions since."""
@@ -348,11 +369,12 @@ class OneStore:
 
     def stored(self) -> tuple[float, float, float]:
         """Items and their bytes, and bytes of objects."""
-        kept, held, in_objects = self._schedule.kept, self._schedule.held, self._snapshot_objects.share
+        versions, snapshots, in_objects = self._schedule.listed, self._schedule.snapshots, self._snapshot_objects.share
         copies = self._copies() * (1 - in_objects)
-        items = 2 + kept / LIST_SIZE + kept * self._with_parts * self._parts.number + 2 * held
-        size = self._lists() + kept * self._with_parts * self._parts.bytes + held * self._manifest_bytes
-        objects = kept * self._with_objects * self._objects.bytes + in_objects * self._copies() * self._buckets.bytes
+        items = 2 + versions / LIST_SIZE + versions * self._with_parts * self._parts.number + 2 * snapshots
+        size = self._lists() + versions * self._with_parts * self._parts.bytes + snapshots * self._manifest_bytes
+        objects = versions * self._with_objects * self._objects.bytes
+        objects += in_objects * self._copies() * self._buckets.bytes
         return items + copies * self._buckets.number, size + copies * self._buckets.bytes, objects
 
     def _look(self) -> PredictedUsage:
@@ -362,41 +384,47 @@ class OneStore:
 
     def _lists(self) -> float:
         """Bytes of version lists, of snapshot items, and of meta and schema item."""
-        lists = self._schedule.kept * (self._entry_bytes + LIST_BYTES / LIST_SIZE)
-        return lists + self._schedule.held * SNAPSHOT_BYTES + DESCRIPTION_BYTES
+        lists = self._schedule.listed * (self._entry_bytes + LIST_BYTES / LIST_SIZE)
+        return lists + self._schedule.snapshots * SNAPSHOT_BYTES + DESCRIPTION_BYTES
 
     def _copies(self) -> float:
         """How many times the state is stored: snapshots share the buckets without changes between them."""
-        return 1 + (self._schedule.held - 1) * self._rewritten
+        return 1 + (self._schedule.snapshots - 1) * self._rewritten
 
 
 #: A restart reads and writes the record of the namespace.
 _RECORD: Final = PredictedUsage(requests=2, write_units=1, read_units=1)
 
 
-def predict(of: Workload) -> Prediction:
+def predict(workload: Workload) -> Prediction:
     """Predict what a workload takes a day in the long run, once its state has grown to the given size."""
-    one = OneStore(of)
-    versions = of.stores * of.batches_a_day
+    store = OneStore(workload)
+    versions = workload.stores * workload.batches_a_day
     return Prediction(
-        commits=one.commit() * versions,
-        snapshots=one.snapshots() * versions,
-        clean_up=one.clean_up() * versions,
-        restarts=one.restart() * (of.stores * of.restarts_a_day) + _RECORD * of.restarts_a_day,
-        stored=StorageSize(*(round(of.stores * each) for each in one.stored())),
-        restart_bytes=one.restart_bytes() * of.stores,
+        commits=store.commit() * versions,
+        snapshots=store.snapshots() * versions,
+        clean_up=store.clean_up() * versions,
+        restarts=store.restart() * (workload.stores * workload.restarts_a_day) + _RECORD * workload.restarts_a_day,
+        stored=StorageSize(*(round(workload.stores * each) for each in store.stored())),
+        restart_bytes=store.restart_bytes() * workload.stores,
     )
 
 
 def items(data: float, spread: float, compression: float, pieces: int, request_bytes: int) -> Items:
     """Items for `data` bytes of compressed rows in `pieces`, each cut into chunks of at most 256 KiB of rows."""
     if not data:
-        return Items(0, 0, 0, 0, request_bytes)
+        return Items(number=0, bytes=0, write_units=0, read_units=0, request_bytes=request_bytes)
     chunk = pieces * CHUNK_BYTES_MAX / compression
     number = pieces * rounded_up(data / chunk, spread / chunk)
     size, spread = data / number + PART_BYTES, spread / number
-    write, read = (rounded_up(size / unit, spread / unit) for unit in (WRITE_UNIT_BYTES, READ_UNIT_BYTES))
-    return Items(number, number * size, number * write, number * read, request_bytes)
+    write_units, read_units = (rounded_up(size / unit, spread / unit) for unit in (WRITE_UNIT_BYTES, READ_UNIT_BYTES))
+    return Items(
+        number=number,
+        bytes=number * size,
+        write_units=number * write_units,
+        read_units=number * read_units,
+        request_bytes=request_bytes,
+    )
 
 
 def divided(all_items: Items, threshold_kb: float | None) -> tuple[Items, Objects]:
@@ -422,11 +450,22 @@ def rounded_up(mean: float, spread: float = 0) -> float:
     return 1 + sum(math.erfc((each - mean) / width) / 2 for each in range(1, math.ceil(mean + 4 * spread)))
 
 
-def entry_bytes(of: Workload, rows: float, changed: float) -> int:
+def entry_bytes(workload: Workload, rows: float, changed: float) -> int:
     """Size of an entry in a version list, with the bounds of its parts."""
-    parts = max(1, math.ceil(changed * of.compression / CHUNK_BYTES_MAX))
-    sizes = parts, round(rows), round(changed * of.compression), round(changed)
-    keys = dict.fromkeys(range(of.families), round(of.state_rows / of.stores))
-    entry = VersionEntry(10_000, NO_ATTEMPT, NO_ATTEMPT, 1, bytes(8), *sizes, bytes(8), keys)
+    parts = max(1, math.ceil(changed * workload.compression / CHUNK_BYTES_MAX))
+    keys = dict.fromkeys(range(workload.families), round(workload.state_rows / workload.stores))
+    entry = VersionEntry(
+        version=10_000,
+        attempt=NO_ATTEMPT,
+        parent=NO_ATTEMPT,
+        epoch=1,
+        schema=bytes(8),
+        parts=parts,
+        records=round(rows),
+        raw_bytes=round(changed * workload.compression),
+        stored_bytes=round(changed),
+        digest=bytes(8),
+        keys=keys,
+    )
     entry = replace(entry, bounds=bytes(2 * parts) if parts > 1 else b"")
     return 1 + len(encode_entry(STORE, entry))

@@ -80,14 +80,22 @@ class ThresholdChoice:
         }
 
 
-def compare_thresholds(now: Sequence[Workload], own: float) -> list[ThresholdChoice]:
+def compare_thresholds(operators: Sequence[Workload], own: float) -> list[ThresholdChoice]:
     """Predict the operators of a query as they run now, with other snapshot thresholds beside its `own`, ascending."""
-    wanted = sorted({*THRESHOLDS, own})
-    made = {each: [predict(replace(of, snapshot_threshold=each)) for of in now] for each in wanted}
-    days = {each: sum((of.day for of in its), PredictedUsage()) for each, its in made.items()}
+    predictions = {
+        threshold: [predict(replace(operator, snapshot_threshold=threshold)) for operator in operators]
+        for threshold in sorted({*THRESHOLDS, own})
+    }
+    days = {threshold: sum((each.day for each in days), PredictedUsage()) for threshold, days in predictions.items()}
     return [
-        ThresholdChoice(each, each == own, days[each], days[own], sum((of.restart_bytes for of in its), RestartBytes()))
-        for each, its in made.items()
+        ThresholdChoice(
+            threshold,
+            is_own=threshold == own,
+            day=days[threshold],
+            own_day=days[own],
+            restart=sum((prediction.restart_bytes for prediction in each), RestartBytes()),
+        )
+        for threshold, each in predictions.items()
     ]
 
 
@@ -98,56 +106,56 @@ def advised(choices: Sequence[ThresholdChoice], prices: Prices) -> ThresholdChoi
 
 
 def predict_scenarios(
-    now: Sequence[Workload],
-    found: Sequence[StorageUsage],
+    operators: Sequence[Workload],
+    usages: Sequence[StorageUsage],
     every_s: float,
     trigger_s: float | None = None,
     partitions: int | None = None,
 ) -> list[Scenario]:
     """Predict a query as it runs now, with another trigger or partition count if given, and with an item for each row.
 
-    `now` has its operators with a batch every `every_s` seconds, `found` what they store.
+    `operators` have a batch every `every_s` seconds; `usages` are their storage.
 
     A batch of a longer trigger is assumed to have all changes of the batches that it replaces, but no more than there
     are rows: a row that changes several times in it is written once, so the batch may be cheaper than predicted.
     """
-    asked = {"as it runs now": list(now)}
+    scenarios = {"as it runs now": list(operators)}
     if trigger_s is not None:
-        asked[f"a batch every {trigger_s:g} s"] = [with_trigger(each, every_s, trigger_s) for each in now]
+        scenarios[f"a batch every {trigger_s:g} s"] = [with_trigger(each, every_s, trigger_s) for each in operators]
     if partitions is not None:
-        pairs = zip(now, found, strict=True)
-        asked[plural(partitions, "partition")] = [
-            replace(each, stores=max(1, round(each.stores * partitions / max(1, held.partitions))))
-            for each, held in pairs
+        pairs = zip(operators, usages, strict=True)
+        scenarios[plural(partitions, "partition")] = [
+            replace(operator, stores=max(1, round(operator.stores * partitions / max(1, usage.partitions))))
+            for operator, usage in pairs
         ]
-    return [*(_predicted(name, each) for name, each in asked.items()), _item_for_each_row(now)]
+    return [*(_predicted(name, each) for name, each in scenarios.items()), _item_for_each_row(operators)]
 
 
-def workload(of: StorageUsage, every_s: float, **settings: Any) -> Workload:
+def workload(usage: StorageUsage, every_s: float, **settings: Any) -> Workload:
     """The workload of an operator, estimated from what its stores have, with these fields of it."""
-    found = of.workload()
-    least = {"compression": max(0.1, found["compression"]), "families": max(1, of.families)}
-    return Workload(**found | least | settings, batches_a_day=DAY_S / every_s)
+    inputs = usage.workload()
+    least = {"compression": max(0.1, inputs["compression"]), "families": max(1, usage.families)}
+    return Workload(**inputs | least | settings, batches_a_day=DAY_S / every_s)
 
 
-def with_trigger(now: Workload, every_s: float, trigger_s: float) -> Workload:
-    changed = min(now.changed_rows * trigger_s / every_s, max(now.state_rows, now.changed_rows))
-    return replace(now, batches_a_day=DAY_S / trigger_s, changed_rows=changed)
+def with_trigger(operator: Workload, every_s: float, trigger_s: float) -> Workload:
+    changed = min(operator.changed_rows * trigger_s / every_s, max(operator.state_rows, operator.changed_rows))
+    return replace(operator, batches_a_day=DAY_S / trigger_s, changed_rows=changed)
 
 
 def _predicted(name: str, operators: Sequence[Workload]) -> Scenario:
-    found = [predict(each) for each in operators]
-    day = sum((each.day for each in found), PredictedUsage())
-    return Scenario(name, day, sum((each.stored for each in found), StorageSize()))
+    predictions = [predict(each) for each in operators]
+    day = sum((each.day for each in predictions), PredictedUsage())
+    return Scenario(name, day, sum((each.stored for each in predictions), StorageSize()))
 
 
 def _item_for_each_row(operators: Sequence[Workload]) -> Scenario:
     """Each change put into a table of deltas and one of snapshots, and deleted from the first: without compression."""
     day, stored = PredictedUsage(), StorageSize()
-    for each in operators:
-        changes = each.changed_rows * each.batches_a_day
-        size = each.row_bytes * each.compression + ROW_ITEM_BYTES
+    for operator in operators:
+        changes = operator.changed_rows * operator.batches_a_day
+        size = operator.row_bytes * operator.compression + ROW_ITEM_BYTES
         units = changes * math.ceil(size / WRITE_UNIT_BYTES)
         day += PredictedUsage(requests=3 * changes / WRITES_MAX, write_units=2 * units, delete_units=units)
-        stored += StorageSize(round(each.state_rows), round(each.state_rows * size))
+        stored += StorageSize(round(operator.state_rows), round(operator.state_rows * size))
     return Scenario("an item for each row", day, stored)

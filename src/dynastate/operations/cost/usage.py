@@ -95,20 +95,21 @@ def usage_of_stores(
     tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
     """Storage used by stores of one query, by operator. Each takes one Query, which is reported to `progress`."""
-    found: dict[int, StorageUsage] = {}
+    usages: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
-    for done, store in enumerate(stores, 1):
-        _, number, partition, _ = store.split("/", 3)
-        operator = int(number)
-        found[operator] = found.get(operator, StorageUsage()) + usage_of_store(tables, store)
+    for number, store in enumerate(stores, 1):
+        _, operator_id, partition, _ = store.split("/", 3)
+        operator = int(operator_id)
+        usages[operator] = usages.get(operator, StorageUsage()) + usage_of_store(tables, store)
         partitions.setdefault(operator, set()).add(partition)
-        progress(done, len(stores))
-    return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in found.items()}
+        progress(number, len(stores))
+    return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in usages.items()}
 
 
 def usage_of_store(tables: Tables, store: str) -> StorageUsage:
     """Storage used by one store, by one Query: version lists and manifests count their parts and buckets."""
-    return usage_of_lists(*read_lists(tables, store))
+    graph, items = read_lists(tables, store)
+    return usage_of_lists(graph, items)
 
 
 def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsage:
@@ -138,9 +139,9 @@ def usage_of_lists(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageUsa
 
 def newest_snapshot(graph: VersionGraph) -> Snapshot | None:
     """The newest snapshot that is done, of the newest version and its ancestors."""
-    done = {each.of: each for each in graph.done_snapshots()}
+    snapshots = {each.of: each for each in graph.done_snapshots()}
     path = graph.ancestors(graph.newest()) if graph.versions() else ()
-    return next((done[of] for entry in path for of in (entry.id, entry.parent_id) if of in done), None)
+    return next((snapshots[of] for entry in path for of in (entry.id, entry.parent_id) if of in snapshots), None)
 
 
 def commit_units(store: str, entry: VersionEntry) -> int:
@@ -155,8 +156,8 @@ def commit_units(store: str, entry: VersionEntry) -> int:
 
 def part_units(store: str, entry: VersionEntry) -> int:
     """Approximate write units of the parts of a version."""
-    own = parts_size(store, [entry])
-    return own.items * units_of_write(own.bytes // own.items) if own.items else 0
+    size = parts_size(store, [entry])
+    return size.items * units_of_write(size.bytes // size.items) if size.items else 0
 
 
 def part_puts(store: str, entry: VersionEntry) -> int:

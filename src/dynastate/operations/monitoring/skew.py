@@ -202,20 +202,20 @@ def read_keys(
 
     Rows lie by the hash of their keys, so that a part of a store is a sample of it. The `keys` heaviest are kept.
     """
-    found = _Found(keys)
+    census = _Census(keys)
     largest = sorted(loads, key=lambda load: -load.bytes)
     total = min(limit_bytes, sum(load.bytes for load in loads))
-    for done, load in enumerate(largest):
-        if found.bytes >= limit_bytes:
-            return found.skew(done, is_whole=False)
+    for number, load in enumerate(largest):
+        if census.bytes >= limit_bytes:
+            return census.skew(number, is_whole=False)
         with closing(_rows(engine, load.store, meter)) as rows:
-            for number, (family, raw, value) in enumerate(rows):
-                found.add(load.store, family, raw, value if isinstance(value, list) else [value])
-                if number % REPORT_ROWS == 0:
-                    progress(min(found.bytes, total), total)
-                if found.bytes >= limit_bytes and next(rows, None) is not None:
-                    return found.skew(done + 1, is_whole=False)
-    return found.skew(len(largest), is_whole=True)
+            for row, (family, raw, value) in enumerate(rows):
+                census.add(load.store, family, raw, value if isinstance(value, list) else [value])
+                if row % REPORT_ROWS == 0:
+                    progress(min(census.bytes, total), total)
+                if census.bytes >= limit_bytes and next(rows, None) is not None:
+                    return census.skew(number + 1, is_whole=False)
+    return census.skew(len(largest), is_whole=True)
 
 
 def _rows(engine: Engine, store: str, meter: Meter) -> Generator[tuple[Family, bytes, RowValue], None, None]:
@@ -224,12 +224,12 @@ def _rows(engine: Engine, store: str, meter: Meter) -> Generator[tuple[Family, b
     meter.add(lineage.meter)
     for family in families_at(lineage, lineage.newest).values():
         if not family.internal:
-            one = Partition(Source(engine, meter), lineage, family.name, lambda family=family: family)  # type: ignore[misc]
-            for raw, value in scan(one, lineage.newest, family):
+            partition = Partition(Source(engine, meter), lineage, family.name, lambda family=family: family)  # type: ignore[misc]
+            for raw, value in scan(partition, lineage.newest, family):
                 yield family, raw, value
 
 
-class _Found:
+class _Census:
     """Rows counted by size, and the heaviest of them."""
 
     def __init__(self, keys: int) -> None:
@@ -256,12 +256,13 @@ class _Found:
     def skew(self, stores: int, *, is_whole: bool) -> KeySkew:
         sizes = tuple(Sizes(1 << bits, self._rows[bits], self._bytes[bits]) for bits in sorted(self._rows))
         heaviest = tuple(_heavy(*row) for row in sorted(self._heaviest, reverse=True))
-        return KeySkew(stores, self.rows, self.bytes, is_whole, heaviest, sizes)
+        return KeySkew(stores, rows=self.rows, bytes=self.bytes, is_whole=is_whole, heaviest=heaviest, sizes=sizes)
 
 
 def _heavy(size: int, _: int, store: str, family: Family, raw: bytes, values: int) -> HeavyKey:
     columns = family.encoder.columns
-    return HeavyKey(store, family.name, row_to_json(columns, family.encoder.decode(raw)) or {}, values, size)
+    key = row_to_json(columns, family.encoder.decode(raw)) or {}
+    return HeavyKey(store, family.name, key, values=values, bytes=size)
 
 
 def _store_json(load: StoreLoad) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def view(site: Site, ask: Ask) -> Page:
     values |= {"reported_dollars": reported, "reported_note": REPORTED, "batches": len(known.batches)}
     command = f"dynastate cost {ask.namespace}"
     if plan is not None:
-        partitions = max(usage.partitions for usage in plan.found.values())
+        partitions = max(usage.partitions for usage in plan.usages.values())
         trigger = ask.positive("trigger", plan.every_s)
         wanted = ask.number("partitions", partitions, least=1)
         scenarios = plan.scenarios(trigger, wanted)

@@ -20,15 +20,18 @@ def plan_of(known: Known, prices: Prices, threshold: float | None = None, retain
     intervals = [each.batch_s for each in known.activities if each.batch_s]
     if not intervals:
         return None
-    found: dict[int, StorageUsage] = {}
+    usages: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
     for load in known.loads:
         operator, partition = load.store.split("/")[1:3]
-        found[int(operator)] = found.get(int(operator), StorageUsage()) + load.usage
+        usages[int(operator)] = usages.get(int(operator), StorageUsage()) + load.usage
         partitions.setdefault(int(operator), set()).add(partition)
-    found = {each: replace(usage, partitions=len(partitions[each])) for each, usage in found.items()}
-    own = float(Settings().snapshot_threshold) if threshold is None else threshold
-    return Plan(found, sum(intervals) / len(intervals), own, retain, prices) if found else None
+    if not usages:
+        return None
+    usages = {each: replace(usage, partitions=len(partitions[each])) for each, usage in usages.items()}
+    threshold = float(Settings().snapshot_threshold) if threshold is None else threshold
+    every_s = sum(intervals) / len(intervals)
+    return Plan(usages, every_s, threshold=threshold, retain=retain, prices=prices)
 
 
 def dollars_a_day(known: Known, prices: Prices) -> dict[str, float]:
@@ -39,11 +42,11 @@ def dollars_a_day(known: Known, prices: Prices) -> dict[str, float]:
     plan = plan_of(known, prices)
     if plan is None:
         return {}
-    months = {each: Month.of([now]).dollars(prices) for each, now in zip(plan.found, plan.now, strict=True)}
+    months = {each: Month.of([now]).dollars(prices) for each, now in zip(plan.usages, plan.now, strict=True)}
     priced = {}
     for activity in known.activities:
         if activity.operator in months:
             units = sum(load.usage.write_units for load in known.loads_of(activity.stores))
-            share = units / max(1, plan.found[activity.operator].write_units)
+            share = units / max(1, plan.usages[activity.operator].write_units)
             priced[activity.stores] = share * months[activity.operator] / MONTH_DAYS
     return priced
