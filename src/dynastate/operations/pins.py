@@ -1,7 +1,7 @@
 """Pins: the marks on items of a store that a fork of it needs (docs/decisions/0010).
 
-A fork lists in its meta item what it pins before it pins it, and until it has unpinned it. A pin names the fork's store
-and its making, so that a late request for a fork that was dropped does nothing to one that is made there since.
+A fork lists an item in its meta item before it pins it, and until it has unpinned it. A pin names the fork's store and
+a random id, so that a late request for a dropped fork does not affect a later fork of the same name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dynastate.storage.tables import Tables, get_apart
 
 
 def pins_of(meta: Item) -> frozenset[str]:
-    """Sort keys of the items that a fork has pinned in its origin; none: it is no fork, or needs it no longer."""
+    """Sort keys of the items that a fork has pinned in its origin. Empty if it is no fork, or no longer needs one."""
     pins = meta.get(PINS, frozenset())
     if not isinstance(pins, frozenset):
         raise CorruptStateError("the store's meta item is corrupt: it has no set of pins", store=meta.get("store"))
@@ -31,7 +31,7 @@ def pins_of(meta: Item) -> frozenset[str]:
 
 
 def pin_of(meta: Item) -> str:
-    """The pin of a fork with that meta item: what is in the set `forks` of the items that it has pinned."""
+    """The pin of a fork with that meta item, as the set `forks` of its pinned items contains it."""
     return str(meta.get(PIN))
 
 
@@ -42,7 +42,7 @@ def pins_on(item: Item) -> list[str]:
 
 
 def forks_of(item: Item) -> list[str]:
-    """The stores of forks for which an item is pinned, in order."""
+    """The stores of the forks that an item is pinned for, in order."""
     return list(dict.fromkeys(fork_of(pin) for pin in pins_on(item)))
 
 
@@ -52,7 +52,7 @@ def fork_of(pin: str) -> str:
 
 
 def refuse_forked(tables: Tables, stores: Collection[str]) -> None:
-    """Refuse if forks depend on one of these stores. Items that are pinned for deleted forks are unpinned."""
+    """Refuse if forks depend on one of these stores. Unpin items that are pinned for deleted forks."""
     keys = [meta_key(store) for store in stores]
     for key, item in get_apart(tables, keys).items():
         if forks_of(item):
@@ -62,78 +62,78 @@ def refuse_forked(tables: Tables, stores: Collection[str]) -> None:
 
 
 def refuse_forks(store: str, meta: Item) -> None:
-    """Refuse, and name the forks, if some depend on the store of this meta item."""
+    """Refuse if forks depend on the store of this meta item, and name the forks."""
     namespaces = sorted({fork.split("/")[0] for fork in forks_of(meta)})
     if namespaces:
         raise ConfigurationError(f"forks depend on this state: {', '.join(namespaces)}; drop them first", store=store)
 
 
 def unpin(tables: Tables, store: str, meta: Item, names: Collection[str]) -> None:
-    """Unpin items in the origin of a fork, its meta item last; then remove them from the fork's list of pins.
+    """Unpin items in the origin of a fork, the meta item last; then remove them from the fork's list of pins.
 
-    After a crash in between they are still in that list, so that they are unpinned again.
+    After a crash in between they are still listed, so that they are unpinned again.
     """
     pin = pin_of(meta)
     for sort in sorted(names, key=lambda sort: (sort == META, sort)):
         key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
-        remove_from_set(tables, key, FORKS, [pin], {})
+        remove_from_set(tables, key, FORKS, texts=[pin], before={})
     if names:
-        remove_from_set(tables, meta_key(store), PINS, names, {PIN: pin} if PIN in meta else {})
+        remove_from_set(tables, meta_key(store), PINS, texts=names, before={PIN: pin} if PIN in meta else {})
 
 
 def unpin_unneeded(tables: Tables, store: str) -> None:
-    """Unpin what a fork no longer needs in its origin. A fork that is being made may need everything."""
+    """Unpin the items of its origin that a fork no longer needs. An incomplete fork may need all of them."""
     meta = meta_or_empty(tables, store)
     pins, version = pins_of(meta), meta.get(ORIGIN_VERSION)
     if pins and isinstance(version, int) and is_complete(tables, store, version):
-        needed = retry_routes(lambda _: _needed(tables, store, pins))  # a clean-up may run meanwhile
-        unpin(tables, store, meta, pins - needed)
+        needed_names = retry_routes(lambda _: _needed(tables, store, pins))  # a clean-up may run meanwhile
+        unpin(tables, store, meta, pins - needed_names)
 
 
 def unpin_dropped(tables: Tables, store: str) -> None:
-    """Unpin what is pinned in this store for forks that are no longer there: their meta items were deleted."""
+    """Unpin the items of this store that are pinned for deleted forks, which have no meta items."""
     if not forks_of(meta_or_empty(tables, store)):
         return
-    pinned = list(tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX)))
-    # The meta items are read after the pins, so that the list of a fork that is being made now contains all of them.
-    keys = {meta_key(fork): fork for _, item in pinned for fork in forks_of(item)}
+    items = list(tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX)))
+    # The meta items are read after the pins, so that the list of an incomplete fork contains all of its pins.
+    keys = {meta_key(fork): fork for _, item in items for fork in forks_of(item)}
     metas = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
-    needed = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
-    for key, item in sorted(pinned, key=lambda each: each[0].sort == META):
-        dropped = [pin for pin in pins_on(item) if key.sort not in needed.get(pin, ())]
-        if dropped:
-            remove_from_set(tables, key, FORKS, dropped, {})
+    pins_by_pin = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
+    for key, item in sorted(items, key=lambda each: each[0].sort == META):
+        dropped_pins = [pin for pin in pins_on(item) if key.sort not in pins_by_pin.get(pin, ())]
+        if dropped_pins:
+            remove_from_set(tables, key, FORKS, texts=dropped_pins, before={})
 
 
 def _needed(tables: Tables, store: str, pins: frozenset[str]) -> set[str]:
     graph = read_graph(tables, store)
-    done = graph.done_snapshots()
-    return needed_pins(graph, [read_manifest(tables, store, each) for each in done], pins)
+    snapshots = graph.done_snapshots()
+    return needed_pins(graph, [read_manifest(tables, store, each) for each in snapshots], pins)
 
 
 def needed_pins(graph: VersionGraph, manifests: Iterable[SnapshotManifest], pins: frozenset[str]) -> set[str]:
     """Sort keys of the items in its origin that a fork still needs, by its version lists and snapshots.
 
-    Of these it has pinned `pins`. A snapshot under way may share buckets of a snapshot that is deleted meanwhile.
+    The fork has pinned `pins`. A snapshot under way may share buckets of a snapshot that is deleted meanwhile.
     """
     names = {version_list_key(graph.store, entry.version).sort for entry in graph.entries() if entry.home}
-    is_shared = any(bucket.home for found in manifests for bucket in found.buckets)
+    is_shared = any(bucket.home for manifest in manifests for bucket in manifest.buckets)
     if is_shared or any(snapshot.stage == WRITING for snapshot in graph.snapshots()):
         names |= {sort for sort in pins if sort.startswith("snapshot/")}
     return names | {META} if names & pins else names
 
 
 def is_complete(tables: Tables, store: str, version: int) -> bool:
-    """Whether a fork has its version: the version list of it, or one that the fork's own query made since."""
+    """Whether a fork has its version, or a later one that the fork's query made."""
     return has_versions(read_version_lists(tables, store, version))
 
 
 def read_graph(tables: Tables, store: str, allowed: Collection[str] | None = None) -> VersionGraph:
-    """Everything that opening any version can need; with `allowed`, no other snapshots."""
-    found = tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX))
+    """The graph of all versions, with all snapshots, or with the `allowed` ones only."""
+    items = tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX))
     if allowed is not None:
-        found = [each for each in found if each[0].sort in allowed or not each[0].sort.startswith("snapshot/")]
-    return VersionGraph(store, found)
+        items = [each for each in items if each[0].sort in allowed or not each[0].sort.startswith("snapshot/")]
+    return VersionGraph(store, items)
 
 
 def meta_or_empty(tables: Tables, store: str) -> Item:

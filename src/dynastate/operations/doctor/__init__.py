@@ -1,5 +1,6 @@
 """Checks of an engine that answers as DynamoDB.
 
-Each check does what dynastate depends on, with items of its own, and compares. One that fails loses or reorders writes,
-or answers otherwise than DynamoDB; a warning is a limit that is not enforced, which dynastate keeps to by itself.
+Each check sends requests that dynastate depends on, for items of its own, and compares the answers. An engine that
+fails a check loses or reorders writes, or answers differently from DynamoDB. A warning means that the engine does not
+enforce a limit, which dynastate itself respects.
 """

@@ -1,4 +1,4 @@
-"""A check of an engine, the list of all, and what checks have in common."""
+"""A check of an engine, the list of all checks, and their common functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ KB: Final = 1024
 
 
 class WrongError(Exception):
-    """The text of what a check saw instead of what it expected. It never leaves the checks."""
+    """The unexpected result of a check, as text. It never leaves the checks."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, the reason, which says what dynastate needs it for, and whether it only warns."""
+    """One check: its name, the reason why dynastate needs it, and whether it only warns."""
 
     name: str
     reason: str
@@ -35,10 +35,10 @@ def check(name: str, reason: str, *, is_warning: bool = False) -> Callable[[Call
     return lambda run: CHECKS.append(Check(name, reason, is_warning, run))
 
 
-def expect(is_so: bool, seen: str) -> None:  # noqa: FBT001  # it reads as a sentence
-    """Fail the check with what was seen, unless it is so."""
+def expect(is_so: bool, defect: str) -> None:  # noqa: FBT001  # it reads as a sentence
+    """Fail the check with a text that describes the defect, unless it is so."""
     if not is_so:
-        raise WrongError(seen)
+        raise WrongError(defect)
 
 
 def refused(code: str, work: Callable[[], Any]) -> None:
@@ -57,7 +57,7 @@ def text(value: str) -> Wire:
 
 
 def append(probe: Probe, sort: str, entry: bytes, run: str = "run") -> list[bytes]:
-    """Commit an entry as dynastate does; the list after it."""
+    """Commit an entry as dynastate does; return the list after the commit."""
     answer = probe.update(
         "snapshot",
         sort,
@@ -76,7 +76,7 @@ def append(probe: Probe, sort: str, entry: bytes, run: str = "run") -> list[byte
 
 
 def write_all(probe: Probe, items: list[Wire]) -> None:
-    """Put items into the delta table, 25 at most, until all are taken."""
-    left = probe.write("delta", items).get("UnprocessedItems")
-    while left:
-        left = probe.send("batch_write_item", RequestItems=left).get("UnprocessedItems")
+    """Put at most 25 items into the delta table, until all are written."""
+    unprocessed = probe.write("delta", items).get("UnprocessedItems")
+    while unprocessed:
+        unprocessed = probe.send("batch_write_item", RequestItems=unprocessed).get("UnprocessedItems")

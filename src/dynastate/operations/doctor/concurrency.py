@@ -14,22 +14,22 @@ TURNS = 5
 def _lost_updates(probe: Probe) -> None:
     entries = [b"%03d" % number for number in range(200)]
     for turn in range(TURNS):
-        at = f"at once {turn}"
-        answers = probe.at_once(lambda number, at=at: append(probe, at, entries[number]), len(entries))
-        found = probe.get("snapshot", at) or {}
-        there = [bytes(each["B"]) for each in found["versions"]["L"]]
-        lost = len(set(entries) - set(there))
-        expect(not lost, f"{lost} of {len(entries)} acknowledged updates are lost")
-        expect(len(there) == len(entries), f"{len(there) - len(entries)} updates were applied twice")
-        expect(all(answer == there[: len(answer)] for answer in answers), "an answer showed another order")
+        sort = f"at once {turn}"
+        answers = probe.at_once(lambda number, sort=sort: append(probe, sort, entries[number]), len(entries))
+        item = probe.get("snapshot", sort) or {}
+        stored_entries = [bytes(each["B"]) for each in item["versions"]["L"]]
+        lost_count = len(set(entries) - set(stored_entries))
+        expect(not lost_count, f"{lost_count} of {len(entries)} acknowledged updates are lost")
+        expect(len(stored_entries) == len(entries), f"{len(stored_entries) - len(entries)} updates were applied twice")
+        expect(all(answer == stored_entries[: len(answer)] for answer in answers), "an answer showed another order")
 
 
 @check("puts at once", "parts that several threads write are all there")
 def _lost_puts(probe: Probe) -> None:
     items = [probe.key("delta", f"{number:04d}", "puts") | text(str(number)) for number in range(40 * WRITES_MAX)]
     probe.at_once(lambda number: write_all(probe, items[number * WRITES_MAX :][:WRITES_MAX]), 40)
-    there = sum(map(len, probe.pages("delta", "puts")))
-    expect(there == len(items), f"{len(items) - there} of {len(items)} acknowledged puts are lost")
+    count = sum(map(len, probe.pages("delta", "puts")))
+    expect(count == len(items), f"{len(items) - count} of {len(items)} acknowledged puts are lost")
 
 
 @check("conditions at once", "of several that want to be first, one is")
@@ -39,8 +39,8 @@ def _one_winner(probe: Probe) -> None:
     def put(turn: int, number: int) -> bool:
         try:
             probe.put("snapshot", f"winner {turn}", text(str(number)), **names)
-        except RefusedError as refused:
-            expect(refused.code in (FAILED_CONDITION, "TransactionConflictException"), str(refused))
+        except RefusedError as error:
+            expect(error.code in (FAILED_CONDITION, "TransactionConflictException"), str(error))
             return False
         return True
 

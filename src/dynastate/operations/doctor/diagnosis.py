@@ -27,7 +27,7 @@ UNCHECKED: Final = (
 
 @dataclass(frozen=True)
 class Checked:
-    """The outcome of one check: `seen` is what was found, where it did not pass."""
+    """The outcome of one check. `seen` describes the defect if the check did not pass."""
 
     name: str
     verdict: Verdict
@@ -37,7 +37,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All outcomes, and figures of speed: milliseconds of requests, and KB written a second."""
+    """All outcomes, and figures of speed: milliseconds of requests, and written KB per second."""
 
     checks: tuple[Checked, ...]
     figures: dict[str, float]
@@ -49,48 +49,48 @@ class Diagnosis:
 
 
 def diagnose(probe: Probe, progress: ProgressCallback = no_progress) -> Diagnosis:
-    """Run all checks, and delete what they wrote.
+    """Run all checks, and delete their items.
 
     Raises:
         UnavailableError: the engine does not answer.
     """
-    found: list[Checked] = []
+    outcomes: list[Checked] = []
     try:
-        for number, each in enumerate(CHECKS):
+        for number, check in enumerate(CHECKS):
             progress(number, len(CHECKS))
-            seen = _outcome(each, probe)
-            verdict: Verdict = "pass" if seen is None else "warning" if each.is_warning else "fail"
-            found.append(Checked(each.name, verdict, each.reason, seen or ""))
-            if seen is not None and each.name == TABLES:
-                return Diagnosis(tuple(found), {}, UNCHECKED)
+            defect = _outcome(check, probe)
+            verdict: Verdict = "pass" if defect is None else "warning" if check.is_warning else "fail"
+            outcomes.append(Checked(check.name, verdict, check.reason, defect or ""))
+            if defect is not None and check.name == TABLES:
+                return Diagnosis(tuple(outcomes), {}, UNCHECKED)
         progress(len(CHECKS), len(CHECKS))
-        is_sound = all(each.verdict != "fail" for each in found)
+        is_sound = all(each.verdict != "fail" for each in outcomes)
         figures = _figures(probe) if is_sound else {}
     finally:
         _clean(probe)
-    return Diagnosis(tuple(found), figures, UNCHECKED)
+    return Diagnosis(tuple(outcomes), figures, UNCHECKED)
 
 
 def _outcome(check: Check, probe: Probe) -> str | None:
-    """The text of what a check found wrong; None: nothing."""
+    """The defect that a check found, as text. Returns None if the check passed."""
     try:
         check.run(probe)
-    except (WrongError, RefusedError) as wrong:
-        return str(wrong)
-    except (AttributeError, LookupError, TypeError, ValueError) as wrong:
-        return f"an answer has another form than DynamoDB's: {wrong!r}"
+    except (WrongError, RefusedError) as error:
+        return str(error)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        return f"an answer has another form than DynamoDB's: {error!r}"
     return None
 
 
 def _clean(probe: Probe) -> None:
     try:
         probe.clean()
-    except RefusedError as refused:
+    except RefusedError as error:
         raise UnavailableError(
             "items of the checks could not be deleted; delete those of this namespace with 'dynastate drop'",
             namespace=probe.namespace,
-            reason=str(refused),
-        ) from refused
+            reason=str(error),
+        ) from error
 
 
 def _figures(probe: Probe) -> dict[str, float]:
@@ -102,11 +102,11 @@ def _figures(probe: Probe) -> dict[str, float]:
         [probe.key("delta", f"{batch:02d}{number:02d}", "speed") | raw for number in range(WRITES_MAX)]
         for batch in range(16)
     ]
-    (took_ms,) = probe.timed_ms(lambda _: probe.at_once(lambda number: write_all(probe, batches[number]), 16), 1)
+    (write_ms,) = probe.timed_ms(lambda _: probe.at_once(lambda number: write_all(probe, batches[number]), 16), 1)
     return {
         "get_p50_ms": statistics.median(reads),
         "get_p99_ms": reads[-1],
         "commit_p50_ms": statistics.median(commits),
         "commit_p99_ms": commits[-1],
-        "written_kb_s": len(batches) * WRITES_MAX * 10_000 / KB / (took_ms / 1_000),
+        "written_kb_s": len(batches) * WRITES_MAX * 10_000 / KB / (write_ms / 1_000),
     }

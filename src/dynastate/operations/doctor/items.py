@@ -10,8 +10,8 @@ from dynastate.operations.doctor.checks import FAILED_CONDITION, KB, append, che
 def _read_after_write(probe: Probe) -> None:
     for number in range(100):
         probe.put("delta", "read", text(str(number)))
-        found = probe.get("delta", "read")
-        expect(found == text(str(number)), f"write {number} was not read, but {found}")
+        item = probe.get("delta", "read")
+        expect(item == text(str(number)), f"write {number} was not read, but {item}")
 
 
 @check("deleted items", "a consistent read does not see what was deleted")
@@ -31,23 +31,23 @@ def _binary(probe: Probe) -> None:
 
 @check("numbers", "counts and hashes have up to 64 bits")
 def _numbers(probe: Probe) -> None:
-    kept = {f"n{number}": {"N": str(number)} for number in (0, 1, 2**63 - 1, 2**64 - 1)}
-    probe.put("delta", "numbers", kept)
-    found = probe.get("delta", "numbers")
-    expect(found == kept, f"read {found}")
+    item = {f"n{number}": {"N": str(number)} for number in (0, 1, 2**63 - 1, 2**64 - 1)}
+    probe.put("delta", "numbers", item)
+    stored_item = probe.get("delta", "numbers")
+    expect(stored_item == item, f"read {stored_item}")
 
 
 @check("lists, sets and maps", "version lists, refused runs and epochs are such values")
 def _nested(probe: Probe) -> None:
-    kept: Wire = {
+    item: Wire = {
         "list": {"L": [{"B": b"b"}, {"B": b"a"}, {"B": b"b"}]},
         "set": {"SS": ["a", "b"]},
         "map": {"M": {"run": {"N": "1"}, "location": {"S": ""}}},
     }
-    probe.put("snapshot", "nested", kept)
-    found = probe.get("snapshot", "nested") or {}
-    found["set"]["SS"].sort()
-    expect(found == kept, f"read {found}")
+    probe.put("snapshot", "nested", item)
+    stored_item = probe.get("snapshot", "nested") or {}
+    stored_item["set"]["SS"].sort()
+    expect(stored_item == item, f"read {stored_item}")
 
 
 @check("large items", "parts have up to 400,000 bytes")
@@ -110,8 +110,10 @@ def _conditional_delete(probe: Probe) -> None:
 def _appended(probe: Probe) -> None:
     entries = [b"%d" % number for number in range(20)]
     for number, entry in enumerate(entries):
-        found = append(probe, "append", entry)
-        expect(found == entries[: number + 1], f"append {number} was answered with {len(found)} entries")
+        stored_entries = append(probe, "append", entry)
+        expect(
+            stored_entries == entries[: number + 1], f"append {number} was answered with {len(stored_entries)} entries"
+        )
 
 
 @check("refused runs", "a run that was superseded commits nothing")
@@ -126,9 +128,9 @@ def _refused_runs(probe: Probe) -> None:
 
 @check("conditions on maps", "each run gets an epoch of its own")
 def _epochs(probe: Probe) -> None:
-    before: Wire = {"M": {"a": {"N": "1"}}}
-    after: Wire = {"M": {"b": {"N": "2"}}}
-    probe.put("snapshot", "epochs", {"epoch": {"N": "1"}, "epochs": before, "dropped": {"N": "1"}})
+    old: Wire = {"M": {"a": {"N": "1"}}}
+    new: Wire = {"M": {"b": {"N": "2"}}}
+    probe.put("snapshot", "epochs", {"epoch": {"N": "1"}, "epochs": old, "dropped": {"N": "1"}})
 
     def enter() -> Wire:
         answer: Wire = probe.update(
@@ -138,14 +140,16 @@ def _epochs(probe: Probe) -> None:
             ConditionExpression="epochs = :before AND NOT dropped = :deleting",
             ExpressionAttributeValues={
                 ":epoch": {"N": "2"},
-                ":after": after,
-                ":before": before,
+                ":after": new,
+                ":before": old,
                 ":deleting": {"N": "2"},
             },
             ReturnValues="ALL_NEW",
         )
         return answer
 
-    found = {name: value for name, value in enter()["Attributes"].items() if name in ("epoch", "epochs", "dropped")}
-    expect(found == {"epoch": {"N": "2"}, "epochs": after}, f"made {found}")
+    attributes = {
+        name: value for name, value in enter()["Attributes"].items() if name in ("epoch", "epochs", "dropped")
+    }
+    expect(attributes == {"epoch": {"N": "2"}, "epochs": new}, f"made {attributes}")
     refused(FAILED_CONDITION, enter)

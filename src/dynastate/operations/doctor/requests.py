@@ -11,27 +11,27 @@ from dynastate.dynamodb.probe import Probe, Wire
 from dynastate.operations.doctor.checks import check, expect, refused, text, write_all
 from dynastate.storage.limits import KEYS_MAX, WRITES_MAX
 
-#: Seconds that clocks may differ: AWS refuses signatures of more than five minutes.
+#: The largest difference of clocks, in seconds: AWS refuses signatures that are five minutes old.
 SKEW_MAX_S: Final = 240
 
 
 @check("batches of writes", "25 puts are one request, and all are applied")
 def _batch(probe: Probe) -> None:
     write_all(probe, [probe.key("delta", f"{number:02d}", "batch") | text("a") for number in range(WRITES_MAX)])
-    there = sum(map(len, probe.pages("delta", "batch")))
-    expect(there == WRITES_MAX, f"{there} of {WRITES_MAX} items are there")
+    count = sum(map(len, probe.pages("delta", "batch")))
+    expect(count == WRITES_MAX, f"{count} of {WRITES_MAX} items are there")
 
 
 @check("batches of reads", "100 items are one request; missing ones are left out")
 def _batch_get(probe: Probe) -> None:
     keys = [probe.key("delta", f"{number:02d}", "batch") for number in range(KEYS_MAX)]
-    found: list[Wire] = []
-    waiting: Any = {probe.names["delta"]: {"Keys": keys, "ConsistentRead": True}}
-    while waiting:
-        answer = probe.send("batch_get_item", RequestItems=waiting)
-        found += answer["Responses"].get(probe.names["delta"], [])
-        waiting = answer.get("UnprocessedKeys")
-    expect(len(found) == WRITES_MAX, f"{len(found)} items were found, not {WRITES_MAX}")
+    items: list[Wire] = []
+    unprocessed: Any = {probe.names["delta"]: {"Keys": keys, "ConsistentRead": True}}
+    while unprocessed:
+        answer = probe.send("batch_get_item", RequestItems=unprocessed)
+        items += answer["Responses"].get(probe.names["delta"], [])
+        unprocessed = answer.get("UnprocessedKeys")
+    expect(len(items) == WRITES_MAX, f"{len(items)} items were found, not {WRITES_MAX}")
 
 
 @check("batches of more than 25 writes", "dynastate never sends one", is_warning=True)
@@ -58,14 +58,14 @@ def _order(probe: Probe) -> None:
     sorts = ["10", "9", "A", "B", "a", "a/b", "a0", "~", "é", "鍵", "\U0001f511"]
     for sort in reversed(sorts):
         probe.put("snapshot", sort, text("a"), "order")
-    found = [each["entry"]["S"] for each in chain(*probe.pages("snapshot", "order"))]
-    expect(found == sorted(sorts, key=str.encode), f"read {found}")
+    stored_sorts = [each["entry"]["S"] for each in chain.from_iterable(probe.pages("snapshot", "order"))]
+    expect(stored_sorts == sorted(sorts, key=str.encode), f"read {stored_sorts}")
 
 
 @check("ranges of sort keys", "a Query has both ends of its range, and only what lies between")
 def _ranges(probe: Probe) -> None:
-    found = [each["entry"]["S"] for each in probe.page("snapshot", "order", "A", "a/b")["Items"]]
-    expect(found == ["A", "B", "a", "a/b"], f"read {found}")
+    sorts = [each["entry"]["S"] for each in probe.page("snapshot", "order", "A", "a/b")["Items"]]
+    expect(sorts == ["A", "B", "a", "a/b"], f"read {sorts}")
 
 
 @check("pages of 1 MB", "a large Query comes in pages, which together have every item once")
@@ -74,8 +74,8 @@ def _paging(probe: Probe) -> None:
     for sort in sorts:
         probe.put("delta", sort, {"data": {"B": b"x" * 300_000}}, "pages")
     pages = probe.pages("delta", "pages")
-    found = [each["part"]["S"] for each in chain(*pages)]
-    expect(found == sorts, f"read {len(found)} items, not {len(sorts)}")
+    stored_sorts = [each["part"]["S"] for each in chain.from_iterable(pages)]
+    expect(stored_sorts == sorts, f"read {len(stored_sorts)} items, not {len(sorts)}")
     largest = max(map(len, pages))
     expect(largest <= 4, f"a page has {largest} items of 300,000 bytes")
 
@@ -89,21 +89,24 @@ def _projection(probe: Probe) -> None:
 
 @check("scans after a key", "'dynastate stores' finds every partition key", is_warning=True)
 def _scan(probe: Probe) -> None:
-    partitions: set[str] = set()
+    partition_keys: set[str] = set()
     start: Any = {}
     for _ in range(1_000):
         page = probe.send("scan", TableName=probe.names["snapshot"], Limit=1, **start)
         last = page.get("LastEvaluatedKey")
         if page["Items"]:
-            at = page["Items"][0]["store_shard"]["S"]
-            expect(at not in partitions, "a partition key came twice")
-            partitions.add(at)
-            last = {"store_shard": {"S": at}, "entry": {"S": "\U0010ffff"}}
+            partition_key = page["Items"][0]["store_shard"]["S"]
+            expect(partition_key not in partition_keys, "a partition key came twice")
+            partition_keys.add(partition_key)
+            last = {"store_shard": {"S": partition_key}, "entry": {"S": "\U0010ffff"}}
         if not last:
             break
         start = {"ExclusiveStartKey": last}
-    mine = {each for each in partitions if each.startswith(f"{probe.namespace}/")}
-    expect(len(mine) == 2 or len(partitions) == 1_000, f"{len(mine)} of 2 partition keys were found")
+    namespace_keys = {each for each in partition_keys if each.startswith(f"{probe.namespace}/")}
+    expect(
+        len(namespace_keys) == 2 or len(partition_keys) == 1_000,
+        f"{len(namespace_keys)} of 2 partition keys were found",
+    )
 
 
 @check("capacity that is reported", "the units that dynastate counts can be compared with it", is_warning=True)
@@ -124,5 +127,5 @@ def _crc(probe: Probe) -> None:
 def _clocks(probe: Probe) -> None:
     headers = probe.page("snapshot", "order")["ResponseMetadata"]["HTTPHeaders"]
     expect("date" in headers, "answers have no date")
-    apart = abs((parsedate_to_datetime(headers["date"]) - datetime.now(timezone.utc)).total_seconds())
-    expect(apart <= SKEW_MAX_S, f"the clocks differ by {apart:.0f} s")
+    seconds = abs((parsedate_to_datetime(headers["date"]) - datetime.now(timezone.utc)).total_seconds())
+    expect(seconds <= SKEW_MAX_S, f"the clocks differ by {seconds:.0f} s")

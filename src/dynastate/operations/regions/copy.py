@@ -1,11 +1,11 @@
 """Copy of a namespace to other tables, in another Region or account too (docs/changing-a-query.md).
 
-Items are copied as they are, so that all versions are there. Meta items go last, that of the first store at the very
-end: until then no reader finds a store in the target; and the record of the namespace says that it is being copied, so
-that no run enters. Objects of S3 go first, to another location, and the items that name them name them there.
+Items are copied unchanged, with all versions. Meta items are copied last, and the first store's meta item at the end:
+until then no reader finds a store in the target. Until then the record of the namespace is marked as being copied, so
+that no run enters. Objects of S3 are copied first, to another location, and the copied items name that location.
 
-Fences of a query that was dropped in the target stay, as parts of the lists that are copied there: a commit of that
-query may be late. Epochs are raised above its newest, as those of a new store would be.
+Fences of a query that was dropped in the target stay, as parts of the copied lists: a commit of that query may be late.
+Epochs are raised above the dropped query's newest epoch, as in a new store.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PagedTables(Tables, Protocol):
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """A copy that is possible, and its cost by what the version lists say: on both ends, with the comparison."""
+    """A possible copy, and its estimated cost by the version lists: on both ends, with the comparison."""
 
     namespace: str
     stores: tuple[str, ...]
@@ -86,9 +86,9 @@ class CopyPlan:
 
 @dataclass(frozen=True)
 class Copied:
-    """A complete copy: items, objects and their bytes at the source, and how many of them were written.
+    """A complete copy: items, objects and bytes at the source, and the number of items and objects `written`.
 
-    Those that were there before were not. Items that list stores are not counted.
+    Items and objects that the target had already are not written. Items that list stores are not counted.
     """
 
     namespace: str
@@ -112,13 +112,13 @@ def plan_copy(
     *,
     objects: str = "",
 ) -> CopyPlan:
-    """Look whether a namespace can be copied. Nothing is changed. Prices are those of `settings`.
+    """Check whether a namespace can be copied, and estimate the cost by `settings`. Nothing is changed.
 
-    `objects` is the setting of queries on the target; "": no objects can be copied.
+    `objects` is the setting of queries on the target. If it is empty, no objects can be copied.
 
     Raises:
-        ConfigurationError: it cannot, and why: its rows are elsewhere in part, or the target has other state.
-        VersionMissingError: its first batch is not whole.
+        ConfigurationError: some rows are in other stores or locations, or the target has other state.
+        VersionMissingError: the first batch of the namespace is not complete.
     """
     source, target = source.metered(Meter()), target.metered(Meter())
     location = own_location(target, objects)
@@ -126,17 +126,24 @@ def plan_copy(
     metas = _metas(source, stores, location)
     _refuse_other_state(target, namespace, _relocated(target, metas, location))
     usage = sum(usage_of_stores(source, stores, progress).values(), StorageUsage())
-    stored, items = usage.stored.bytes, usage.stored.items
-    number_of_objects = sum(
-        1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects)
+    stored_bytes, items = usage.stored.bytes, usage.stored.items
+    object_count = sum(1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects))
+    # One unit for each KB of an item, half a unit on average for rounding, and one to list a store. Both ends are read
+    # for the comparison.
+    write_units = stored_bytes // 1024 + items // 2 + 2 * len(stores)
+    read_units = 3 * (stored_bytes // 4096 + len(stores))
+    return CopyPlan(
+        namespace,
+        tuple(stores),
+        items=items,
+        bytes=stored_bytes,
+        objects=object_count,
+        object_bytes=usage.stored.object_bytes,
+        write_units=write_units,
+        read_units=read_units,
+        dollars=Prices.of(settings).nanodollars(write_units, read_units, object_count, 3 * object_count) / 1e9,
+        location=location,
     )
-    # A unit for each KB of an item, on average half of one more, and one to list a store. Both ends are read when they
-    # are compared.
-    write_units = stored // 1024 + items // 2 + 2 * len(stores)
-    read_units = 3 * (stored // 4096 + len(stores))
-    dollars = Prices.of(settings).nanodollars(write_units, read_units, number_of_objects, 3 * number_of_objects) / 1e9
-    sizes = items, stored, number_of_objects, usage.stored.object_bytes
-    return CopyPlan(namespace, tuple(stores), *sizes, write_units, read_units, dollars, location)
 
 
 def copy_stores(
@@ -146,73 +153,73 @@ def copy_stores(
     settings: Settings,
     progress: ProgressCallback = no_progress,
 ) -> Copied:
-    """Copy what was planned.
+    """Carry out a plan.
 
-    1. List the stores in the target, and mark the record of the namespace there: from then on no run enters. Delete
-    the meta items of an earlier copy: from then on no fork begins. 2. Copy every object, then every item but the meta
-    items; what is there as it should be is not written, and what the source does not have is deleted. 3. Check that
-    nothing wrote to the source meanwhile. 4. Compare both ends. 5. Write the meta items, the first store's last; then
-    remove the mark. A crash at any step leaves a namespace that is not found; the same call completes it, and a drop
-    deletes it.
+    1. List the stores in the target, and mark the record of the namespace there: after this no run enters. Delete the
+       meta items of an earlier copy: after this no fork begins.
+    2. Copy every object, then every item except the meta items. Equal items are not written, and the target's other
+       items are deleted.
+    3. Check that nothing wrote to the source meanwhile. 4. Compare both ends.
+    5. Write the meta items, the first store's last; then remove the mark.
+    A crash at any step leaves a namespace that readers do not find; the same call completes it, and a drop deletes it.
 
     Raises:
-        ConfigurationError: a query writes to the source, or has begun in the target; and as for `plan_copy`.
+        ConfigurationError: a query writes to the source, or has begun in the target; and as `plan_copy`.
         CorruptStateError: both ends differ after the copy.
     """
     meter, stores, namespace = Meter(), plan.stores, plan.namespace
     source, target = source.metered(meter), target.metered(meter)
-    first = look(source, stores)
+    first_look = look(source, stores)
     metas = _metas(source, stores, plan.location)
     record_key = namespace_key(namespace)
-    record_before = source.get([record_key]).get(record_key)
-    record = record_before or _record_of(namespace, stores[0], metas[stores[0]])
+    source_record = source.get([record_key]).get(record_key)
+    record = source_record or _record_of(namespace, stores[0], metas[stores[0]])
     _refuse_other_state(target, namespace, _relocated(target, metas, plan.location))
     _list_stores(target, namespace, stores)
     is_recorded = record == target.get([record_key]).get(record_key)
     mark = _Mark(target, record)  # 1
-    wanted = _relocated(target, metas, plan.location)
-    there = _refuse_other_state(target, namespace, wanted)
-    for store in there:
-        _delete_meta(target, store, wanted[store])
+    target_metas = _relocated(target, metas, plan.location)
+    copied_stores = _refuse_other_state(target, namespace, target_metas)
+    for store in copied_stores:
+        _delete_meta(target, store, target_metas[store])
 
-    def reported(begin: int) -> ProgressCallback:
-        return lambda done, total: progress(begin + done, 2 * total)
+    def reporter(begin: int) -> ProgressCallback:
+        return lambda count, total: progress(begin + count, 2 * total)
 
-    def of(view: PagedTables, store: str) -> _Store:
-        ends = view, target.metered(view.meter)
-        return _Store(ends, store, (metas[store], wanted[store]), plan.location, mark)
+    def store_copy(view: PagedTables, store: str) -> _Store:
+        tables = view, target.metered(view.meter)
+        return _Store(tables, store, (metas[store], target_metas[store]), plan.location, mark)
 
     def copy(view: PagedTables, store: str) -> int:
-        return of(view, store).copy()
+        return store_copy(view, store).copy()
 
     def compare(view: PagedTables, store: str) -> Content:
-        return of(view, store).compare()
+        return store_copy(view, store).compare()
 
-    written = sum(each_store(source, stores, copy, reported(0), until_failure=True).all())  # 2
+    writes = sum(each_store(source, stores, copy, reporter(0), until_failure=True).all())  # 2
     if (  # 3
-        look(source, stores) != first
-        or source.get([record_key]).get(record_key) != record_before
+        look(source, stores) != first_look
+        or source.get([record_key]).get(record_key) != source_record
         or tuple(whole_namespace(source, namespace)) != stores
     ):
         raise ConfigurationError(
             "a query or clean-up wrote to this namespace while it was copied: stop it, and copy again",
             namespace=namespace,
         )
-    found = each_store(source, stores, compare, reported(len(stores)), until_failure=True).all()  # 4
+    contents = each_store(source, stores, compare, reporter(len(stores)), until_failure=True).all()  # 4
     mark.check(target)
     for store in reversed(stores):  # 5
-        _put_meta(target, store, wanted[store])
+        _put_meta(target, store, target_metas[store])
     mark.remove(target)
     dollars = Prices.of(settings).nanodollars(meter.write_units, meter.read_units, meter.puts, meter.gets) / 1e9
-    content = Content(*map(sum, zip(*found, strict=True)))
     return Copied(
         namespace=namespace,
         stores=len(stores),
-        items=content.items + len(stores) + 1,
-        bytes=content.bytes + sum(map(item_bytes, [*metas.values(), record])),
-        objects=content.objects,
-        object_bytes=content.object_bytes,
-        written=written + len(stores) - len(there) + (not is_recorded),
+        items=sum(each.items for each in contents) + len(stores) + 1,
+        bytes=sum(each.bytes for each in contents) + sum(map(item_bytes, [*metas.values(), record])),
+        objects=sum(each.objects for each in contents),
+        object_bytes=sum(each.object_bytes for each in contents),
+        written=writes + len(stores) - len(copied_stores) + (not is_recorded),
         write_units=meter.write_units,
         read_units=meter.read_units,
         dollars=dollars,
@@ -220,36 +227,36 @@ def copy_stores(
 
 
 class _Mark:
-    """The mark of a copy in the record of the namespace in the target: while it is there no run enters.
+    """The mark of a copy in the record of the namespace in the target, which keeps runs from entering.
 
-    The mark of a copy that was cut off, or still runs, is replaced: that copy is over.
+    It replaces the mark of another copy, whether that was interrupted or still runs: the other copy is over.
     """
 
     def __init__(self, target: Tables, record: Item) -> None:
         """Set the mark.
 
         Raises:
-            ConfigurationError: a run has entered there.
+            ConfigurationError: a run has entered the target.
         """
         self._record = record
         self._key = namespace_key(str(record["namespace"]))
         self._marked = record | {DROPPED: DELETING, COPY: str(runtime.new_id())}
-        there = self._now(target)
-        if not there:
+        stored_record = self._now(target)
+        if not stored_record:
             target.put_new(self._key, self._marked)
-        elif there == record or COPY in there:
-            before: Item = {name: there[name] for name in ("epochs", COPY) if name in there}
-            target.put_over(self._key, self._marked, unchanged(before))
+        elif stored_record == record or COPY in stored_record:
+            guarded: Item = {name: stored_record[name] for name in ("epochs", COPY) if name in stored_record}
+            target.put_over(self._key, self._marked, unchanged(guarded))
         if self._now(target) != self._marked:
             raise _other_state(namespace=self._key.namespace)
 
     def check(self, target: Tables) -> None:
-        """Refuse to go on if this copy is over."""
+        """Refuse to continue if this copy is over."""
         if self._now(target) != self._marked:
             raise self._is_over()
 
     def remove(self, target: Tables) -> None:
-        """Let runs enter, if this copy is not over."""
+        """Remove the mark, so that runs can enter. Refuse if this copy is over."""
         is_removed = target.put_over(self._key, self._record, unchanged({COPY: self._marked[COPY]}))
         if not is_removed and self._now(target) != self._record:  # else only the answer was lost
             raise self._is_over()
@@ -267,7 +274,7 @@ class _Mark:
 class _Store:
     """One store at both `ends`, source and target, without its meta item.
 
-    `metas`: that of the source, and as it will be in the target.
+    `metas` are the store's meta items in the source and, later, in the target.
     """
 
     def __init__(
@@ -280,31 +287,34 @@ class _Store:
     ) -> None:
         (self._source, self._target), self._mark = ends, mark
         self._store, self._location = store, location
-        parsed, wanted = (parse_meta(store, meta) for meta in metas)
-        self._raised = wanted.epoch - parsed.epoch
-        self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(parsed.shards)]
-        self._locations = parsed.objects
+        source_meta, target_meta = (parse_meta(store, meta) for meta in metas)
+        self._raised = target_meta.epoch - source_meta.epoch
+        self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(source_meta.shards)]
+        self._locations = source_meta.objects
 
     def copy(self) -> int:
-        """Make the target as the source is; how many items and objects were written. Two batches are in memory."""
-        written = self._copy_objects()
+        """Make the target equal to the source; return the number of written items and objects.
+
+        Two batches are in memory.
+        """
+        writes = self._copy_objects()
         puts: list[tuple[Key, Item]] = []
-        gone: list[Key] = []
-        for key, item, there in self._pairs():
-            if item == there:
+        deletes: list[Key] = []
+        for key, item, stored_item in self._pairs():
+            if item == stored_item:
                 continue
             if _is_list(key):
-                written += self._write_list(key, item, there)
+                writes += self._write_list(key, item, stored_item)
             elif item is None:
-                gone.append(key)
+                deletes.append(key)
             else:
                 puts.append((key, item))
                 if len(puts) == WRITES_MAX:
-                    written += self._write(puts)
-            if len(gone) == WRITES_MAX:
-                self._delete(gone)
-        self._delete(gone)
-        return written + self._write(puts)
+                    writes += self._write(puts)
+            if len(deletes) == WRITES_MAX:
+                self._delete(deletes)
+        self._delete(deletes)
+        return writes + self._write(puts)
 
     def compare(self) -> Content:
         """Compare both ends, to the byte.
@@ -313,70 +323,70 @@ class _Store:
             CorruptStateError: they differ.
         """
         items = size = objects = object_bytes = 0
-        for place in _objects(self._source, self._store, self._locations):
-            data = self._read(self._source, place)
-            if data != self._read(self._target, self._moved(place)):
+        for source_id in _objects(self._source, self._store, self._locations):
+            data = self._read(self._source, source_id)
+            if data != self._read(self._target, self._target_id(source_id)):
                 raise CorruptStateError(
                     "an object of the copy is not that of the source; something else writes to the target: copy again",
-                    object=place.name,
+                    object=source_id.name,
                     location=self._location,
                 )
             if data is not None:  # else clean-up of the other tables has deleted it
                 objects += 1
                 object_bytes += len(data)
-        for key, item, there in self._pairs():
-            if item is None or item != there:
+        for key, item, stored_item in self._pairs():
+            if item is None or item != stored_item:
                 raise _differs(key)
             items += 1
             size += item_bytes(item)
         return Content(items, size, objects, object_bytes)
 
     def _copy_objects(self) -> int:
-        """Make the objects of the target as those of the source are; how many were written. One is in memory."""
+        """Make the objects of both ends equal; return the number of written objects. One object is in memory."""
         if not self._locations:
             return 0
-        written = 0
+        writes = 0
         names = self._target.objects.names(self._location, store_prefix(self._store))
-        gone = set(names)
-        for place in _objects(self._source, self._store, self._locations):
-            data, to = self._read(self._source, place), self._moved(place)
+        deletes = set(names)
+        for source_id in _objects(self._source, self._store, self._locations):
+            data, target_id = self._read(self._source, source_id), self._target_id(source_id)
             if data is None:
                 continue
-            if not (to in gone and self._read(self._target, to) == data):
-                self._target.objects.put(to, data)
-                written += 1
-            gone.discard(to)
-        if gone:
+            if not (target_id in deletes and self._read(self._target, target_id) == data):
+                self._target.objects.put(target_id, data)
+                writes += 1
+            deletes.discard(target_id)
+        if deletes:
             self._mark.check(self._target)
-            delete_own_objects(self._target, sorted(gone))
-        return written
+            delete_own_objects(self._target, sorted(deletes))
+        return writes
 
-    def _moved(self, place: ObjectId) -> ObjectId:
-        return ObjectId(self._location, place.name)
+    def _target_id(self, source_id: ObjectId) -> ObjectId:
+        return ObjectId(self._location, source_id.name)
 
-    def _read(self, tables: Tables, place: ObjectId) -> bytes | None:
-        return tables.objects.get(place, 0, OBJECT_BYTES)
+    def _read(self, tables: Tables, object_id: ObjectId) -> bytes | None:
+        return tables.objects.get(object_id, 0, OBJECT_BYTES)
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
-        """Every key of both ends, with its item as it should be, and as it is; both come in the order of keys."""
+        """Every key of both ends, in order, with the item that the target should have, and the item that it has."""
         location = self._location if self._locations else ""
-        shard = store_shard(self._store, 0)
-        manifests = self._source.pages("snapshot", shard, *MANIFEST_RANGE) if location else ()
+        low, high = MANIFEST_RANGE
+        manifests = self._source.pages("snapshot", store_shard(self._store, 0), low, high) if location else ()
         relocation = Relocation(self._store, location, self._raised, manifests)
         for role, shard in self._places:
             sides = [iter(tables.pages(role, shard, _FIRST, _LAST)) for tables in (self._source, self._target)]
-            ahead = [next(side, None) for side in sides]
-            while any(ahead):
-                sort = min(each[0].sort.encode() for each in ahead if each)
-                here = [each if each and each[0].sort.encode() == sort else None for each in ahead]
-                key = next(each[0] for each in here if each)
-                for number, each in enumerate(here):
-                    if each:
-                        ahead[number] = next(sides[number], None)
+            heads = [next(side, None) for side in sides]
+            while any(heads):
+                sort = min(each[0].sort.encode() for each in heads if each)
+                pairs = [each if each and each[0].sort.encode() == sort else None for each in heads]
+                key = next(each[0] for each in pairs if each)
+                for number, pair in enumerate(pairs):
+                    if pair:
+                        heads[number] = next(sides[number], None)
                 if key.sort != META or role != "snapshot":
-                    item, there = (each[1] if each else None for each in here)
-                    wanted = item and relocation.item(key, _kept(item))
-                    yield key, _with_fence(key, wanted, there) if _is_list(key) else wanted, there
+                    item, stored_item = (each[1] if each else None for each in pairs)
+                    target_item = item and relocation.item(key, _without_pins(item))
+                    yield key, _with_fence(key, target_item, stored_item) if _is_list(key) else target_item, stored_item
 
     def _write(self, puts: list[tuple[Key, Item]]) -> int:
         count = len(puts)
@@ -386,21 +396,25 @@ class _Store:
             puts.clear()
         return count
 
-    def _write_list(self, key: Key, item: Item | None, there: Item | None) -> int:
-        """Write a version list, or none, if what is there is as it was read: a commit of a dropped query may be late.
+    def _write_list(self, key: Key, item: Item | None, stored_item: Item | None) -> int:
+        """Write or delete a version list, if it is unchanged: a commit of a dropped query may be late.
 
         Raises:
-            CorruptStateError: it is not.
+            CorruptStateError: it has changed.
         """
-        before: Item = {name: there[name] for name in (VERSIONS, REFUSED, FORKS) if name in there} if there else {}
+        guarded: Item = (
+            {name: stored_item[name] for name in (VERSIONS, REFUSED, FORKS) if name in stored_item}
+            if stored_item
+            else {}
+        )
         self._mark.check(self._target)
         if item is None:
-            done = self._target.delete_over(key, unchanged(before))
-        elif there is None:
-            done = self._target.put_new(key, item)
+            is_written = self._target.delete_over(key, unchanged(guarded))
+        elif stored_item is None:
+            is_written = self._target.put_new(key, item)
         else:
-            done = self._target.put_over(key, item, unchanged(before))
-        if not done and self._target.get([key]).get(key) != item:  # else only the answer was lost
+            is_written = self._target.put_over(key, item, unchanged(guarded))
+        if not is_written and self._target.get([key]).get(key) != item:  # else only the answer was lost
             raise _differs(key)
         return int(item is not None)
 
@@ -413,30 +427,30 @@ class _Store:
 
 def _metas(source: Tables, stores: Sequence[str], location: str) -> dict[str, Item]:
     """The meta items of the stores to copy. Refuse a store that cannot be copied."""
-    found = get_apart(source, [meta_key(store) for store in stores])
+    items = get_apart(source, [meta_key(store) for store in stores])
     for store in stores:
-        if meta_key(store) not in found:
+        if meta_key(store) not in items:
             raise ConfigurationError("this store was dropped meanwhile", store=store)
-        _refuse(store, found[meta_key(store)], location)
-    return {store: found[meta_key(store)] for store in stores}
+        _refuse(store, items[meta_key(store)], location)
+    return {store: items[meta_key(store)] for store in stores}
 
 
 def _relocated(target: Tables, metas: Mapping[str, Item], location: str) -> dict[str, Item]:
-    """The meta items as they should be in the target: epochs are above those of stores that were dropped there."""
+    """The meta items for the target: their epochs are above the epochs of stores that were dropped there."""
     fences = get_apart(target, [version_list_key(store, 1) for store in metas])
 
     def relocated(store: str, meta: Item) -> Item:
-        dropped = fences.get(version_list_key(store, 1), {}).get(DROPPED_EPOCH)
-        raised = dropped if isinstance(dropped, int) else 0
-        return Relocation(store, location, raised).meta(_kept(meta))
+        dropped_epoch = fences.get(version_list_key(store, 1), {}).get(DROPPED_EPOCH)
+        raised = dropped_epoch if isinstance(dropped_epoch, int) else 0
+        return Relocation(store, location, raised).meta(_without_pins(meta))
 
     return {store: relocated(store, meta) for store, meta in metas.items()}
 
 
 def _record_of(namespace: str, store: str, meta: Item) -> Item:
-    """A record in place of one that the source does not have."""
-    parsed = parse_meta(store, meta)
-    return namespace_item(namespace, parsed.last_run, parsed.query, parsed.location)
+    """A new record of the namespace, if the source has none."""
+    content = parse_meta(store, meta)
+    return namespace_item(namespace, content.last_run, content.query, content.location)
 
 
 def _list_stores(target: Tables, namespace: str, stores: Sequence[str]) -> None:
@@ -453,13 +467,13 @@ def _put_meta(target: Tables, store: str, meta: Item) -> None:
 def _delete_meta(target: Tables, store: str, meta: Item) -> None:
     """Delete the meta item of an earlier copy, if no fork has begun there meanwhile."""
     if not target.delete_over(meta_key(store), unchanged({"epochs": meta["epochs"]})):
-        now = meta_or_empty(target, store)
-        refuse_forks(store, now)
-        if now:  # else only the answer was lost
+        stored_meta = meta_or_empty(target, store)
+        refuse_forks(store, stored_meta)
+        if stored_meta:  # else only the answer was lost
             raise _other_state(store=store)
 
 
-def _kept(item: Item) -> Item:
+def _without_pins(item: Item) -> Item:
     """An item without its pins: forks stay in the source."""
     return {name: value for name, value in item.items() if name != FORKS}
 
@@ -468,15 +482,15 @@ def _is_list(key: Key) -> bool:
     return key.role == "snapshot" and key.sort.startswith("list/")
 
 
-def _with_fence(key: Key, item: Item | None, there: Item | None) -> Item | None:
-    """A version list of the source, or none, with what one in the target says of a query that was dropped there."""
-    own = {name: value for name, value in (item or {}).items() if name != DROPPED_EPOCH}
-    refused, others = own.get(REFUSED), (there or {}).get(REFUSED)
-    if there and isinstance(others, frozenset):
-        refused = others | refused if isinstance(refused, frozenset) else others
-        own |= item_key(key) | {"format": FORMAT, REFUSED: refused}
-        own |= {DROPPED_EPOCH: there[DROPPED_EPOCH]} if DROPPED_EPOCH in there else {}
-    return own or None
+def _with_fence(key: Key, item: Item | None, fence: Item | None) -> Item | None:
+    """A version list of the source, if any, with the refused runs and the epoch of a fence in the target."""
+    version_list = {name: value for name, value in (item or {}).items() if name != DROPPED_EPOCH}
+    runs, fence_runs = version_list.get(REFUSED), (fence or {}).get(REFUSED)
+    if fence and isinstance(fence_runs, frozenset):
+        runs = fence_runs | runs if isinstance(runs, frozenset) else fence_runs
+        version_list |= item_key(key) | {"format": FORMAT, REFUSED: runs}
+        version_list |= {DROPPED_EPOCH: fence[DROPPED_EPOCH]} if DROPPED_EPOCH in fence else {}
+    return version_list or None
 
 
 def _differs(key: Key) -> CorruptStateError:
@@ -488,24 +502,25 @@ def _differs(key: Key) -> CorruptStateError:
 
 
 def _objects(tables: PagedTables, store: str, locations: Collection[str]) -> Iterator[ObjectId]:
-    """The objects of a store: all in the tables' own locations, and those that it names in the locations of others."""
+    """The objects of a store: all in the tables' own locations, and the named ones in the locations of others."""
     for location in own_locations(tables, locations):
         yield from tables.objects.names(location, store_prefix(store))
     if others := other_locations(tables, locations):
-        yield from sorted(place for place in _named_objects(tables, store) if place.location in others)
+        yield from sorted(each for each in _named_objects(tables, store) if each.location in others)
 
 
 def _named_objects(tables: PagedTables, store: str) -> set[ObjectId]:
     """The objects that version lists and manifests name."""
     graph = VersionGraph(store, read_version_lists(tables, store).items())
-    found = {place for entry in graph.entries() for place in entry.object_ids(store)}
-    for key, item in tables.pages("snapshot", store_shard(store, 0), *MANIFEST_RANGE):
-        found |= decode_manifest(store, bytes_of(key, item, "data")).objects(store)
-    return found
+    object_ids = {each for entry in graph.entries() for each in entry.object_ids(store)}
+    low, high = MANIFEST_RANGE
+    for key, item in tables.pages("snapshot", store_shard(store, 0), low, high):
+        object_ids |= decode_manifest(store, bytes_of(key, item, "data")).objects(store)
+    return object_ids
 
 
 def _refuse(store: str, meta: Item, location: str) -> None:
-    """Refuse a store whose rows are elsewhere in part."""
+    """Refuse a store with rows in another store, or in the copy's location."""
     if DROPPED in meta:
         raise ConfigurationError("this store is being dropped, so it cannot be copied", store=store)
     if ORIGIN in meta:
@@ -523,23 +538,23 @@ def _refuse(store: str, meta: Item, location: str) -> None:
         )
 
 
-def _refuse_other_state(target: Tables, namespace: str, wanted: Mapping[str, Item]) -> list[str]:
-    """The stores of a namespace in the target. Refuse others than of the copy itself, and those that have forks."""
-    there = stores_in_list(target, read_namespace(target, namespace))
-    for store, item in there.items():
-        if _unforked(item) != _unforked(wanted.get(store, {})):
+def _refuse_other_state(target: Tables, namespace: str, target_metas: Mapping[str, Item]) -> list[str]:
+    """The stores of a namespace in the target. Refuse stores that are not of the copy, and stores with forks."""
+    stored_metas = stores_in_list(target, read_namespace(target, namespace))
+    for store, item in stored_metas.items():
+        if _unforked(item) != _unforked(target_metas.get(store, {})):
             raise _other_state(store=store)
-    refuse_forked(target, list(there))
-    return list(there)
+    refuse_forked(target, list(stored_metas))
+    return list(stored_metas)
 
 
 def _unforked(meta: Item) -> Item:
     return {name: value for name, value in meta.items() if name not in (FORKS, FORKED)}
 
 
-def _other_state(**of: object) -> ConfigurationError:
+def _other_state(**facts: object) -> ConfigurationError:
     return ConfigurationError(
         "the target has other state of this namespace, or a query has begun there, or written to the copy; 'dynastate "
         "drop' it there, or choose other tables",
-        **of,
+        **facts,
     )

@@ -17,20 +17,20 @@ from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.operations.lifecycle.adopt import locations_of, state_location
 from dynastate.operations.lifecycle.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
-from dynastate.operations.regions.replicas import Side, Stores, Wanted, look_at, missing_stores
+from dynastate.operations.regions.replicas import Selection, Side, Stores, look_at, missing_stores
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
 from dynastate.storage.meter import Meter
 
-#: Seconds for which a request is tried in the first Region, which may be lost.
+#: The deadline of a request in the first Region, which may be lost.
 SOURCE_DEADLINE_S: Final = 10
 
 
 @dataclass(frozen=True)
 class Failover:
-    """Both sides, and the steps of a failover; none where `problems` keep the query from running there.
+    """Both sides, and the steps of a failover. If there are `problems`, the query cannot run there, without steps.
 
-    With a checkpoint, the query continues with `batch`, after `undone` batches of the checkpoint were taken back.
+    With a checkpoint, the query continues with `batch`, after a rollback of `undone` batches of the checkpoint.
     """
 
     namespace: str
@@ -63,53 +63,52 @@ def plan_failover(
 ) -> Failover:
     """Check both sides, and list the steps.
 
-    Of the source only version lists are read; it need not answer, and its requests end after `SOURCE_DEADLINE_S`. Of
-    the target too, where its replicas are strongly consistent; but every item of stores with objects in S3, and of all
-    stores where they are not, as `verify` does.
+    In the source only version lists are read. It need not answer, and its requests end after `SOURCE_DEADLINE_S`. In
+    the target every item is read, as `verify` does. If the target's replicas are strongly consistent, only version
+    lists are read of stores without objects in S3.
 
     Raises:
-        ConfigurationError: no store of the namespace is in the target's tables, or these do not exist; or the
-            checkpoint is that of another namespace.
+        ConfigurationError: the target's tables do not exist, or have no store of the namespace; or the checkpoint is
+            of another namespace.
         DynastateError: the target's Region does not answer.
     """
     target = target.metered(Meter())
-    wanted = _wanted(namespace, checkpoint)
-    there, stores = look_at(target, wanted, progress, lists_only=False)
-    here, others = _ask(open_source, source, wanted, target.meter)
+    selection = _selection(namespace, checkpoint)
+    target_side, stores = look_at(target, selection, progress, lists_only=False)
+    source_side, source_stores = _look_at_source(open_source, source, selection, target.meter)
     resumption = _resumption(stores, checkpoint) if checkpoint is not None else None
-    problems = [*there.problems, *_differences(here, there), *_missing(there, missing_stores(wanted, stores, others))]
+    problems = [*target_side.problems, *_differences(source_side, target_side)]
+    problems += _missing(target_side, missing_stores(selection, stores, source_stores))
     if not stores.newest:
-        problems.append(f"no version can be opened in all stores in {there.region}")
+        problems.append(f"no version can be opened in all stores in {target_side.region}")
     elif checkpoint is not None and resumption is None:
         problems.append(
-            f"no batch of the checkpoint has its state in {there.region}; its newest version is that of batch "
+            f"no batch of the checkpoint has its state in {target_side.region}; its newest version is that of batch "
             f"{stores.newest - 1}"
         )
     steps: list[str] = []
     if not problems:
-        steps = [
-            _stop(here, there),
-            *_checkpoint_steps(target, namespace, stores, checkpoint, resumption),
-        ]
-        steps.append(_start(target.settings, there.region, namespace, checkpoint))
+        steps.append(_stop(source_side, target_side))
+        steps += _checkpoint_steps(target, namespace, stores=stores, checkpoint=checkpoint, resumption=resumption)
+        steps.append(_start(target.settings, target_side.region, namespace, checkpoint))
     return Failover(
         namespace,
-        here,
-        there,
-        len(stores.looks),
-        None if resumption is None else resumption.last + 1,
-        0 if resumption is None else resumption.undone,
-        target.meter.requests,
-        target.meter.read_units,
-        tuple(problems),
-        tuple(steps),
+        source=source_side,
+        target=target_side,
+        stores=len(stores.looks),
+        batch=None if resumption is None else resumption.last + 1,
+        undone=0 if resumption is None else resumption.undone,
+        requests=target.meter.requests,
+        read_units=target.meter.read_units,
+        problems=tuple(problems),
+        steps=tuple(steps),
     )
 
 
-def _wanted(namespace: str, checkpoint: Checkpoint | None) -> Wanted:
+def _selection(namespace: str, checkpoint: Checkpoint | None) -> Selection:
     """The stores to look at. Refuse the checkpoint of another namespace."""
     if checkpoint is None:
-        return Wanted(namespace)
+        return Selection(namespace)
     other = checkpoint.namespace()
     if other != namespace:
         raise ConfigurationError(
@@ -117,9 +116,9 @@ def _wanted(namespace: str, checkpoint: Checkpoint | None) -> Wanted:
             "query that is to continue",
             checkpoint=checkpoint.location,
         )
-    whole = _whole_batches(checkpoint)
-    committed = committed_ids(checkpoint, whole[-1]) if whole else None
-    return Wanted(namespace, committed, committed.partitions if committed else checkpoint.partitions())
+    batches = _whole_batches(checkpoint)
+    committed = committed_ids(checkpoint, batches[-1]) if batches else None
+    return Selection(namespace, committed, committed.partitions if committed else checkpoint.partitions())
 
 
 def _whole_batches(checkpoint: Checkpoint) -> list[int]:
@@ -128,48 +127,48 @@ def _whole_batches(checkpoint: Checkpoint) -> list[int]:
 
 
 def _resumption(stores: Stores, checkpoint: Checkpoint) -> _Resumption | None:
-    """Find the last batch from which the query can resume; None: no batch has its state there."""
+    """The last batch from which the query can resume. Returns None if no batch has its state there."""
     for undone, batch in enumerate(reversed(_whole_batches(checkpoint))):
         if stores.have(committed_ids(checkpoint, batch)):
             return _Resumption(batch, undone)
     return None
 
 
-def _ask(
-    open_source: Callable[[Settings], BotoTables], source: Settings, wanted: Wanted, meter: Meter
+def _look_at_source(
+    open_source: Callable[[Settings], BotoTables], source: Settings, selection: Selection, meter: Meter
 ) -> tuple[Side, Stores | None]:
     """Look at the first Region, which may not answer."""
-    limited = replace(source, request_deadline_s=min(source.request_deadline_s, SOURCE_DEADLINE_S))
+    settings = replace(source, request_deadline_s=min(source.request_deadline_s, SOURCE_DEADLINE_S))
     try:
-        with closing(open_source(limited)) as tables:
-            return look_at(tables.metered(meter), wanted, lists_only=True)
-    except DynastateError as failed:
-        return Side(region_of(source), problems=(str(failed),)), None
+        with closing(open_source(settings)) as tables:
+            return look_at(tables.metered(meter), selection, lists_only=True)
+    except DynastateError as error:
+        return Side(region_of(source), problems=(str(error),)), None
 
 
-def _differences(here: Side, there: Side) -> Iterator[str]:
-    """Problems between the two sides: the target has to be a replica of the source's tables, and ready."""
-    yield from dict.fromkeys(str(each) for each in (*there.unready, *here.unready) if each.region == there.region)
-    if here.version and there.replication != "none" and here.region not in there.replicas:
-        yield f"the tables in {there.region} have no replica in {here.region}"
+def _differences(source: Side, target: Side) -> Iterator[str]:
+    """Problems between the two sides: the target must be a ready replica of the source's tables."""
+    yield from dict.fromkeys(str(each) for each in (*target.unready, *source.unready) if each.region == target.region)
+    if source.version and target.replication != "none" and source.region not in target.replicas:
+        yield f"the tables in {target.region} have no replica in {source.region}"
 
 
-def _missing(there: Side, stores: Sequence[str]) -> Iterator[str]:
+def _missing(target: Side, stores: Sequence[str]) -> Iterator[str]:
     if stores:
-        verb, more = "is" if len(stores) == 1 else "are", ", …" if len(stores) > SHOWN_MAX else ""
-        named = ", ".join(stores[:SHOWN_MAX])
-        yield f"{plural(len(stores), 'store')} {verb} missing in {there.region}: {named}{more}"
+        verb, ellipsis = "is" if len(stores) == 1 else "are", ", …" if len(stores) > SHOWN_MAX else ""
+        names = ", ".join(stores[:SHOWN_MAX])
+        yield f"{plural(len(stores), 'store')} {verb} missing in {target.region}: {names}{ellipsis}"
 
 
-def _stop(here: Side, there: Side) -> str:
-    if here.is_active or there.is_active:
-        text = f"Stop the query in {here.region}: it committed at {max(here.committed, there.committed)}."
+def _stop(source: Side, target: Side) -> str:
+    if source.is_active or target.is_active:
+        text = f"Stop the query in {source.region}: it committed at {max(source.committed, target.committed)}."
     else:
-        text = f"See that the query in {here.region or 'the first Region'} does not run, and is not started again."
-    if there.replication == "strong":
-        return f"{text} A commit that comes late is refused once the query has begun in {there.region}."
-    if there.replication == "asynchronous":
-        return f"{text} What it commits from now on is lost, or mixes with what is committed in {there.region}."
+        text = f"See that the query in {source.region or 'the first Region'} does not run, and is not started again."
+    if target.replication == "strong":
+        return f"{text} A commit that comes late is refused once the query has begun in {target.region}."
+    if target.replication == "asynchronous":
+        return f"{text} What it commits from now on is lost, or mixes with what is committed in {target.region}."
     return f"{text} What it commits from now on is lost."
 
 
@@ -180,7 +179,7 @@ def _checkpoint_steps(
     checkpoint: Checkpoint | None,
     resumption: _Resumption | None,
 ) -> list[str]:
-    """The steps that bring the state to the checkpoint's location, and the checkpoint to the state."""
+    """The steps that make state and checkpoint agree in location and batch."""
     if checkpoint is None or resumption is None:
         last = f"Its last batch in commits/ must be {stores.newest - 1} or an earlier one"
         return [f"Bring the checkpoint there. {last}; give --checkpoint to see which steps it needs."]
@@ -194,26 +193,26 @@ def _checkpoint_steps(
         )
     if resumption.undone:  # a rollback refuses a checkpoint that the namespace does not belong to
         steps.append(
-            f"Take the checkpoint back, since the state of later batches cannot be opened there: dynastate rollback "
+            "Take the checkpoint back, since the state of later batches cannot be opened there: dynastate rollback "
             f"{checkpoint.location} --to {resumption.last}{options}"
         )
     return steps
 
 
 def _start(settings: Settings, region: str, namespace: str, checkpoint: Checkpoint | None) -> str:
-    wanted = {"region": region, "namespace": namespace}
-    wanted |= {"endpoint": settings.endpoint} if settings.endpoint else {}
-    confs = ", ".join(f"{PREFIX}{name}={value}" for name, value in wanted.items())
-    place = f" and checkpointLocation {checkpoint.location}" if checkpoint is not None else ""
-    return f"Start the query with {confs}{place}."
+    options = {"region": region, "namespace": namespace}
+    options |= {"endpoint": settings.endpoint} if settings.endpoint else {}
+    confs = ", ".join(f"{PREFIX}{name}={value}" for name, value in options.items())
+    location = f" and checkpointLocation {checkpoint.location}" if checkpoint is not None else ""
+    return f"Start the query with {confs}{location}."
 
 
 def _options(settings: Settings) -> str:
-    """The options by which a command finds these tables."""
-    given = {
+    """The options of a command for these tables."""
+    options = {
         "region": settings.region,
         "endpoint": settings.endpoint,
         "delta-table": "" if settings.delta_table == DELTA_TABLE else settings.delta_table,
         "snapshot-table": "" if settings.snapshot_table == SNAPSHOT_TABLE else settings.snapshot_table,
     }
-    return "".join(f" --{name} {value}" for name, value in given.items() if value)
+    return "".join(f" --{name} {value}" for name, value in options.items() if value)

@@ -1,4 +1,4 @@
-"""Items of a store in other tables: objects of S3 are in another location, and epochs are above others.
+"""Items of a store for other tables, with objects of S3 in another location, and with higher epochs.
 
 docs/storage-format.md, "Objects" and "`meta`"
 """
@@ -17,10 +17,10 @@ from dynastate.format.version_list import VERSIONS, decode_entry, encode_entry, 
 
 
 class Relocation:
-    """The items of one store, as they are where its objects lie in another location, and its epochs begin higher.
+    """The items of one store for other tables, with objects in another location, and with higher epochs.
 
-    `location` is "" if it has no objects; `raised` is added to every epoch. `manifests` are all those of the store, if
-    it has objects: a snapshot has the digest of its own.
+    `location` is empty if the store has no objects; `raised` is added to every epoch. `manifests` are all manifests of
+    a store with objects: the item of a snapshot has the digest of its manifest.
     """
 
     def __init__(self, store: str, location: str, raised: int, manifests: Iterable[tuple[Key, Item]] = ()) -> None:
@@ -32,19 +32,19 @@ class Relocation:
 
     def meta(self, item: Item) -> Item:
         meta = parse_meta(self._store, item)
-        moved = replace(
+        relocated = replace(
             meta,
             epochs={run: epoch + self._raised for run, epoch in meta.epochs.items()},
-            locations=self._later(meta.locations),
-            queries=self._later(meta.queries),
-            bases=self._later(meta.bases),
-            heights=self._later(meta.heights),
+            locations=self._with_raised_epochs(meta.locations),
+            queries=self._with_raised_epochs(meta.queries),
+            bases=self._with_raised_epochs(meta.bases),
+            heights=self._with_raised_epochs(meta.heights),
             objects=frozenset([self._location] if meta.objects else []),
         )
-        return item | moved.attributes()
+        return item | relocated.attributes()
 
-    def _later(self, values: Mapping[int, Value]) -> dict[int, Value]:
-        return {first + self._raised: each for first, each in values.items()}
+    def _with_raised_epochs(self, values: Mapping[int, Value]) -> dict[int, Value]:
+        return {epoch + self._raised: value for epoch, value in values.items()}
 
     def item(self, key: Key, item: Item) -> Item:
         if not (self._location or self._raised):

@@ -27,7 +27,7 @@ _READY: Final = ("ACTIVE", "UPDATING")
 
 @dataclass(frozen=True)
 class UnreadyReplica:
-    """The replica of a table that takes no part in replication, or not yet, by DynamoDB's own word for it."""
+    """The replica of a table that takes no part in replication, or not yet, with the status that DynamoDB gives."""
 
     table: str
     region: str
@@ -41,10 +41,9 @@ class UnreadyReplica:
 class Side:
     """The tables in one Region, and the state of the namespace in them.
 
-    `replicas` are the Regions of their other replicas, and `unready` are those of any Region that are not ACTIVE.
-    `version` is the newest that all stores can open (0: none). `committed` is the time of the last commit, in ISO 8601,
-    UTC, and `is_active`: that is recent. `problems` say what is wrong there; of a Region that does not answer nothing
-    else is known.
+    `replicas` are the Regions of the tables' other replicas, and `unready` the replicas in any Region that are not
+    ready. `version` is the newest version that all stores can open, or 0. `committed` is the time of the last commit,
+    in ISO 8601, UTC, and `is_active` means that it is recent. If the Region does not answer, only `problems` are known.
     """
 
     region: str
@@ -58,10 +57,10 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The stores to look at: of a namespace those that a checkpoint's last batch committed, or all.
+class Selection:
+    """The stores to look at: the stores of a namespace that a checkpoint's last batch committed, or all.
 
-    `partitions` are those that the checkpoint has state of, by operator.
+    `partitions` are the partitions with state in the checkpoint, by operator.
     """
 
     namespace: str
@@ -70,9 +69,9 @@ class Wanted:
 
 
 class _Look(NamedTuple):
-    """One store: when it last committed, whether that is recent, and the attempts that can be opened.
+    """One store: the time of its last commit, whether that is recent, and the versions that can be opened.
 
-    `named` are the versions that the query opens by number, and `runs` the newest runs by epoch; `named` is None with
+    `named` are the versions that the query opens by number, and `runs` the newest runs by epoch. `named` is None with
     format v2 of the checkpoint, which has ids.
     """
 
@@ -84,104 +83,110 @@ class _Look(NamedTuple):
 
     @property
     def resumable(self) -> set[VersionId]:
-        """The attempts from which the query can start, as far as this store tells."""
+        """The versions of this store from which the query can start."""
         return self.readable if self.named is None else self.readable & {each.id for each in self.named.values()}
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The stores on one side, with what was found of each, and the others, of earlier queries."""
+    """The stores on one side, with their state, and the stores of `earlier` queries."""
 
     looks: Mapping[str, _Look]
     earlier: Sequence[str]
 
     @property
     def newest(self) -> int:
-        """The newest version that all can open, of one run; 0: none."""
+        """The newest version that all stores can open, of one run. Returns 0 if there is none."""
         versions = ({number for number, _ in look.readable} for look in self.looks.values())
         return max(filter(self._is_of_one_run, set.intersection(*versions)), default=0)
 
     def have(self, committed: CommittedIds) -> bool:
-        """Whether the checkpoint's query can start from what a batch committed."""
+        """Whether the checkpoint's query can start from the versions that a batch committed."""
         is_there = all(committed.are_in(store, look.resumable) for store, look in self.looks.items())
         return is_there and self._is_of_one_run(committed.version)
 
     def _is_of_one_run(self, version: int) -> bool:
-        """Whether a number names versions of one run in all stores. With ids it names none."""
+        """Whether a number names versions of one run in all stores. With format v2 a number names no version."""
         named = [(look.named.get(version), look.runs) for look in self.looks.values() if look.named]
         return is_of_one_run([([entry], runs) for entry, runs in named if entry], version)
 
 
 def look_at(
-    tables: BotoTables, wanted: Wanted, progress: ProgressCallback = no_progress, *, lists_only: bool
+    tables: BotoTables, selection: Selection, progress: ProgressCallback = no_progress, *, lists_only: bool
 ) -> tuple[Side, Stores]:
     """Look at the tables in one Region, and at the stores there.
 
-    `lists_only`: what can be opened is known from version lists alone. Else items are read as `verify` does, but for
-    stores whose parts must be there when the list is: those of strongly consistent replicas without objects in S3.
+    With `lists_only` the versions that can be opened are known from version lists alone. Else items are read as
+    `verify` does, except in stores without objects in S3 in strongly consistent replicas: a list has its parts there.
 
     Raises:
-        ConfigurationError: there is none of the stores, or no table.
+        ConfigurationError: the tables do not exist, or have none of the stores.
     """
-    described = tables.describe()
-    region = tables.settings.region or str(described["delta"]["TableArn"]).split(":")[3]
-    replication = _replication(described)
+    tables_by_role = tables.describe()
+    region = tables.settings.region or str(tables_by_role["delta"]["TableArn"]).split(":")[3]
+    replication = _replication(tables_by_role)
     try:
-        stores = _read(tables, wanted, progress, lists_only=lists_only, is_strong=replication == "strong")
-    except ConfigurationError as failed:
-        failed.facts["region"] = region
+        stores = _read(tables, selection, progress, lists_only=lists_only, is_strong=replication == "strong")
+    except ConfigurationError as error:
+        error.facts["region"] = region
         raise
-    replicas = set.intersection(*({each["RegionName"] for each in of.get("Replicas", ())} for of in described.values()))
+    delta, snapshot = ({each["RegionName"] for each in table.get("Replicas", ())} for table in tables_by_role.values())
     side = Side(
         region,
         replication,
-        tuple(sorted(replicas - {region})),
-        tuple(_unready(tables.names, described)),
-        stores.newest,
-        max(each.committed for each in stores.looks.values()),
-        any(each.is_active for each in stores.looks.values()),
-        tuple(_problems(tables.names, described)),
+        replicas=tuple(sorted((delta & snapshot) - {region})),
+        unready=tuple(_unready(tables.names, tables_by_role)),
+        version=stores.newest,
+        committed=max(each.committed for each in stores.looks.values()),
+        is_active=any(each.is_active for each in stores.looks.values()),
+        problems=tuple(_problems(tables.names, tables_by_role)),
     )
     return side, stores
 
 
-def missing_stores(wanted: Wanted, there: Stores, here: Stores | None) -> list[str]:
-    """The stores that are not there: by those of the other side, by the checkpoint, and by gaps between partitions.
+def missing_stores(selection: Selection, target: Stores, source: Stores | None) -> list[str]:
+    """The stores that the target lacks, by the source's stores, the checkpoint, and gaps between partitions.
 
-    Where neither side has a store of an operator, only its partition is named.
+    If neither side has a store of an operator, only operator and partition are named.
     """
-    partitions = _partitions_of_checkpoint(wanted, there.earlier)
+    partitions = _partitions_of_checkpoint(selection, target.earlier)
     names: dict[str, dict[str, None]] = {}
-    for store in (*there.looks, *(here.looks if here is not None else ())):
+    for store in (*target.looks, *(source.looks if source is not None else ())):
         _, operator, partition, name = store.split("/", 3)
         names.setdefault(operator, {})[name] = None
         partitions.setdefault(operator, set()).update(range(int(partition) + 1))
     expected = (
-        "/".join([wanted.namespace, operator, str(partition), *name])
+        "/".join([selection.namespace, operator, str(partition), *name])
         for operator in sorted(partitions, key=int)
         for partition in sorted(partitions[operator])
         for name in [[each] for each in names.get(operator, ())] or [[]]
     )
-    return [store for store in expected if store not in there.looks]
+    return [store for store in expected if store not in target.looks]
 
 
-def _partitions_of_checkpoint(wanted: Wanted, earlier: Sequence[str]) -> dict[str, set[int]]:
-    """The partitions that the checkpoint has state of, by operator.
+def _partitions_of_checkpoint(selection: Selection, earlier: Sequence[str]) -> dict[str, set[int]]:
+    """The partitions with state in the checkpoint, by operator.
 
-    Without a batch these are folders, of which some may be of an `earlier` query that was started at the same path.
+    Without a batch these are folders. Some may be of an `earlier` query at the same path, and are left out.
     """
-    left = {(operator, int(partition)) for _, operator, partition, _ in (store.split("/", 3) for store in earlier)}
+    earlier_partitions = {
+        (operator, int(partition)) for _, operator, partition, _ in (store.split("/", 3) for store in earlier)
+    }
     return {
-        operator: {each for each in partitions if (operator, each) not in left}
-        for operator, partitions in wanted.partitions.items()
+        operator: {each for each in partitions if (operator, each) not in earlier_partitions}
+        for operator, partitions in selection.partitions.items()
     }
 
 
 def _read(
-    tables: BotoTables, wanted: Wanted, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
+    tables: BotoTables, selection: Selection, progress: ProgressCallback, *, lists_only: bool, is_strong: bool
 ) -> Stores:
-    found = of_namespace(tables, wanted.namespace)
-    names = found.current if wanted.committed is None else wanted.committed.listed(found.current, found.earlier)
+    query_stores = of_namespace(tables, selection.namespace)
+    names = (
+        query_stores.current
+        if selection.committed is None
+        else selection.committed.listed(query_stores.current, query_stores.earlier)
+    )
 
     def look(view: BotoTables, store: str) -> _Look:
         graph, items = read_lists(view, store)
@@ -189,31 +194,37 @@ def _read(
         if lists_only or (is_strong and not store_size(graph, items).object_bytes):
             readable = readable_versions(graph)
         else:
-            # A part may arrive after the version list that names it; and objects of S3 are not replicated with it.
+            # A part may arrive after the version list that names it, and objects of S3 are not replicated with it.
             report = verify(view, store)
             view.meter.add(report.meter)
             readable = {VersionId(each.version, each.attempt) for each in report.versions if each.is_readable}
         last = last_commit(lineage)
-        return _Look(last.committed, last.is_active, readable, _named_by_numbers(graph, wanted.committed), graph.runs)
+        return _Look(
+            committed=last.committed,
+            is_active=last.is_active,
+            readable=readable,
+            named=_named_by_numbers(graph, selection.committed),
+            runs=graph.runs,
+        )
 
     looks = each_store(tables, names, look, progress, until_failure=True).all()
-    return Stores(dict(zip(names, looks, strict=True)), [store for store in found.earlier if store not in names])
+    return Stores(dict(zip(names, looks, strict=True)), [store for store in query_stores.earlier if store not in names])
 
 
 def _named_by_numbers(graph: VersionGraph, committed: CommittedIds | None) -> dict[int, VersionEntry] | None:
-    """The versions that a query opens by number; from others it does not start. None: it has ids instead."""
+    """The versions from which a query can start by number. Returns None if the checkpoint has ids."""
     if committed is not None and committed.ids:
         return None
-    named = {}
+    entries = {}
     for version in graph.versions():
         with suppress(ConfigurationError, VersionMissingError):
-            named[version] = committed.named_in(graph, version) if committed else graph.find(version, NO_ATTEMPT)
-    return named
+            entries[version] = committed.named_in(graph, version) if committed else graph.find(version, NO_ATTEMPT)
+    return entries
 
 
-def _replication(described: Mapping[Role, Mapping[str, Any]]) -> Replication:
+def _replication(tables: Mapping[Role, Mapping[str, Any]]) -> Replication:
     """The weaker replication of the two tables."""
-    return next((kind for kind in map(_kind, described.values()) if kind != "strong"), "strong")
+    return next((kind for kind in map(_kind, tables.values()) if kind != "strong"), "strong")
 
 
 def _kind(table: Mapping[str, Any]) -> Replication:
@@ -222,17 +233,17 @@ def _kind(table: Mapping[str, Any]) -> Replication:
     return "strong" if table.get("MultiRegionConsistency") == "STRONG" else "asynchronous"
 
 
-def _unready(names: Mapping[Role, str], described: Mapping[Role, Mapping[str, Any]]) -> Iterator[UnreadyReplica]:
-    for role, table in described.items():
-        for each in table.get("Replicas", ()):
-            if (status := each.get("ReplicaStatus", "ACTIVE")) not in _READY:
-                yield UnreadyReplica(names[role], each["RegionName"], status)
+def _unready(names: Mapping[Role, str], tables: Mapping[Role, Mapping[str, Any]]) -> Iterator[UnreadyReplica]:
+    for role, table in tables.items():
+        for replica in table.get("Replicas", ()):
+            if (status := replica.get("ReplicaStatus", "ACTIVE")) not in _READY:
+                yield UnreadyReplica(names[role], replica["RegionName"], status)
 
 
-def _problems(names: Mapping[Role, str], described: Mapping[Role, dict[str, Any]]) -> Iterator[str]:
-    for role, table in described.items():
+def _problems(names: Mapping[Role, str], tables: Mapping[Role, dict[str, Any]]) -> Iterator[str]:
+    for role, table in tables.items():
         yield from table_drift(role, names[role], table)
-    kinds = {names[role]: _kind(table) for role, table in described.items()}
+    kinds = {names[role]: _kind(table) for role, table in tables.items()}
     if len(set(kinds.values())) > 1:
-        said = " and ".join(f"{name}: {kind}" for name, kind in kinds.items())
-        yield f"the two tables have different replication: {said}"
+        text = " and ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        yield f"the two tables have different replication: {text}"
