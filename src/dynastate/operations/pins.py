@@ -94,12 +94,13 @@ def unpin_dropped(tables: Tables, store: str) -> None:
     """Unpin the items of this store that are pinned for deleted forks, which have no meta items."""
     if not forks_of(meta_or_empty(tables, store)):
         return
-    items = list(tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX)))
+    low, high = graph_range(0, VERSION_MAX)
+    items = list(tables.query("snapshot", store_shard(store, 0), low, high))
     # The meta items are read after the pins, so that the list of an incomplete fork contains all of its pins.
     keys = {meta_key(fork): fork for _, item in items for fork in forks_of(item)}
     metas = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
     pins_by_pin = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
-    for key, item in sorted(items, key=lambda each: each[0].sort == META):
+    for key, item in sorted(items, key=lambda pair: pair[0].sort == META):
         dropped_pins = [pin for pin in pins_on(item) if key.sort not in pins_by_pin.get(pin, ())]
         if dropped_pins:
             remove_from_set(tables, key, FORKS, texts=dropped_pins, before={})
@@ -130,7 +131,8 @@ def is_complete(tables: Tables, store: str, version: int) -> bool:
 
 def read_graph(tables: Tables, store: str, allowed: Collection[str] | None = None) -> VersionGraph:
     """The graph of all versions, with all snapshots, or with the `allowed` ones only."""
-    items = tables.query("snapshot", store_shard(store, 0), *graph_range(0, VERSION_MAX))
+    low, high = graph_range(0, VERSION_MAX)
+    items = tables.query("snapshot", store_shard(store, 0), low, high)
     if allowed is not None:
         items = [each for each in items if each[0].sort in allowed or not each[0].sort.startswith("snapshot/")]
     return VersionGraph(store, items)

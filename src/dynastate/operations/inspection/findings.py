@@ -19,9 +19,9 @@ Namer = VersionId | SnapshotId
 
 @dataclass(frozen=True)
 class Finding:
-    """A defect of an item. `named_by` are attempts and snapshots that cannot be read without it.
+    """A defect of an item. `named_by` are versions and snapshots that cannot be read without the item.
 
-    An item that nothing names is orphaned: the finding counts `items` of one maker, which is in `named_by`, if known.
+    An item that nothing names is orphaned. The finding counts the `items` of one maker, in `named_by` if known.
     """
 
     what: What
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """A version by one attempt. `is_dead`: abandoned, and clean-up has deleted what it depends on."""
+    """A version by one attempt. `is_dead`: it is abandoned, and clean-up has deleted items that it depends on."""
 
     version: int
     attempt: Attempt
@@ -46,7 +46,7 @@ class Checked:
 class Report:
     """The result for a store: `items` of `stored_bytes` were read. `more` findings are not in `findings`.
 
-    `other_locations` are those of other tables, in which there are objects that this store needs.
+    `other_locations`: the locations of other tables that have objects of this store.
     """
 
     store: str
@@ -100,8 +100,8 @@ class Report:
 
     def lines(self, names: Mapping[Role, str]) -> list[str]:
         """The report as lines of text, with these names of the tables."""
-        lost = [each for each in self.versions if not each.is_readable and not each.is_dead]
-        dead = sum(each.is_dead for each in self.versions)
+        unreadable = [each for each in self.versions if not each.is_readable and not each.is_dead]
+        abandoned = plural(sum(each.is_dead for each in self.versions), "abandoned attempt")
         return [
             *(
                 f"{each.what:8} {plural(each.items, 'item')}: {each.why} "
@@ -109,31 +109,31 @@ class Report:
                 for each in self.findings
             ),
             *([f"and {plural(self.more, 'more finding')}"] if self.more else []),
-            *(f"cannot be read: version={each.version} attempt={each.attempt.hex()}" for each in lost),
+            *(f"cannot be read: version={each.version} attempt={each.attempt.hex()}" for each in unreadable),
             f"store {self.store}",
-            f"versions {ranges(sorted(self.readable)) or 'none'} can be read; {plural(dead, 'abandoned attempt')}",
+            f"versions {ranges(sorted(self.readable)) or 'none'} can be read; {abandoned}",
             *summary([self]),
         ]
 
 
 def summary(reports: Sequence[Report]) -> list[str]:
-    """The figures of reports, all together, as lines of text; the last one is the result."""
+    """The figures of all reports together, as lines of text; the last line is the result."""
     counts = Counter(dict.fromkeys(("missing", "corrupt", "orphaned"), 0))
     meter = Meter()
     for report in reports:
         meter.add(report.meter)
         for finding in report.findings:
             counts[finding.what] += finding.items
-    in_all = ranges(sorted(set.intersection(*(each.readable for each in reports)))) if reports else ""
-    broken = sum(not each.is_whole for each in reports)
-    result = f"{broken:,} of them not whole" if broken and len(reports) > 1 else "not whole" if broken else "whole"
+    versions = ranges(sorted(set.intersection(*(each.readable for each in reports)))) if reports else ""
+    corrupt = sum(not each.is_whole for each in reports)
+    result = f"{corrupt:,} of them not whole" if corrupt and len(reports) > 1 else "not whole" if corrupt else "whole"
     snapshots, items = sum(each.snapshots for each in reports), sum(each.items for each in reports)
     stored = sum(each.stored_bytes for each in reports)
-    others = sorted({location for each in reports for location in each.other_locations})
+    locations = sorted({location for each in reports for location in each.other_locations})
     return [
-        *([f"versions {in_all or 'none'} can be read in all of them"] if len(reports) > 1 else []),
+        *([f"versions {versions or 'none'} can be read in all of them"] if len(reports) > 1 else []),
         f"{plural(snapshots, 'snapshot')}; {plural(items, 'item')} read, {plural(stored, 'byte')} of data",
         f"{plural(meter.requests, 'request')}, {plural(meter.read_units, 'read unit')}",
-        *(f"objects of other tables are needed: {location}" for location in others),
-        f"{result}: " + ", ".join(f"{number:,} {what}" for what, number in counts.items()),
+        *(f"objects of other tables are needed: {location}" for location in locations),
+        f"{result}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()),
     ]

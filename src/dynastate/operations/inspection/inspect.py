@@ -29,22 +29,21 @@ from dynastate.progress import ProgressCallback
 from dynastate.storage.tables import Tables
 from dynastate.unsaferow.schema import described_families
 
-#: A commit is recent for this long, and for three times the longest time between two of the last ones of its run.
+#: A commit is recent for at least this time, and for three times the longest gap between the last commits of its run.
 ACTIVE_MIN_MS: Final = 60_000
 
 
 @dataclass(frozen=True)
 class StoreSummary:
-    """Summary of one store. `version` is the newest committed, 0: none; `rows` exclude Spark's internal families.
+    """Summary of one store. `version` is the newest committed one, or 0; `rows` exclude Spark's internal families.
 
     `deltas` is the number of versions since the newest snapshot that the version depends on, and `delta_bytes` the
-    bytes of their parts: what recovery reads beside that snapshot. `origin` is the store that a fork was made of,
-    `forks` are the stores that depend on this one; shared items count in `bytes` of the store in which they lie.
-    `object_bytes` are those in S3.
-    `is_earlier`: it is of an earlier query of the namespace. `committed` is the time of the last commit by the clock of
-    its executor, in ISO 8601, UTC, and `is_active`: that is recent, so a query may be writing; it counts as recent up
-    to `active_until`. Of a fork, the commits of its origin do not count. `problem` says why there is nothing else about
-    a store that is corrupt.
+    bytes of their parts, which recovery reads beside that snapshot. `origin` is the store that a fork was made of, and
+    `forks` are the stores that depend on this one. Shared items count in `bytes` of the store that contains them.
+    `object_bytes` are the bytes in S3. `is_earlier`: the store is of an earlier query of the namespace.
+    `committed` is the time of the last commit by its executor's clock, in ISO 8601, UTC. `is_active`: it is recent, so
+    that a query may be writing; it counts as recent until `active_until`. The commits of a fork's origin do not count.
+    A corrupt store has a `problem`, and nothing else.
     """
 
     store: str
@@ -88,11 +87,11 @@ class CommittedAttempt:
     has_snapshot: bool
     is_current: bool
     committed: str
-    """When, in ISO 8601, UTC, by the clock of its executor."""
+    """The time by its executor's clock, in ISO 8601, UTC."""
 
 
 def inspect_lists(tables: Tables, store: str) -> tuple[StoreSummary, list[CommittedAttempt]]:
-    """Summarize one store of the current query, and list its committed attempts, oldest first."""
+    """Summarize one store of the current query, and list its committed attempts, the oldest first."""
     graph, items = _read(tables, store)
     return summarize(graph, items), _attempts(graph)
 
@@ -104,9 +103,9 @@ def inspect_store(tables: Tables, store: str) -> StoreSummary:
 
 
 def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
-    """Summarize a store by its version lists and snapshots, as `read_lists` has them."""
+    """Summarize a store by its version lists and snapshots, as `read_lists` returns them."""
     meta, item, stored = graph.required_meta, graph.meta_item, store_size(graph, items)
-    found = StoreSummary(
+    basics = StoreSummary(
         graph.store,
         bytes=stored.bytes,
         object_bytes=stored.object_bytes,
@@ -121,14 +120,14 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
         is_earlier=is_earlier,
     )
     if not graph.versions():
-        return found
+        return basics
     newest = graph.newest()
     lineage = graph.lineage(newest)
     families = families_of(graph.schema(newest), newest)
-    base, deltas = graph.route(*newest.id)
-    recent = last_commit([entry for entry in lineage if entry.epoch > meta.fork_epoch])
+    base, deltas = graph.route(newest.version, newest.attempt)
+    commit = last_commit([entry for entry in lineage if entry.epoch > meta.fork_epoch])
     return replace(
-        found,
+        basics,
         version=newest.version,
         attempt=newest.attempt.hex(),
         rows=rows_of(families),
@@ -137,17 +136,17 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
         deltas=len(deltas),
         delta_bytes=sum(each.stored_bytes for each in deltas),
         committed=last_commit(lineage).committed,
-        is_active=recent.is_active,
-        active_until=recent.until,
+        is_active=commit.is_active,
+        active_until=commit.until,
         families=tuple(families),
     )
 
 
 @dataclass(frozen=True)
 class LastCommit:
-    """The time of a last commit, and that up to which it counts as recent, in ISO 8601, UTC; "": there is none.
+    """The time of a last commit, and the end of the time in which it counts as recent, in ISO 8601, UTC, or empty.
 
-    Both are by the clock of its executor, and `is_active` compares them with the clock of this machine: it is a guess.
+    Both are by its executor's clock, and `is_active` compares them with the clock of this machine: it is a guess.
     """
 
     committed: str = ""
@@ -159,15 +158,15 @@ def last_commit(lineage: Sequence[VersionEntry]) -> LastCommit:
     """The last commit of these versions."""
     if not lineage:
         return LastCommit()
-    last = lineage[-1].time_ms
-    until = last + max(ACTIVE_MIN_MS, 3 * longest_gap_ms(lineage))
-    return LastCommit(iso_time(last), iso_time(until), runtime.now().timestamp() * 1000 <= until)
+    last_ms = lineage[-1].time_ms
+    until_ms = last_ms + max(ACTIVE_MIN_MS, 3 * longest_gap_ms(lineage))
+    return LastCommit(iso_time(last_ms), iso_time(until_ms), runtime.now().timestamp() * 1000 <= until_ms)
 
 
 def longest_gap_ms(commits: Sequence[VersionEntry]) -> int:
     """The longest time between two of the last ten commits of the newest run; pauses between runs do not count."""
     times = [entry.time_ms for entry in commits[-10:] if entry.epoch == commits[-1].epoch]
-    return max((after - before for before, after in pairwise(times)), default=0)
+    return max((second - first for first, second in pairwise(times)), default=0)
 
 
 def iso_time(time_ms: int) -> str:
@@ -176,9 +175,9 @@ def iso_time(time_ms: int) -> str:
 
 
 def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:
-    """The stores of a namespace, or (empty) all there are, by name; partition 10 comes after partition 9.
+    """The stores of a namespace, or of all namespaces if it is empty, by name; partition 10 comes after partition 9.
 
-    A store that is corrupt has a `problem`. One that was dropped, also meanwhile, is left out.
+    A corrupt store has a `problem`. A store that was dropped, even meanwhile, is left out.
     """
     stores = every_store(tables, namespace) if namespace else tables.find_stores()
     names = sorted(stores, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
@@ -190,37 +189,37 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
             return summarize(graph, items), graph.meta_item
         except VersionMissingError:
             return None, None
-        except CorruptStateError as corrupt:
-            corrupt.name_table(tables.names)
-            return StoreSummary(name, problem=str(corrupt)), None
+        except CorruptStateError as error:
+            error.name_table(tables.names)
+            return StoreSummary(name, problem=str(error)), None
 
-    looked = each_store(tables, names, look, progress, until_failure=True).all()
-    for name, (_, meta) in zip(names, looked, strict=True):
+    summaries = each_store(tables, names, look, progress, until_failure=True).all()
+    for name, (_, meta) in zip(names, summaries, strict=True):
         if meta is not None:
             metas.setdefault(name.split("/")[0], {})[name] = meta
     earlier: set[str] = set()
     problems: dict[str, str] = {}
 
-    def divide(name: str, found: dict[str, Item]) -> None:
+    def divide(name: str, namespace_metas: dict[str, Item]) -> None:
         try:
-            earlier.update(by_query(found, read_record(tables, name)).earlier)
-        except CorruptStateError as corrupt:
-            corrupt.name_table(tables.names)
-            problems.update(dict.fromkeys(found, str(corrupt)))
+            earlier.update(by_query(namespace_metas, read_record(tables, name)).earlier)
+        except CorruptStateError as error:
+            error.name_table(tables.names)
+            problems.update(dict.fromkeys(namespace_metas, str(error)))
         except ConfigurationError:
             return  # nothing says which of several queries is the current one
 
-    for each, found in metas.items():
-        divide(each, found)
+    for name, namespace_metas in metas.items():
+        divide(name, namespace_metas)
     return [
         replace(each, is_earlier=each.store in earlier, problem=each.problem or problems.get(each.store, ""))
-        for each, _ in looked
+        for each, _ in summaries
         if each is not None
     ]
 
 
 def list_versions(tables: Tables, store: str) -> list[CommittedAttempt]:
-    """List the committed attempts of a store, oldest first."""
+    """List the committed attempts of a store, the oldest first."""
     return _attempts(_read(tables, store)[0])
 
 
@@ -247,10 +246,11 @@ def _attempts(graph: VersionGraph) -> list[CommittedAttempt]:
 
 
 def read_lists(tables: Tables, store: str) -> tuple[VersionGraph, dict[Key, Item]]:
-    """Read everything but parts and buckets, by one Query; no items if there is no store."""
-    found = dict(tables.query("snapshot", store_shard(check_store(store), 0), *STORE_RANGE))
+    """Read everything except parts and buckets, by one Query. Returns no items if there is no store."""
+    low, high = STORE_RANGE
+    items = dict(tables.query("snapshot", store_shard(check_store(store), 0), low, high))
     # A manifest is parsed together with the snapshot that names it.
-    return VersionGraph(store, [each for each in found.items() if each[0].sort < MANIFEST_RANGE[0]]), found
+    return VersionGraph(store, [each for each in items.items() if each[0].sort < MANIFEST_RANGE[0]]), items
 
 
 def _read(tables: Tables, store: str) -> tuple[VersionGraph, dict[Key, Item]]:
@@ -263,7 +263,7 @@ def _read(tables: Tables, store: str) -> tuple[VersionGraph, dict[Key, Item]]:
 
 
 def nothing_of(tables: Tables, store: str) -> VersionMissingError:
-    """The error for a store of which there is nothing."""
+    """The error for a store without any item."""
     return VersionMissingError(
         "the tables hold nothing of this store; 'dynastate stores' lists those that are there",
         store=store,

@@ -25,44 +25,45 @@ T = TypeVar("T")
 def read_each(
     tables: Tables, keys: Iterable[Key], parse: Callable[[Key, Item], T]
 ) -> Iterator[tuple[Key, T | CorruptStateError | None]]:
-    """Read items, a window at a time: each key with what its item is parsed to, with its defect, or None: no item."""
+    """Read items, a window at a time. Yields each key with its parsed item, its defect, or None if it is missing."""
     keys = iter(keys)
     while window := list(islice(keys, WINDOW)):
         items = _get_each(tables, window)
         for key in window:
-            found = items.get(key)
+            item = items.get(key)
             try:
-                yield key, parse(key, found) if isinstance(found, dict) else found
-            except CorruptStateError as corrupt:
-                yield key, corrupt
+                yield key, parse(key, item) if isinstance(item, dict) else item
+            except CorruptStateError as error:
+                yield key, error
 
 
 def _get_each(tables: Tables, keys: Sequence[Key]) -> dict[Key, Item | CorruptStateError]:
     """Read items; each corrupt one comes with its error."""
     try:
         return dict(get_apart(tables, keys))
-    except CorruptStateError as corrupt:
+    except CorruptStateError as error:
         if len(keys) == 1:
-            return {keys[0]: corrupt}
-    return {key: found for key in keys for found in _get_each(tables, [key]).values()}
+            return {keys[0]: error}
+    return {key: item for key in keys for item in _get_each(tables, [key]).values()}
 
 
 class NamingItems:
-    """Version lists, meta item, schemas and snapshots as far as they can be read, and the defects of the others."""
+    """The readable version lists, meta item, schemas and snapshots, and the defects of the others."""
 
     def __init__(self, tables: Tables, store: str) -> None:
         self.graph = VersionGraph(store, ())
         self.findings: list[Finding] = []
         #: Version lists that cannot be read completely: the makers of the parts of their versions are unknown.
         self.corrupt_lists: set[int] = set()
-        #: A defect keeps every version from being opened.
+        #: Whether a defect prevents the opening of every version.
         self.is_stopping = False
-        self.keys = tables.list_keys("snapshot", store_shard(store, 0), *NAMING)
-        for key, found in read_each(tables, self.keys, self._add):
-            if found is not None:
-                self._corrupt(key, found)
-        for corrupt in self.graph.skipped.values():
-            self.findings.append(Finding("corrupt", _key_of(corrupt), corrupt.reason))
+        low, high = NAMING
+        self.keys = tables.list_keys("snapshot", store_shard(store, 0), low, high)
+        for key, defect in read_each(tables, self.keys, self._add):
+            if defect is not None:
+                self._corrupt(key, defect)
+        for error in self.graph.skipped.values():
+            self.findings.append(Finding("corrupt", _key_of(error), error.reason))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that are done."""
@@ -82,20 +83,20 @@ class NamingItems:
     def _can_read(self, key: Key, raw: bytes) -> bool:
         try:
             listed_entry(self.graph.store, key, raw)
-        except CorruptStateError as corrupt:
-            self._corrupt(key, corrupt)
+        except CorruptStateError as error:
+            self._corrupt(key, error)
             return False
         return True
 
-    def _corrupt(self, key: Key, corrupt: CorruptStateError) -> None:
-        self.findings.append(Finding("corrupt", key, corrupt.reason))
+    def _corrupt(self, key: Key, error: CorruptStateError) -> None:
+        self.findings.append(Finding("corrupt", key, error.reason))
         self.is_stopping = True
         kind, _, number = key.sort.partition("/")
         if kind == "list" and number.isdecimal():
             self.corrupt_lists.add(int(number))
 
 
-def _key_of(corrupt: CorruptStateError) -> Key:
+def _key_of(error: CorruptStateError) -> Key:
     """The item that an error names."""
-    role, shard, item = (str(corrupt.facts[name]) for name in ("table", "store_shard", "item"))
+    role, shard, item = (str(error.facts[name]) for name in ("table", "store_shard", "item"))
     return Key("delta" if role == "delta" else "snapshot", shard, item)

@@ -249,7 +249,8 @@ def _named_locations(tables: Tables, store: str) -> set[str]:
     with suppress(CorruptStateError):
         graph = VersionGraph(store, read_version_lists(tables, store).items())
         locations |= {entry.objects.location for entry in graph.entries() if entry.objects}
-    for _, item in tables.query("snapshot", store_shard(store, 0), *MANIFEST_RANGE):
+    low, high = MANIFEST_RANGE
+    for _, item in tables.query("snapshot", store_shard(store, 0), low, high):
         with suppress(CorruptStateError):
             raw = item.get("data")
             locations |= decode_manifest(store, raw if isinstance(raw, bytes) else b"").locations

@@ -212,7 +212,7 @@ class Checkpoint:
     def partitions(self) -> dict[str, set[int]]:
         """The partitions with state in DynamoDB, by operator."""
         partitions: dict[str, set[int]] = {}
-        for operator, partition in (place.split("/")[1:3] for place in self._markers):
+        for operator, partition in (path.split("/")[1:3] for path in self._markers):
             partitions.setdefault(operator, set()).add(int(partition))
         return partitions
 
@@ -221,7 +221,7 @@ class Checkpoint:
         """The paths of the files that name stores."""
         files = self._system.get_file_info(self._select(f"{self._path}/state", recursive=True))
         paths = (each.path.removeprefix(f"{self._path}/") for each in files)
-        return [place for place in paths if _MARKER.fullmatch(place)]
+        return [path for path in paths if _MARKER.fullmatch(path)]
 
     def copy(self, folder: str) -> None:
         """Copy offsets and commits into a folder of the checkpoint."""

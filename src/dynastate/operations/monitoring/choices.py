@@ -1,4 +1,4 @@
-"""Options with a fixed set of values, apart from what they choose between, which takes time to import."""
+"""Options with a fixed set of values, in a module of their own because the others take time to import."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _REPORT_ROWS: Final = 1_000
 
 
 def export_rows(state: StateView, form: Format, output: Path | None, progress: ProgressCallback) -> int:
-    """Write all rows into a file, which is replaced when it is complete, or (None) to standard output; return how many.
+    """Write all rows to a file, replaced at the end, or without a file to standard output; return their number.
 
     Raises:
         ConfigurationError: the file cannot be written, or pyarrow is not installed, or Parquet has no such type.
@@ -33,28 +33,28 @@ def export_rows(state: StateView, form: Format, output: Path | None, progress: P
     total = len(state)
     write = _write_parquet if form is Format.PARQUET else _write_lines
     with _replaced(output) as file:
-        return write(state, file, lambda done: progress(done, total))
+        return write(state, file, lambda count: progress(count, total))
 
 
 def _write_parquet(state: StateView, output: Path | None, report: Callable[[int], None]) -> int:
     if output is not None:
         return write_parquet(state.columns, state, output, report)
-    # Whatever is written to Parquet is a whole file, also where an error cuts it off: nothing goes out before the end.
-    with tempfile.TemporaryFile() as whole:
-        written = write_parquet(state.columns, state, whole, report)
-        whole.seek(0)
-        shutil.copyfileobj(whole, sys.stdout.buffer)
-    return written
+    # Parquet's writer ends every file, even after an error: nothing is sent before the end.
+    with tempfile.TemporaryFile() as file:
+        count = write_parquet(state.columns, state, file, report)
+        file.seek(0)
+        shutil.copyfileobj(file, sys.stdout.buffer)
+    return count
 
 
 def _write_lines(state: StateView, output: Path | None, report: Callable[[int], None]) -> int:
-    columns, written = state.columns, 0
+    columns, count = state.columns, 0
     with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as file:
-        for written, row in enumerate(state, 1):
+        for count, row in enumerate(state, 1):
             file.write(json_text(row_to_json(columns, row)) + "\n")
-            if written % _REPORT_ROWS == 0:
-                report(written)
-    return written
+            if count % _REPORT_ROWS == 0:
+                report(count)
+    return count
 
 
 @contextmanager
@@ -65,12 +65,12 @@ def _replaced(output: Path | None) -> Iterator[Path | None]:
         return
     if not output.name:
         raise ConfigurationError("--output is no file", file=str(output))
-    beside = output.with_name(f"{output.name}.{os.getpid()}.part")
+    temporary = output.with_name(f"{output.name}.{os.getpid()}.part")
     try:
-        yield beside
-        beside.replace(output)
-    except OSError as wrong:
-        raise ConfigurationError(f"the file cannot be written: {wrong}") from wrong
+        yield temporary
+        temporary.replace(output)
+    except OSError as error:
+        raise ConfigurationError(f"the file cannot be written: {error}") from error
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

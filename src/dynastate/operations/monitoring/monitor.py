@@ -24,7 +24,7 @@ from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.storage.meter import Meter
 
-#: Write units that follow from one of a part: snapshots, and deletes of both (docs/costs.md, "Rule of thumb").
+#: All write units for one of a part, with snapshots and the deletes of both (docs/costs.md, "Rule of thumb").
 CHANGED_UNITS: Final = 3.6
 #: Versions over which the time of a batch is averaged.
 BATCHES: Final = 10
@@ -34,14 +34,14 @@ BATCHES: Final = 10
 class StoreActivity:
     """Activity of the stores of one operator with one name, all partitions together.
 
-    `version` is the newest that all have committed; `lag` is the number of versions between the most and the least
-    advanced partition; `batch_s` the seconds from one version to the next, on average over the last ones;
-    `committed_ms` the time of the last commit of the partition that committed least recently, since 1970 by its
-    executor's clock. Per second, since the previous look: versions, write units of commits (not of maintenance),
-    changed rows; `dollars_a_day`: the price of these, of the snapshots and of the deletes that follow, by the rule of
-    thumb of docs/costs.md. None at the first look. From the operator's last progress report: average milliseconds
-    of a store's commit, throttled requests, and milliseconds of the batch; None without a report, and where another
-    store name of the operator has them.
+    `version` is the newest version that all partitions have committed, and `lag` the number of versions between the
+    most and the least advanced partition. `batch_s` is the average time from one version to the next, over the last
+    versions. `committed_ms` is the last commit of the partition that committed least recently, by its executor's clock.
+    Versions, write units of commits (without maintenance) and changed rows are per second, since the previous look.
+    `dollars_a_day` is the price of these, with the snapshots and deletes that follow by the rule of thumb of
+    docs/costs.md. These are None at the first look. The operator's last progress report gives the average milliseconds
+    of a store's commit, throttled requests, and milliseconds of the batch. They are None without a report, and if
+    another store name of the operator has them.
     """
 
     stores: str
@@ -64,7 +64,7 @@ class StoreActivity:
         return int(self.stores.split("/")[1])
 
 
-#: What is compared.
+#: The compared attributes.
 _COMPARED: Final = {
     Order.VERSION: "version",
     Order.LAG: "lag",
@@ -78,20 +78,20 @@ _COMPARED: Final = {
 }
 
 
-def in_order(found: Sequence[StoreActivity], order: Order) -> list[StoreActivity]:
-    """Sort operators; those of which the figure is not known come last."""
+def in_order(activities: Sequence[StoreActivity], order: Order) -> list[StoreActivity]:
+    """Sort operators; operators without the figure come last."""
     if order is Order.NAME:
-        return sorted(found, key=lambda each: (each.operator, each.stores))
+        return sorted(activities, key=lambda activity: (activity.operator, activity.stores))
 
-    def size(each: StoreActivity) -> float:
-        value = getattr(each, _COMPARED[order])
+    def size(activity: StoreActivity) -> float:
+        value = getattr(activity, _COMPARED[order])
         return -inf if value is None else float(value)
 
-    return sorted(found, key=size, reverse=True)
+    return sorted(activities, key=size, reverse=True)
 
 
 class Monitor:
-    """Monitor of some stores. Each look reads only what is new. `clock` is in seconds."""
+    """Monitor of some stores. Each look reads only new versions. `clock` is in seconds."""
 
     def __init__(
         self, engine: Engine, stores: Sequence[str], clock: Callable[[], float], prices: Prices = DEFAULT_PRICES
@@ -100,46 +100,46 @@ class Monitor:
         self._prices = prices
         self._engine = engine
         self._clock = clock
-        self._known: dict[str, Lineage | None] = dict.fromkeys(stores)
+        self._lineages: dict[str, Lineage | None] = dict.fromkeys(stores)
         self._looked_s: float | None = None
 
     @property
     def lineages(self) -> dict[str, Lineage]:
         """The versions of each store, as of the last look."""
-        return {store: found for store, found in self._known.items() if found is not None}
+        return {store: lineage for store, lineage in self._lineages.items() if lineage is not None}
 
     def look(self) -> list[StoreActivity]:
-        """The current activity, in the order of the stores, of which several are read at once."""
+        """The current activity, in the order of the stores. Several stores are read at once."""
         now_s = self._clock()
-        new: dict[str, list[VersionEntry]] = {}
-        before = dict(self._known)
+        new_entries: dict[str, list[VersionEntry]] = {}
+        old_lineages = dict(self._lineages)
         with runtime.pool(STORES_AT_ONCE, "dynastate-look") as pool:
-            looked = list(pool.map(self._engine.lineage, before, before.values()))
-        for (store, known), found in zip(before.items(), looked, strict=True):
-            self.meter.add(found.meter)
-            new[store] = [entry for entry in found.entries if known is None or _order(entry) > _order(known.newest)]
-            self._known[store] = found
+            lineages = list(pool.map(self._engine.lineage, old_lineages, old_lineages.values()))
+        for (store, old), lineage in zip(old_lineages.items(), lineages, strict=True):
+            self.meter.add(lineage.meter)
+            new_entries[store] = [each for each in lineage.entries if old is None or _order(each) > _order(old.newest)]
+            self._lineages[store] = lineage
         seconds = None if self._looked_s is None else max(now_s - self._looked_s, 1e-9)
         self._looked_s = now_s
         operators: dict[str, list[str]] = {}
-        for store in self._known:
+        for store in self._lineages:
             operators.setdefault(operator_of(store), []).append(store)
-        return [self._activity(name, stores, new, seconds) for name, stores in operators.items()]
+        return [self._activity(name, stores, new_entries, seconds) for name, stores in operators.items()]
 
     def _activity(
-        self, name: str, stores: Sequence[str], new: Mapping[str, Sequence[VersionEntry]], seconds: float | None
+        self, name: str, stores: Sequence[str], new_entries: Mapping[str, Sequence[VersionEntry]], seconds: float | None
     ) -> StoreActivity:
-        known = [found for store in stores if (found := self._known[store]) is not None]
-        newest = max(each.newest.version for each in known)
-        # In the first batch after the query was taken back, no version of what some partitions have is in all.
-        version = last_of_one_run([(each.entries, each.runs) for each in known])
-        common = [each.find(version) if version else each.newest for each in known]
-        entries = [(store, entry) for store in stores for entry in new[store]]
+        lineages = [lineage for store in stores if (lineage := self._lineages[store]) is not None]
+        newest = max(each.newest.version for each in lineages)
+        # In the first batch after a rollback there may be no version that all partitions have.
+        version = last_of_one_run([(each.entries, each.runs) for each in lineages])
+        common = [(each, each.find(version) if version else each.newest) for each in lineages]
+        entries = [(store, entry) for store in stores for entry in new_entries[store]]
 
         units = [commit_units(store, entry) for store, entry in entries]
-        # What changed is written into snapshots, and deleted, later.
-        spent = sum(units) + (CHANGED_UNITS - 1) * sum(part_units(store, entry) for store, entry in entries)
-        # Of objects that is little: snapshots have few large ones, and deletes cost nothing.
+        # Changes are written into snapshots, and deleted, later.
+        all_units = sum(units) + (CHANGED_UNITS - 1) * sum(part_units(store, entry) for store, entry in entries)
+        # This is little for objects: snapshots have few large objects, and deletes cost nothing.
         puts = sum(part_puts(store, entry) for store, entry in entries)
 
         def per_second(total: float) -> float | None:
@@ -150,15 +150,15 @@ class Monitor:
             partitions=len(stores),
             version=version,
             lag=newest - version,
-            rows=sum(rows_of(families_of(each.schema(at), at)) for each, at in zip(known, common, strict=True)),
+            rows=sum(rows_of(families_of(lineage.schema(entry), entry)) for lineage, entry in common),
             versions_s=per_second(len(entries) / len(stores)),
             write_units_s=per_second(sum(units)),
             changes_s=per_second(sum(entry.records for _, entry in entries)),
-            batch_s=_batch_s(known),
-            committed_ms=min(each.newest.time_ms for each in known),
+            batch_s=_batch_s(lineages),
+            committed_ms=min(each.newest.time_ms for each in lineages),
             dollars_a_day=None
             if seconds is None
-            else self._prices.nanodollars(round(DAY_S * spent / seconds), 0, round(DAY_S * puts / seconds)) / 1e9,
+            else self._prices.nanodollars(round(DAY_S * all_units / seconds), 0, round(DAY_S * puts / seconds)) / 1e9,
         )
 
 
@@ -167,10 +167,10 @@ def _order(entry: VersionEntry) -> tuple[int, int]:
     return entry.epoch, entry.version
 
 
-def _batch_s(known: Sequence[Lineage]) -> float | None:
-    """Seconds from one version to the next, on average over the last ones of some stores."""
+def _batch_s(lineages: Sequence[Lineage]) -> float | None:
+    """The average time from one version to the next, in seconds, over the last versions of some stores."""
     gaps = []
-    for lineage in known:
+    for lineage in lineages:
         times = [entry.time_ms for entry in lineage.entries[-BATCHES:]]
         if len(times) > 1:
             gaps.append((times[-1] - times[0]) / 1000 / (len(times) - 1))
@@ -178,25 +178,25 @@ def _batch_s(known: Sequence[Lineage]) -> float | None:
 
 
 def with_report(
-    found: Sequence[StoreActivity], operators: Sequence[Mapping[str, int]], batch_ms: int | None = None
+    activities: Sequence[StoreActivity], operators: Sequence[Mapping[str, int]], batch_ms: int | None = None
 ) -> list[StoreActivity]:
     """Add the metrics of a batch, which are by operator id, and its duration.
 
-    Spark adds up the stores of an operator; where they have several names, as those of a join, the first one gets them.
+    Spark adds up the stores of an operator. If they have several names, as in a join, the first name gets the metrics.
     """
-    waiting = dict(enumerate(operators))
+    metrics_by_operator = dict(enumerate(operators))
     stores = Counter[int]()
-    for each in found:
-        stores[each.operator] += each.partitions
+    for activity in activities:
+        stores[activity.operator] += activity.partitions
     completed = []
-    for each in found:
-        metrics = waiting.pop(each.operator, None)
+    for activity in activities:
+        metrics = metrics_by_operator.pop(activity.operator, None)
         if metrics is None:
-            completed.append(each)
+            completed.append(activity)
             continue
-        commit_ms = round(metrics.get("dynastateCommitMs", 0) / stores[each.operator], 1)
+        commit_ms = round(metrics.get("dynastateCommitMs", 0) / stores[activity.operator], 1)
         throttles = metrics.get("dynastateThrottles", 0)
-        completed.append(replace(each, commit_ms=commit_ms, throttles=throttles, batch_ms=batch_ms))
+        completed.append(replace(activity, commit_ms=commit_ms, throttles=throttles, batch_ms=batch_ms))
     return completed
 
 

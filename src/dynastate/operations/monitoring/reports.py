@@ -15,7 +15,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.items import StorageSize
 from dynastate.prices import Prices
 
-#: Metrics that are added up, those of batches and those of maintenance, by what they become of `QueryUsage`.
+#: Metrics of batches and of maintenance that are added up, by the attribute of `QueryUsage` that has the sum.
 METRICS: Final = {
     "requests": ("dynastateRequests", "dynastateMaintenanceRequests"),
     "write_units": ("dynastateWriteUnits", "dynastateMaintenanceWriteUnits"),
@@ -26,7 +26,7 @@ METRICS: Final = {
     "nanodollars": ("dynastateNanodollars", "dynastateMaintenanceNanodollars"),
 }
 DAY_S: Final = 86_400
-#: Why the price of a day by reports is not that of a prediction.
+#: The reason why the price of a day by reports differs from a prediction.
 REPORTED: Final = (
     "a day of these batches has no storage in it, and of a young query few of the snapshots and deletes that follow "
     "from what it writes; predictions have both"
@@ -37,7 +37,7 @@ RECENT: Final = 200
 
 @dataclass(frozen=True)
 class QueryUsage:
-    """Usage of the batches of one query, maintenance included, and its storage after the last of them."""
+    """Usage of the batches of one query, with maintenance, and its storage after the last batch."""
 
     query: str
     name: str
@@ -51,7 +51,7 @@ class QueryUsage:
     nanodollars: int
     stored: StorageSize
     interval_s: float | None
-    """Seconds from one batch to the next, on average within a run; None: no run has two."""
+    """The average time from one batch to the next within a run, in seconds. None if no run has two batches."""
 
     @property
     def dollars(self) -> float:
@@ -62,9 +62,9 @@ class QueryUsage:
         return self.dollars / self.batches / self.interval_s * DAY_S if self.interval_s else None
 
     def as_json(self, prices: Prices) -> dict[str, Any]:
-        found = asdict(self) | asdict(self.stored)
-        del found["nanodollars"], found["stored"]
-        return found | {
+        fields = asdict(self) | asdict(self.stored)
+        del fields["nanodollars"], fields["stored"]
+        return fields | {
             "dollars": self.dollars,
             "dollars_a_day": self.dollars_a_day,
             "storage_dollars_a_month": prices.dollars_a_month(self.stored),
@@ -93,16 +93,16 @@ class Batch:
         return dict(added)
 
     def spent(self) -> dict[str, int]:
-        """The metrics that are added up, of batch and maintenance together."""
+        """The sums of the metrics of batch and maintenance."""
         return {field: sum(self.metrics[name] for name in names) for field, names in METRICS.items()}
 
 
 def usage_of_queries(lines: Iterable[str], source: str, prices: Prices | None) -> list[QueryUsage]:
     """Add up progress reports, one JSON object a line, by query, in the order of their first batches.
 
-    Lines are what `StreamingQueryProgress.json` gives, or an event log of Spark, whose other events are skipped. A
-    batch that is reported twice counts once, and a trigger without a batch does not count. The cost is that of the
-    units at `prices`; without them it is what the query computed with its own prices.
+    Lines are from `StreamingQueryProgress.json`, or from an event log of Spark, whose other events are skipped. A batch
+    that is reported twice counts once, and a trigger without a batch does not count. The cost is computed with
+    `prices`, or without them by the query with its own prices.
 
     Raises:
         ConfigurationError: a line is not JSON or not such a report, or no batch is of a query on dynastate.
@@ -135,7 +135,7 @@ class ReportFile:
         self._recent: deque[Batch] = deque(maxlen=RECENT)
 
     def last_batch(self, runs: Collection[str]) -> Sequence[Mapping[str, int]]:
-        """Metrics of the last batch that one of these query runs has reported, by operator id; empty, if none has.
+        """Metrics of the last batch that one of these query runs has reported, by operator id. Empty without a report.
 
         A line without its end is still being written, and is read later. A file that was replaced or truncated is read
         from its start again.
@@ -143,8 +143,8 @@ class ReportFile:
         try:
             with open(self._file, "rb") as file:  # noqa: PTH123  # a name such as /dev/stdin, too
                 self._read_new(file)
-        except OSError as wrong:
-            raise ConfigurationError(f"the progress reports cannot be read: {wrong}") from wrong
+        except OSError as error:
+            raise ConfigurationError(f"the progress reports cannot be read: {error}") from error
         batch = self._last_of(runs)
         return () if batch is None else batch.operators
 
@@ -161,9 +161,9 @@ class ReportFile:
         return next((batch for run, batch in reversed(self._last.items()) if run in runs), None)
 
     def _read_new(self, file: BinaryIO) -> None:
-        now = os.fstat(file.fileno())
-        if now.st_ino != self._inode or now.st_size < self._read_bytes:
-            self._inode, self._read_bytes, self._read_lines = now.st_ino, 0, 0
+        status = os.fstat(file.fileno())
+        if status.st_ino != self._inode or status.st_size < self._read_bytes:
+            self._inode, self._read_bytes, self._read_lines = status.st_ino, 0, 0
             self._recent.clear()
         if self._read_bytes:
             file.seek(self._read_bytes)
@@ -181,7 +181,7 @@ class ReportFile:
 
 
 def _batch(line: str, where: str) -> Batch | None:
-    """The batch that a line reports; None: another event, a trigger without a batch, or a query on another store."""
+    """The batch that a line reports. Returns None for another event, a trigger without a batch, or another store."""
     try:
         report = json.loads(line)
     except ValueError:
@@ -199,15 +199,20 @@ def _batch(line: str, where: str) -> Batch | None:
         )
         if not any(name.startswith("dynastate") for operator in operators for name in operator):
             return None
-        at = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
-        of = report["id"], report.get("name") or "", report["runId"], report["batchId"]
+        time = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
         durations = report["durationMs"]
-        batch = Batch(*of, at, operators, int(durations.get("triggerExecution", durations["addBatch"])))
+        batch = Batch(
+            query=report["id"],
+            name=report.get("name") or "",
+            run=report["runId"],
+            number=report["batchId"],
+            at=time,
+            operators=operators,
+            duration_ms=int(durations.get("triggerExecution", durations["addBatch"])),
+        )
         batch.spent()
-    except (KeyError, TypeError, AttributeError, ValueError) as missing:
-        raise ConfigurationError(
-            f"{where} is no progress report of Spark, or of another dynastate: {missing}"
-        ) from None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{where} is no progress report of Spark, or of another dynastate: {error}") from None
     return batch
 
 
@@ -219,17 +224,21 @@ def usage_of_batches(batches: Sequence[Batch], prices: Prices | None) -> QueryUs
         runs.setdefault(batch.run, []).append(batch.at)
     seconds = sum((max(times) - min(times)).total_seconds() for times in runs.values())
     intervals = sum(len(times) - 1 for times in runs.values())
-    spent = Counter[str]()
+    totals = Counter[str]()
     for batch in batches:
-        spent.update(batch.spent())
+        totals.update(batch.spent())
     if prices:
-        written = spent["write_units"] + spent["delete_units"]
-        spent["nanodollars"] = prices.nanodollars(written, spent["read_units"], spent["puts"], spent["gets"])
+        write_units = totals["write_units"] + totals["delete_units"]
+        totals["nanodollars"] = prices.nanodollars(write_units, totals["read_units"], totals["puts"], totals["gets"])
     return QueryUsage(
         query=last.query,
         name=last.name,
         batches=len(batches),
-        stored=StorageSize(*(last.metrics.get(f"dynastateStored{of}", 0) for of in ("Items", "Bytes", "ObjectBytes"))),
+        stored=StorageSize(
+            last.metrics.get("dynastateStoredItems", 0),
+            last.metrics.get("dynastateStoredBytes", 0),
+            last.metrics.get("dynastateStoredObjectBytes", 0),
+        ),
         interval_s=seconds / intervals if intervals and seconds else None,
-        **spent,
+        **totals,
     )

@@ -187,8 +187,8 @@ def copy_stores(
         return lambda count, total: progress(begin + count, 2 * total)
 
     def store_copy(view: PagedTables, store: str) -> _Store:
-        tables = view, target.metered(view.meter)
-        return _Store(tables, store, (metas[store], target_metas[store]), plan.location, mark)
+        ends = view, target.metered(view.meter)
+        return _Store(ends, store, (metas[store], target_metas[store]), location=plan.location, mark=mark)
 
     def copy(view: PagedTables, store: str) -> int:
         return store_copy(view, store).copy()

@@ -49,24 +49,24 @@ class OtlpTarget(Target):
         resource = Resource.create({"service.name": "dynastate", "service.version": __version__})
         self._provider = MeterProvider([self._reader], resource=resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("dynastate", __version__)
-        made: dict[str, Any] = {}
-        for each in METRICS:
-            name, described = otlp_name(each), {"unit": _UNITS.get(each.unit, ""), "description": each.help}
-            if each.kind == "counter":
-                made[each.name] = meter.create_counter(name, **described).add
-            elif each.kind == "gauge":
-                made[each.name] = meter.create_gauge(name, **described).set
+        recorders: dict[str, Any] = {}
+        for metric in METRICS:
+            name, description = otlp_name(metric), {"unit": _UNITS.get(metric.unit, ""), "description": metric.help}
+            if metric.kind == "counter":
+                recorders[metric.name] = meter.create_counter(name, **description).add
+            elif metric.kind == "gauge":
+                recorders[metric.name] = meter.create_gauge(name, **description).set
             else:
-                made[each.name] = meter.create_histogram(
-                    name, **described, explicit_bucket_boundaries_advisory=BUCKETS_S
+                recorders[metric.name] = meter.create_histogram(
+                    name, **description, explicit_bucket_boundaries_advisory=BUCKETS_S
                 ).record
-        self._record = made
+        self._record = recorders
 
-    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
-        self.add_state(found)
+    def add(self, report: Report, samples: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
+        self.add_state(samples)
 
-    def add_state(self, found: Sequence[Sample]) -> None:
-        for metric, labels, value in found:
+    def add_state(self, samples: Sequence[Sample]) -> None:
+        for metric, labels, value in samples:
             self._record[metric.name](value, dict(zip(metric.labels, labels, strict=True)))
 
     def flush(self) -> None:

@@ -23,32 +23,31 @@ class PrometheusTarget(Target):
     def __init__(self, host: str, port: int) -> None:
         registry = prometheus.CollectorRegistry()
         self._metrics: dict[str, prometheus.Counter | prometheus.Gauge | prometheus.Histogram] = {}
-        for each in METRICS:
-            if each.kind == "counter":
-                self._metrics[each.name] = prometheus.Counter(each.name, each.help, each.labels, registry=registry)
-            elif each.kind == "gauge":
-                self._metrics[each.name] = prometheus.Gauge(each.name, each.help, each.labels, registry=registry)
+        for metric in METRICS:
+            name, text, labels = metric.name, metric.help, metric.labels
+            if metric.kind == "counter":
+                self._metrics[name] = prometheus.Counter(name, text, labels, registry=registry)
+            elif metric.kind == "gauge":
+                self._metrics[name] = prometheus.Gauge(name, text, labels, registry=registry)
             else:
-                self._metrics[each.name] = prometheus.Histogram(
-                    each.name, each.help, each.labels, registry=registry, buckets=BUCKETS_S
-                )
+                self._metrics[name] = prometheus.Histogram(name, text, labels, registry=registry, buckets=BUCKETS_S)
         self._server: Any
         try:
             self._server, self._thread = prometheus.start_http_server(port, host or "0.0.0.0", registry)  # noqa: S104
-        except OSError as wrong:
+        except OSError as error:
             self._server = None
             self.problem = (
-                f"the metrics for Prometheus cannot be served at port {port}: {wrong}; take another port, or 0 for one "
+                f"the metrics for Prometheus cannot be served at port {port}: {error}; take another port, or 0 for one "
                 "that is free"
             )
             return
         self.address = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
 
-    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
-        self.add_state(found)
+    def add(self, report: Report, samples: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
+        self.add_state(samples)
 
-    def add_state(self, found: Sequence[Sample]) -> None:
-        for metric, labels, value in found:
+    def add_state(self, samples: Sequence[Sample]) -> None:
+        for metric, labels, value in samples:
             child = self._metrics[metric.name].labels(*labels)
             if isinstance(child, prometheus.Counter):
                 child.inc(value)

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "histogram"]
 Report = Mapping[str, Any]
-#: The value of a metric in a report, or in one operator of it; None: it has none.
+#: The value of a metric in a report, or in one operator of it. Returns None if it has no such value.
 Read = Callable[[Report], "float | None"]
 
-#: Labels of what is of a query, and of what is of a stateful operator. An operator's number is its operator id.
+#: Labels of metrics of a query, and of a stateful operator. An operator's number is its operator id.
 QUERY_LABELS: Final = ("query", "query_id")
 OPERATOR_LABELS: Final = (*QUERY_LABELS, "operator", "operator_name")
 #: Upper bounds of the buckets of durations, in seconds.
@@ -48,7 +48,7 @@ class Sample(NamedTuple):
 
 
 def samples(report: Report) -> Iterator[Sample]:
-    """The values of a batch's report; none of a trigger that ran no batch."""
+    """The values of a batch's report. Empty for a trigger without a batch."""
     if not has_batch(report):
         return
     query = labels_of(report)
@@ -86,13 +86,13 @@ def _watermark_lag_s(report: Report) -> float | None:
 
 def _offsets_behind(report: Report) -> float | None:
     """Offsets that Kafka's sources have and the batch had not, on average over their partitions, added up."""
-    found = [(source.get("metrics") or {}).get("avgOffsetsBehindLatest") for source in report.get("sources", ())]
-    known = [float(each) for each in found if each is not None]
-    return sum(known) if known else None
+    values = [(source.get("metrics") or {}).get("avgOffsetsBehindLatest") for source in report.get("sources", ())]
+    numbers = [float(each) for each in values if each is not None]
+    return sum(numbers) if numbers else None
 
 
 def _custom(name: str, scale: float = 1.0) -> Read:
-    """A metric of the provider's; None where the operator is on another store."""
+    """A metric of the provider. Returns None if the operator is on another store."""
 
     def read(operator: Report) -> float | None:
         value = (operator.get("customMetrics") or {}).get(name)

@@ -9,22 +9,22 @@ from dynastate.operations.monitoring.metrics.table import Report, Sample
 
 
 class Target(ABC):
-    """A destination of metrics. Its methods run in one thread, but for `close`, after that has ended."""
+    """A destination of metrics. Its methods run in one thread, except `close`, which runs after that thread."""
 
-    #: Where it can be found, if that was not given: the address of a server.
+    #: The address of a server, if the target has one.
     address: str = ""
-    #: Why it takes nothing, from its start on; empty: it does.
+    #: The reason why the target takes nothing, or empty.
     problem: str = ""
 
     @abstractmethod
-    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:
-        """Take the report of a batch, with its samples and as Spark spelt it."""
+    def add(self, report: Report, samples: Sequence[Sample], text: str) -> None:
+        """Take the report of a batch, its samples, and its text from Spark."""
 
-    def add_state(self, found: Sequence[Sample]) -> None:  # noqa: B027  # not every target has it
-        """Take what is in no report: that a query began or ended."""
+    def add_state(self, samples: Sequence[Sample]) -> None:  # noqa: B027  # not every target has it
+        """Take samples that are in no report: the begin or the end of a query."""
 
     def flush(self) -> None:  # noqa: B027  # not every target has anything to send
-        """Send what was added, once nothing else waits."""
+        """Send the added samples, once nothing else waits."""
 
     def close(self) -> None:  # noqa: B027  # the same
-        """Release what the target holds."""
+        """Release the target's resources."""

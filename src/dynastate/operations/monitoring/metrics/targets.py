@@ -1,4 +1,4 @@
-"""Targets of exported metrics, and the thread that writes to one: no failure and no wait of it reaches a query."""
+"""Targets of exported metrics, and the thread that writes to a target: its failures and waits do not affect a query."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ from dynastate.redaction import redact
 
 #: Reports that wait for the thread. More are dropped.
 WAITING_MAX: Final = 1_000
-#: Seconds that `close` waits for what is left to be exported.
+#: Seconds that `close` waits for the export of the rest.
 CLOSE_S: Final = 10.0
 #: CloudWatch's namespace of the metrics.
 NAMESPACE: Final = "dynastate"
 
 
-def make_target(where: str) -> Target:
+def make_target(text: str) -> Target:
     """Make the target of a text: prometheus:[HOST:]PORT, otlp:URL, emf or file:PATH.
 
     Raises:
-        ConfigurationError: it is none of these, or its package is not installed.
+        ConfigurationError: the text names no target, or the target's package is not installed.
     """
-    kind, _, place = where.partition(":")
+    kind, _, address = text.partition(":")
     match kind:
         case "prometheus":
             from dynastate.operations.monitoring.metrics.prometheus import PrometheusTarget
 
-            host, _, port = place.rpartition(":")
+            host, _, port = address.rpartition(":")
             if not port.isdigit() or int(port) > 65_535:
                 raise ConfigurationError(
-                    "a target for Prometheus is prometheus:PORT, or prometheus:HOST:PORT", got=where
+                    "a target for Prometheus is prometheus:PORT, or prometheus:HOST:PORT", got=text
                 )
             return PrometheusTarget(host, int(port))
         case "otlp":
             from dynastate.operations.monitoring.metrics.otlp import OtlpTarget
 
-            if not place.startswith(("http://", "https://")):
-                raise ConfigurationError("a target for OpenTelemetry is otlp:URL, as otlp:http://host:4318", got=where)
-            return OtlpTarget(place)
-        case "emf" if not place:
+            if not address.startswith(("http://", "https://")):
+                raise ConfigurationError("a target for OpenTelemetry is otlp:URL, as otlp:http://host:4318", got=text)
+            return OtlpTarget(address)
+        case "emf" if not address:
             return EmfTarget()
-        case "file" if place:
-            return FileTarget(Path(place))
-    raise ConfigurationError("a target is prometheus:PORT, otlp:URL, emf or file:PATH", got=where)
+        case "file" if address:
+            return FileTarget(Path(address))
+    raise ConfigurationError("a target is prometheus:PORT, otlp:URL, emf or file:PATH", got=text)
 
 
 class FileTarget(Target):
@@ -72,10 +72,10 @@ class FileTarget(Target):
         self._path = path = path.expanduser()
         try:
             path.open("a").close()
-        except OSError as wrong:
-            self.problem = f"the file for metrics cannot be written: {wrong}"
+        except OSError as error:
+            self.problem = f"the file for metrics cannot be written: {error}"
 
-    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # as Spark has them
+    def add(self, report: Report, samples: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # as Spark has them
         with self._path.open("a", encoding="utf-8") as file:
             file.write(" ".join(text.splitlines()) + "\n")
 
@@ -83,34 +83,34 @@ class FileTarget(Target):
 class EmfTarget(Target):
     """Lines of CloudWatch's embedded metric format on standard output, for the query and for each operator.
 
-    Values are those of the batch, also of what Prometheus adds up: CloudWatch adds up itself.
+    All values are of one batch, even of counters: CloudWatch itself adds up.
     """
 
-    def add(self, report: Report, found: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
-        at_ms = int(batch_time(report).timestamp() * 1000)
+    def add(self, report: Report, samples: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
+        time_ms = int(batch_time(report).timestamp() * 1000)
         by_labels: dict[tuple[str, ...], list[Sample]] = {}
-        for sample in found:
+        for sample in samples:
             by_labels.setdefault(sample.labels, []).append(sample)
-        lines = [json.dumps(emf_line(each, at_ms)) + "\n" for each in by_labels.values()]
+        lines = [json.dumps(emf_line(each, time_ms)) + "\n" for each in by_labels.values()]
         # One write, so that no other line of the program comes in between.
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
 
 
-def emf_line(found: Sequence[Sample], at_ms: int) -> dict[str, Any]:
+def emf_line(samples: Sequence[Sample], time_ms: int) -> dict[str, Any]:
     """One object of the embedded metric format: samples with the same labels."""
-    labels = dict(zip(found[0].metric.labels, found[0].labels, strict=True))
+    labels = dict(zip(samples[0].metric.labels, samples[0].labels, strict=True))
     dimensions = [["query", "operator"] if "operator" in labels else ["query"]]
     metrics = [
-        {"Name": emf_name(each.metric.name), "Unit": _EMF_UNITS.get(each.metric.unit, "Count")} for each in found
+        {"Name": emf_name(each.metric.name), "Unit": _EMF_UNITS.get(each.metric.unit, "Count")} for each in samples
     ]
     directive = {"Namespace": NAMESPACE, "Dimensions": dimensions, "Metrics": metrics}
-    values = {emf_name(each.metric.name): each.value for each in found}
-    return {"_aws": {"Timestamp": at_ms, "CloudWatchMetrics": [directive]}, **labels, **values}
+    values = {emf_name(each.metric.name): each.value for each in samples}
+    return {"_aws": {"Timestamp": time_ms, "CloudWatchMetrics": [directive]}, **labels, **values}
 
 
 def emf_name(name: str) -> str:
-    """The name in CloudWatch of a metric: without `_total`, as its values are not added up."""
+    """The name of a metric in CloudWatch: without `_total`, because its values are not added up."""
     return name.removesuffix("_total")
 
 
@@ -120,7 +120,7 @@ _EMF_UNITS: Final[Mapping[str, str]] = {"seconds": "Seconds", "bytes": "Bytes", 
 class Exporter:
     """Takes reports from any thread, at once, and gives them to a target in a thread of its own.
 
-    What fails, or does not fit into memory, is dropped, with one warning.
+    Reports that fail, or do not fit into memory, are dropped, with one warning.
     """
 
     def __init__(self, target: Target) -> None:
@@ -135,7 +135,7 @@ class Exporter:
             self._warn(target.problem)
 
     def report(self, text: Callable[[], str]) -> None:
-        """Take a progress report, as JSON, which is asked for in the exporter's thread."""
+        """Take a progress report, whose JSON is made in the exporter's thread."""
         self._put("report", text)
 
     def started(self, query: str, name: str | None) -> None:
@@ -145,64 +145,64 @@ class Exporter:
         self._put("ended", (query, failed))
 
     def close(self) -> None:
-        """Export what waits, for up to `CLOSE_S`, and end the thread."""
+        """Export the waiting reports, for at most `CLOSE_S`, and end the thread."""
         with suppress(queue.Full):
             self._waiting.put(None, timeout=CLOSE_S)
         self._thread.join(CLOSE_S)
         if not self._thread.is_alive():
             self._safely(self.target.close)
 
-    def _put(self, kind: str, what: Any) -> None:
+    def _put(self, kind: str, value: Any) -> None:
         try:
-            self._waiting.put_nowait((kind, what))
+            self._waiting.put_nowait((kind, value))
         except queue.Full:
             self._warn("reports come faster than they can be exported, and some are dropped")
 
     def wait(self) -> None:
-        """Wait until everything that was taken is exported, or dropped."""
+        """Wait until every report is exported, or dropped."""
         self._waiting.join()
 
     def _run(self) -> None:
-        each = self._waiting.get()
-        while each is not None:
-            taken = [each, *self._others()]
-            found = [each for each in taken if each is not None]
-            for kind, what in found:
-                self._safely(partial(self._add, kind, what))
+        event = self._waiting.get()
+        while event is not None:
+            batch = [event, *self._others()]
+            events = [each for each in batch if each is not None]
+            for kind, value in events:
+                self._safely(partial(self._add, kind, value))
             self._safely(self.target.flush)
-            for _ in found:
+            for _ in events:
                 self._waiting.task_done()
-            each = self._waiting.get() if taken[-1] is not None else None
+            event = self._waiting.get() if batch[-1] is not None else None
 
     def _others(self) -> Iterator[tuple[str, Any] | None]:
-        """The others that wait, up to the end."""
+        """The other waiting events, up to the end."""
         with suppress(queue.Empty):
-            while (each := self._waiting.get_nowait()) is not None:
-                yield each
+            while (event := self._waiting.get_nowait()) is not None:
+                yield event
             yield None
 
-    def _add(self, kind: str, what: Any) -> None:
+    def _add(self, kind: str, value: Any) -> None:
         if kind == "report":
-            text = what()
+            text = value()
             report = json.loads(text)
             self._names[str(report["id"])] = labels_of(report)
             if has_batch(report):
                 self.target.add(report, list(samples(report)), text)
         elif kind == "started":
-            name, query = what
+            name, query = value
             self._names[query] = (name, query)
-            # Failures are there from the start, so that their rate is known at the first one.
+            # Failures are exported from the start, so that their rate is known at the first one.
             self.target.add_state([Sample(ACTIVE, (name, query), 1), Sample(FAILURES, (name, query), 0)])
         else:
-            query, has_failed = what
+            query, has_failed = value
             labels = self._names.pop(query, (query, query))
             self.target.add_state([Sample(ACTIVE, labels, 0), Sample(FAILURES, labels, int(has_failed))])
 
     def _safely(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as failed:  # noqa: BLE001  # whatever a target does, the query goes on
-            self._warn(f"metrics are not exported: {failed!r}")
+        except Exception as error:  # noqa: BLE001  # whatever a target does, the query goes on
+            self._warn(f"metrics are not exported: {error!r}")
 
     def _warn(self, text: str) -> None:
         if not self._has_warned:
