@@ -248,6 +248,7 @@ def account(state: None) -> Iterator[dict[str, str]]:
     ec2.close()
 
 
+@pytest.mark.slow
 def test_commands_for_an_account_run(account: dict[str, str]) -> None:
     """Operations of aws, and commands of dynastate in that Region, on an AWS emulated by moto."""
     for page, (service, operation, *words) in commands("aws"):
@@ -277,6 +278,7 @@ def test_conf_of_emr_serverless_is_that_of_getting_started() -> None:
     assert "dynastate-spark-4.0_2.13" in written["properties"]["spark.jars"]
 
 
+@pytest.mark.slow
 def test_commands_in_running_text_run(state: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands with arguments run as they are written, with values for placeholders."""
     monkeypatch.chdir(tmp_path)
@@ -305,6 +307,7 @@ def test_commands_in_running_text_run(state: None, tmp_path: Path, monkeypatch: 
     assert ran > 25
 
 
+@pytest.mark.slow
 def test_drop_is_as_the_pages_say(state: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query with a fork is refused; the fork is dropped after a yes, then the query, without a question."""
     monkeypatch.setattr(dropping, "LOOK_MIN_S", 0)
@@ -362,6 +365,7 @@ def test_programs_that_read_state_run(state: None) -> None:
             assert eval(called, {"state": opened}) == ast.literal_eval(row)  # noqa: S307  # the same
 
 
+@pytest.mark.slow
 def test_the_program_that_follows_a_query_runs(state: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It prints each change of later versions once; the third sleep stops it."""
     (program,) = [each for each in reading(DOCS / "reading-state.md") if "state.refresh()" in each]

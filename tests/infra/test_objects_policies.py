@@ -132,6 +132,7 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
         assert names_of(tables, store) == []
 
 
+@pytest.mark.slow
 def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
     """State is read and verified with the reader's policies, which are used in full; PUT and DELETE are denied."""
     store, policy = "objects-readers/0/0/default", objects_of("reader", "objects-readers")
@@ -157,6 +158,7 @@ def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(prox
         assert read(engine, store, 12) == numbers(12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["writer", "reader"])
 def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: str) -> None:
     """Even a role that may use all items can read, write, list and delete objects of its own namespace only."""
@@ -182,6 +184,7 @@ def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: 
         assert read(engine, store, 12) == numbers(12)
 
 
+@pytest.mark.slow
 def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy) -> None:
     """A query on a fork reads its origin's objects; fork, and drop of either, have the writer's policies of both."""
     store, forked = "objects-origins/0/0/default", "objects-forked/0/0/default"

@@ -44,6 +44,7 @@ def aws_run(endpoint: str, environment: dict[str, str], folder: Path, *options: 
         return subprocess.Popen(command, cwd=folder, env=own, stdout=said, stderr=said)
 
 
+@pytest.mark.slow
 def test_refused_credentials_end_the_run_with_one_message(
     embedded: EmbeddedDynamoDB, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -59,6 +60,7 @@ def test_refused_credentials_end_the_run_with_one_message(
     assert len(said.splitlines()) < 25, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_tables_of_a_run_that_a_signal_ends_are_deleted(
     number: signal.Signals,

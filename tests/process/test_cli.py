@@ -90,6 +90,7 @@ def test_exit_codes(where: list[str]) -> None:
         assert done.returncode == code, done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_any_encoding(where: list[str], env: dict[str, str]) -> None:
     """Without a locale, and where output has not every letter: words are read as UTF-8, and nothing is a traceback."""
@@ -229,6 +230,7 @@ def test_progress_reports_from_a_pipe(tmp_path: Path) -> None:
     assert json.loads(piped.stdout)["queries"][0]["batches"] == 4
 
 
+@pytest.mark.slow
 def test_an_unreachable_endpoint_is_reported_within_seconds() -> None:
     """An endpoint that does not answer is an error within seconds that names it and its setting."""
     since = time.monotonic()
@@ -397,6 +399,7 @@ def test_progress_is_shown_on_a_terminal_only(where: list[str]) -> None:
     assert "100%" in shown
 
 
+@pytest.mark.slow
 def test_copy_with_objects_in_s3(where: list[str], database: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables and objects are copied over HTTP, and verify finds no error in the copy."""
     objects = f"s3://{BUCKET}/objects"

@@ -45,6 +45,7 @@ def failed(found: Diagnosis) -> set[str]:
     return {each.name for each in found.checks if each.verdict == "fail"}
 
 
+@pytest.mark.slow
 def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
     """The embedded DynamoDB, which serves one request at a time; or DynamoDB Local, with its option."""
     progress: list[tuple[int, int]] = []
@@ -78,6 +79,7 @@ def test_dynoxide_passes(tmp_path: Path) -> None:
     assert "writes below 20 MB" in page
 
 
+@pytest.mark.slow
 def test_stock_moto_fails() -> None:
     """It loses acknowledged writes of several clients."""
     settings = Settings(endpoint=f"http://127.0.0.1:{free_port()}", region=REGION)

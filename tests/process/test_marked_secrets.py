@@ -129,6 +129,7 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
     return made
 
 
+@pytest.mark.slow
 def test_no_command_and_no_program_shows_a_secret(echo: str, tmp_path: Path) -> None:
     """Each ends with an error that names what is wrong, at once where it is malformed, and without the secret."""
     wanted = cases(echo, tmp_path)

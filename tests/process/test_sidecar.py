@@ -590,6 +590,7 @@ def test_the_end_of_standard_input_ends_everything(
     assert graph(http, store).versions() == [1]
 
 
+@pytest.mark.slow
 def test_it_sends_signs_of_life_unless_it_is_stopped(start: Start, settings: dict[str, str], store: str) -> None:
     """Standard output has a regular sign of life, and nothing else, even under load."""
     sidecar = start()

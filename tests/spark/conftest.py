@@ -101,6 +101,8 @@ def spark_conf(scratch: Path) -> dict[str, str]:
         "spark.driver.memory": "4g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # A worker of Python has 15 s to start and to answer, which a busy machine exceeds.
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(temporary),

@@ -50,7 +50,12 @@ def resume(session: SparkSession, source: Source, files: int, checkpoint: Path) 
 
 @pytest.mark.parametrize(
     "formats",
-    [(V1, V1, V1), (V1, V2, V2), (V2, V1, V1), (V1, V2, V1)],
+    [
+        pytest.param((V1, V1, V1), marks=pytest.mark.slow),
+        pytest.param((V1, V2, V2), marks=pytest.mark.slow),
+        pytest.param((V2, V1, V1), marks=pytest.mark.slow),
+        (V1, V2, V1),
+    ],
     ids=["1 throughout", "1, then 2", "2, then 1", "1, then 2, then 1"],
 )
 def test_formats_of_one_checkpoint(
@@ -64,6 +69,7 @@ def test_formats_of_one_checkpoint(
         assert outcome.rows[2 * turn + 1] == expected_sums(session, source)
 
 
+@pytest.mark.slow
 def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Path, tables: BotoTables) -> None:
     """A query resumes with the other codec, and back: the sidecar reads what both wrote."""
     for turn, codec in enumerate(("zstd", "lz4", "zstd")):
@@ -77,7 +83,7 @@ def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Pa
     assert {*inline, *(item["codec"] for item in parts)} >= {"lz4", "zstd"}
 
 
-@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+@pytest.mark.parametrize("conf", [pytest.param(V1, marks=pytest.mark.slow), V2], ids=["format 1", "format 2"])
 def test_checkpoint_deleted_and_started_over(
     conf: Mapping[str, str], sessions: Sessions, graphs: Graphs, folder: Path
 ) -> None:
@@ -101,7 +107,7 @@ def test_checkpoint_deleted_and_started_over(
     assert made.meta.location == f"file:{checkpoint}/state"
 
 
-@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
+@pytest.mark.parametrize("conf", [pytest.param(V1, marks=pytest.mark.slow), V2], ids=["format 1", "format 2"])
 def test_checkpoint_restored_after_another_query(conf: Mapping[str, str], sessions: Sessions, folder: Path) -> None:
     """It resumes from its own state, although another query has made the same versions at its path meanwhile."""
     checkpoint, session = folder / "checkpoint", sessions(dict(conf) | {NAMESPACE: folder.name})
@@ -362,6 +368,7 @@ def test_replay_from_an_earlier_version(sessions: Sessions, source: Source, fold
         assert replayed == [row for row in plain if row.endswith(f"partition_id={partition})")] != []
 
 
+@pytest.mark.slow
 def test_checkpoint_started_over_where_the_clock_is_behind(
     sessions: Sessions,
     source: Source,

@@ -276,6 +276,7 @@ def test_pyspark_submit_args_that_cannot_be_read(
     )
 
 
+@pytest.mark.slow
 def test_a_program_has_its_extensions_beside_those_of_the_defaults(
     folder: Path, environment: dict[str, str], database: Database
 ) -> None:
@@ -415,6 +416,7 @@ def test_documented_lines_are_what_configure_sets() -> None:
     assert '--jars "$(dynastate jar)"' in documented()
 
 
+@pytest.mark.slow
 def test_spark_submit_with_documented_lines(
     expected: list[list[object]], submit: Submit, environment: dict[str, str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_formula_is_what_a_query_counts(
     assert found.nanodollars == 1_000 * (found.write_units + found.delete_units) + 200 * found.read_units
 
 
+@pytest.mark.slow
 def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, folder: Path) -> None:
     """Storage by operator, without maintenance. Of a join's four stores a partition, Spark shows two's metrics."""
     source = make_source(folder / "files", seed=SEED, files=4)

@@ -47,6 +47,7 @@ LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {
 STEPS = (2, 4, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in LEAVERS])
 def test_same_results_after_import_and_export(
     name: str, sessions: Sessions, folder: Path, environment: dict[str, str]
@@ -81,7 +82,12 @@ def test_same_results_after_import_and_export(
 
 
 @pytest.mark.parametrize(
-    "case", ["dropDuplicates with a watermark", "global aggregation", "stream-stream join, left outer"]
+    "case",
+    [
+        pytest.param("dropDuplicates with a watermark", marks=pytest.mark.slow),
+        "global aggregation",
+        pytest.param("stream-stream join, left outer", marks=pytest.mark.slow),
+    ],
 )
 def test_a_query_that_began_here_continues_on_the_hdfs_backed_store(
     case: str, sessions: Sessions, folder: Path, environment: dict[str, str]
@@ -119,6 +125,7 @@ def export(sessions: Sessions, environment: dict[str, str], old: Path, new: Path
         return export_checkpoint(sessions({}), str(old), str(new), store)
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_refused(
     stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
@@ -139,6 +146,7 @@ def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, env
         export(sessions, environment, old, folder / "new", "hdfs")
 
 
+@pytest.mark.slow
 def test_export_cut_off_runs_again(
     stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:

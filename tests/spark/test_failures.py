@@ -82,7 +82,11 @@ def test_task_that_fails_after_its_commit(
 
 @pytest.mark.parametrize(
     ("sidecars", "rows_before", "how"),
-    [(1, 1, signal.SIGKILL), (2, 90, signal.SIGKILL), (1, 90, signal.SIGSTOP)],
+    [
+        (1, 1, signal.SIGKILL),
+        pytest.param(2, 90, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(1, 90, signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
     ids=["killed before changes are sent", "two killed while changes are sent", "stopped while changes are sent"],
 )
 def test_sidecar_that_dies_or_stops_in_mid_batch(

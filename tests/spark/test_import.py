@@ -151,6 +151,7 @@ def test_an_imported_query_gives_the_same_results(name: str, sessions: Sessions,
     assert read_states(sessions({}), twin.new, later) == read_states(sessions(conf), twin.stays, later)
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_begun_runs_again(twins: Twins) -> None:
     """After a driver died before its last commit, the state before that batch is imported, and the batch runs again."""
     twin = twins("aggregation in append mode")
@@ -251,6 +252,7 @@ def test_a_killed_import_command_runs_again(
     assert ours.rows == stays.rows
 
 
+@pytest.mark.slow
 def test_an_import_cut_off_before_its_last_step_runs_again(stopped: Path, folder: Path, bring: Bring) -> None:
     """With the mark still there it is imported again, unless the query has resumed with the new checkpoint."""
     new = folder / "new"
@@ -271,6 +273,7 @@ def test_an_import_cut_off_before_its_last_step_runs_again(stopped: Path, folder
     bring(stopped, new, "nearly")
 
 
+@pytest.mark.slow
 def test_errors_of_dynamodb_are_reported_as_such(stopped: Path, sessions: Sessions, folder: Path, bring: Bring) -> None:
     """DynamoDB's error is reported, not those of RocksDB, which is closed while its rows are read."""
     session = sessions({**ON_ROCKSDB, f"{PREFIX}deltaTable": "not-there"})
@@ -286,6 +289,7 @@ def next_batch(old: Path, _: Path) -> None:
     shutil.copy(old / "offsets" / "1", old / "offsets" / "2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("happens", "says"),
     [
@@ -431,6 +435,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_imported_is_refused(name: str, stopped: Path, folder: Path, bring: Bring) -> None:
     """The error is one line, and comes before anything is written."""
@@ -443,6 +448,7 @@ def test_what_cannot_be_imported_is_refused(name: str, stopped: Path, folder: Pa
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 def test_a_namespace_in_use_is_refused(stopped: Path, folder: Path, bring: Bring) -> None:
     """The state of the query that was imported into it is left alone."""
     bring(stopped, folder / "first", "in-use")
@@ -452,6 +458,7 @@ def test_a_namespace_in_use_is_refused(stopped: Path, folder: Path, bring: Bring
         bring(stopped, folder / "first", "in-use")
 
 
+@pytest.mark.slow
 def test_a_namespace_with_another_operators_state_is_refused(
     stopped: Path, folder: Path, bring: Bring, tables: BotoTables
 ) -> None:
@@ -465,6 +472,7 @@ def test_a_namespace_with_another_operators_state_is_refused(
     assert not (folder / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [("old", "old/new"), ("new/old", "new")])
 def test_nested_checkpoints_are_refused(old: str, new: str, stopped: Path, folder: Path, bring: Bring) -> None:
     """An import must not write into the old checkpoint."""
@@ -475,6 +483,7 @@ def test_nested_checkpoints_are_refused(old: str, new: str, stopped: Path, folde
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 def test_a_running_query_is_refused(sessions: Sessions, folder: Path, bring: Bring) -> None:
     """A query that runs in the same session must be stopped first."""
     session = sessions(ON_ROCKSDB)

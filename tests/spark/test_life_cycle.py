@@ -79,6 +79,7 @@ def test_snapshots_and_clean_up_beside_the_query(
     assert states.count() == len(outcome.rows[files - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conf", "misses"),
     [({"unloadOnCommit": "true"}, [0, 2, 2, 2]), ({"maintenanceInterval": "100ms"}, [0] * FILES)],

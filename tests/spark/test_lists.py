@@ -57,7 +57,7 @@ def appended(rows: DataFrame) -> DataFrame:
 
 @pytest.mark.parametrize(
     "memory",
-    [{"memoryMb": "3", "diskMb": "0"}, {"memoryMb": "3", "diskMb": "1"}],
+    [pytest.param({"memoryMb": "3", "diskMb": "0"}, marks=pytest.mark.slow), {"memoryMb": "3", "diskMb": "1"}],
     ids=["rows by bucket", "a disk that fills"],
 )
 def test_no_value_comes_twice(

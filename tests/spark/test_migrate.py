@@ -71,6 +71,7 @@ def test_migrated_query_gives_the_results_of_one_that_always_had_the_schema(
     assert found == read_states(sessions(ON_ROCKSDB), folder / "stays", last)
 
 
+@pytest.mark.slow
 def test_rows_that_a_function_deletes_are_gone(
     stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
@@ -116,6 +117,7 @@ WRONG: dict[str, tuple[Change, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_migrations_are_refused(
     name: str, stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
@@ -129,6 +131,7 @@ def test_wrong_migrations_are_refused(
     assert not (folder / "new" / "commits").exists()
 
 
+@pytest.mark.slow
 def test_wrong_functions_are_found_by_a_preview(
     stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
@@ -142,6 +145,7 @@ def test_wrong_functions_are_found_by_a_preview(
     assert not (folder / "new").exists()
 
 
+@pytest.mark.slow
 def test_operators_with_column_families_are_not_migrated(
     sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
@@ -185,6 +189,7 @@ def assert_same(session: Any, checkpoint: Path, expected: DataFrame) -> None:
     assert sorted(state, key=repr) == sorted(found, key=repr)
 
 
+@pytest.mark.slow
 def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
     """Keys are checked, and columns and their types."""
     session = sessions({})
@@ -284,6 +289,7 @@ def test_a_copied_checkpoint_is_refused(
     assert read_states(own, stopped, range(3, 4)) == expected
 
 
+@pytest.mark.slow
 def test_templates_of_another_query_are_refused(
     stopped: Path, source: Source, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:

@@ -56,6 +56,7 @@ def newest(rows: DataFrame) -> DataFrame:
     return rows.groupBy("key").agg(f.max_by("note", "file").alias("note"))
 
 
+@pytest.mark.slow
 @pytest.mark.every_spark
 def test_a_query_with_objects_in_s3(
     fresh_stores: None,

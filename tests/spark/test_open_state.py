@@ -160,6 +160,7 @@ def test_every_column_type(sessions: Sessions, opened: Open, folder: Path) -> No
     assert state.to_arrow().num_rows == len(found)
 
 
+@pytest.mark.slow
 def test_a_query_runs_on_beside_compact_and_clean(
     fresh_stores: None, sessions: Sessions, opened: Open, folder: Path, database: Database, tables: BotoTables
 ) -> None:

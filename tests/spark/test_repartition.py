@@ -213,6 +213,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_arguments_are_refused(name: str, stopped: Path, folder: Path, move: Move) -> None:
     """The error is one line, and comes before anything is written."""
@@ -223,6 +224,7 @@ def test_wrong_arguments_are_refused(name: str, stopped: Path, folder: Path, mov
     assert not (folder / "new").exists()
 
 
+@pytest.mark.slow
 def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, move: Move) -> None:
     """A query on RocksDB has no state in DynamoDB to repartition."""
     sources = make_sources(folder / "sources", seed=3, files=1)
@@ -240,6 +242,7 @@ def test_a_copied_checkpoint_is_refused(stopped: Path, folder: Path, move: Move)
     assert not (folder / "new").exists()
 
 
+@pytest.mark.slow
 def test_operators_of_one_partition_are_refused(sessions: Sessions, folder: Path, move: Move) -> None:
     """A global aggregation has one partition, whatever the number of partitions."""
     sources = make_sources(folder / "sources", seed=3, files=1)

@@ -25,6 +25,7 @@ STORES = {"ours": AVRO, "rocksdb": {**ON_ROCKSDB, **AVRO}}
 VARIABLES = ("value", "list", "map")
 
 
+@pytest.mark.slow
 @pytest.mark.every_spark
 def test_rows_of_every_schema_are_read_by_the_newest(sessions: Sessions, opened: Open, folder: Path) -> None:
     """After each change, sink and state are those of RocksDB's provider, and `open_state` has the same rows."""

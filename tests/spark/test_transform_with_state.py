@@ -99,6 +99,7 @@ def test_time_to_live_and_timers_in_processing_time(
     assert all(bool(found) == name.startswith("long") for name, found in states["ours"].items())
 
 
+@pytest.mark.slow
 def test_later_run_has_other_state_variables(sessions: Sessions, folder: Path) -> None:
     """A variable is added, one is dropped with `deleteIfExists`, and one that comes back under its name is empty."""
     runs = (("a", "b"), ("a", "c"), ("b", "a"))
@@ -118,6 +119,7 @@ def test_later_run_has_other_state_variables(sessions: Sessions, folder: Path) -
     assert states[0] == states[1] != []
 
 
+@pytest.mark.slow
 def test_state_variable_of_another_type_is_refused(sessions: Sessions, folder: Path) -> None:
     """Spark's check of schemas guards our stores as it guards its own."""
     source = make_source(folder / "files", seed=14, files=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.spark.conftest import CONF, Database, Sessions
@@ -15,6 +16,7 @@ from tests.ui.conftest import served
 FILES = 6
 
 
+@pytest.mark.slow
 def test_the_page_follows_a_running_query(
     sessions: Sessions, database: Database, environment: dict[str, str], folder: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """Install a wheel alone into a clean environment, and use it from there: `dynastate jar`, a short demo, the releases.
 
     python -m tests.support.installed_wheel dist/dynastate-*.whl
+    python -m tests.support.installed_wheel 4.1 dist/dynastate-*.whl          with jars for 4.1 and the newest Spark
     python -m tests.support.installed_wheel --pythons dist/dynastate-*.whl    queries on each Python of this machine
 
 Dependencies come from the package index, and no path leads into the checkout. `make test-wheel` builds the
@@ -100,9 +101,9 @@ class Environment:
         return package
 
 
-def main(wheel: Path) -> None:
+def main(wheel: Path, older: Sequence[str]) -> None:
     version = wheel.name.split("-")[1]
-    names = [f"dynastate-spark-{minor}_2.13-{version}.jar" for minor in ("4.0", "4.1", "4.2", "4.3")]
+    names = [f"dynastate-spark-{minor}_2.13-{version}.jar" for minor in (*(older or ("4.0", "4.1", "4.2")), "4.3")]
     with zipfile.ZipFile(wheel) as archive:
         shipped = sorted(Path(name).name for name in archive.namelist() if name.endswith(".jar"))
     assert shipped == names, f"the wheel has {shipped}"
@@ -236,4 +237,7 @@ def embedded_dynamodb(by: Environment) -> Iterator[dict[str, str]]:
 
 if __name__ == "__main__":
     *option, path = sys.argv[1:]
-    (on_each_python if option == ["--pythons"] else main)(Path(path))
+    if option == ["--pythons"]:
+        on_each_python(Path(path))
+    else:
+        main(Path(path), option)

@@ -35,7 +35,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), pytest.param(400, "dark", marks=pytest.mark.slow)])
 def test_every_view_fits(browser: Browser, url: str, width: int, scheme: str) -> None:
     """Nothing is wider than the window, nothing fails, and the read units and a command line are there."""
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -62,6 +62,7 @@ def test_the_queries_say_what_they_are(browser: Browser, url: str) -> None:
         assert re.fullmatch(r"\d+\.\d\d", cells[8])
 
 
+@pytest.mark.slow
 def test_it_is_live_until_it_is_paused(browser: Browser, url: str, database: Database) -> None:
     """A new version is there without a reload; what is paused stays, and goes on."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
@@ -84,6 +85,7 @@ def test_it_is_live_until_it_is_paused(browser: Browser, url: str, database: Dat
             expect(version).to_have_text("4")
 
 
+@pytest.mark.slow
 def test_what_is_old_is_not_called_live(browser: Browser, database: Database, environment: dict[str, str]) -> None:
     """DynamoDB dies, and is back; then the page's program ends. The page says each without a reload."""
     is_dead = False
@@ -108,6 +110,7 @@ def test_what_is_old_is_not_called_live(browser: Browser, database: Database, en
         expect(line).to_contain_text("Not live: 'dynastate ui' has not answered since")
 
 
+@pytest.mark.slow
 def test_the_focus_stays_while_it_is_live(browser: Browser, url: str) -> None:
     """A link that has it is replaced by the same link, which has it again."""
     with opened(browser, url + "operator/shop/0") as page:
@@ -136,6 +139,7 @@ def test_a_stranger_finds_the_largest_partition(browser: Browser, url: str) -> N
         assert [each.split("\t")[1:] for each in columns] == [["user", "string"], *(list(each) for each in COUNTS)]
 
 
+@pytest.mark.slow
 def test_the_heaviest_keys_are_read_on_request(browser: Browser, url: str) -> None:
     with opened(browser, url + "operator/types/0") as page:
         page.locator("#read-keys").click()
@@ -157,6 +161,7 @@ def test_an_abandoned_attempt_is_marked(browser: Browser, url: str, database: Da
         expect(page.get_by_text("abandoned attempt", exact=True).last).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_key_by_the_keyboard(browser: Browser, url: str) -> None:
     """The form is there at once; the value, its history, and where it changed; a key that is not there is said so."""
     with opened(browser, url + "key/shop/0") as page:
@@ -209,6 +214,7 @@ def test_hostile_values_are_only_text(browser: Browser, url: str, place: str) ->
         assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 def test_hostile_keys_in_the_form(browser: Browser, url: str) -> None:
     """A key is taken as it is, and its row found."""
     with opened(browser, url + "key/shop/0") as page:
@@ -219,6 +225,7 @@ def test_hostile_keys_in_the_form(browser: Browser, url: str) -> None:
             assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 def test_values_of_every_type(browser: Browser, url: str) -> None:
     """Nested values, binary and large ones can be read; a list of values is paged."""
     with opened(browser, url + VIEWS["types"]) as page:
@@ -236,6 +243,7 @@ def test_values_of_every_type(browser: Browser, url: str) -> None:
         expect(page.locator("ol li").first).to_have_text('{"event": "event 50"}')
 
 
+@pytest.mark.slow
 def test_rows_are_filtered_and_paged(browser: Browser, url: str) -> None:
     """A filter that finds one row of many reads on by itself; pages go forth and back."""
     with opened(browser, url + "rows/many/0") as page:
@@ -262,6 +270,7 @@ def test_two_versions_are_compared(browser: Browser, url: str) -> None:
         expect(page.locator("tr.now")).to_have_count(50)
 
 
+@pytest.mark.slow
 def test_other_choices_are_priced(browser: Browser, url: str) -> None:
     """A slider changes the prediction at once, and the URL, which shows the same again."""
     with opened(browser, url + "cost/shop") as page:
@@ -284,6 +293,7 @@ def test_other_choices_are_priced(browser: Browser, url: str) -> None:
         assert len(saved) >= 2
 
 
+@pytest.mark.slow
 def test_verify_is_followed_and_cancelled(browser: Browser, url: str) -> None:
     """Its result is on the page when it is done; Cancel ends it."""
     with opened(browser, url + "health/shop") as page:
@@ -292,6 +302,7 @@ def test_verify_is_followed_and_cancelled(browser: Browser, url: str) -> None:
         expect(page.get_by_role("button", name="Verify again")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_two_people_at_once(browser: Browser, url: str) -> None:
     """Each has pages of the same rows, as if alone."""
     with opened(browser, url + "rows/many/0") as one, opened(browser, url + "rows/many/0") as other:

@@ -107,6 +107,7 @@ def test_the_price_of_a_query_is_one(url: str) -> None:
     assert "would save nothing" in cost
 
 
+@pytest.mark.slow
 def test_a_result_is_of_one_version(database: Database, environment: dict[str, str]) -> None:
     """While a result is read, and on its other pages, the version is that of the form, whatever is committed."""
     is_slow = False
@@ -136,6 +137,7 @@ def test_a_result_is_of_one_version(database: Database, environment: dict[str, s
                 assert re.search(rf"(version|after)={at}\b", later)
 
 
+@pytest.mark.slow
 def test_a_version_that_was_made_again_is_read_again(database: Database, url: str) -> None:
     """After a query is taken back, a number is another version's: no result of the undone one is shown for it."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
@@ -156,6 +158,7 @@ def test_a_version_that_was_made_again_is_read_again(database: Database, url: st
         assert ("second" in text, "undone" in text) == (True, False), text
 
 
+@pytest.mark.slow
 def test_a_view_of_an_unchanged_store_takes_no_search_for_stores(url: str) -> None:
     """The second view of the same rows reads the newest versions, one unit for each partition, and nothing else."""
     for place in ("rows/shop/0", "key/shop/0?k.user=user-3-1", "compare/shop/0", "operator/shop/0"):
@@ -201,6 +204,7 @@ def test_what_is_lost_is_said(url: str, database: Database) -> None:
     assert (status, "dynastate verify lost" in text) == (503, True), text
 
 
+@pytest.mark.slow
 def test_a_dead_dynamodb_is_named_at_the_next_look(database: Database, environment: dict[str, str]) -> None:
     """A page that was opened says so, and since when; views that are opened meanwhile answer within two seconds."""
     is_dead = False
@@ -236,6 +240,7 @@ def test_a_dead_dynamodb_is_named_at_the_next_look(database: Database, environme
         wait_until(lambda: "Live, as of" in ask(url + "query/shop")[1], "it is not live again")
 
 
+@pytest.mark.slow
 def test_an_unreachable_dynamodb_at_the_first_look(environment: dict[str, str]) -> None:
     """A view answers soon, and says what is wrong."""
     with served(f"http://127.0.0.1:{free_port()}", environment, "shop") as url:
@@ -245,6 +250,7 @@ def test_an_unreachable_dynamodb_at_the_first_look(environment: dict[str, str]) 
             assert time.monotonic() - began_s < 2.5
 
 
+@pytest.mark.slow
 def test_a_dropped_namespace_leaves_the_page(url: str, database: Database, environment: dict[str, str]) -> None:
     """Its fences stay in the table, by which it is listed still."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
@@ -278,6 +284,7 @@ def test_the_readers_policy_suffices(database: Database, environment: dict[str, 
             assert (status, "dynamodb:Scan" in text or "Scan" in text) == (400, True), text
 
 
+@pytest.mark.slow
 def test_throttles_of_the_progress_reports(database: Database, environment: dict[str, str], tmp_path: Path) -> None:
     """With --progress the page shows them, batch by batch, and which operator is throttled."""
     file = tmp_path / "progress.json"
@@ -302,6 +309,7 @@ def test_throttles_of_the_progress_reports(database: Database, environment: dict
     assert "the progress reports cannot be read" in refused("ui", "shop", "--progress", str(missing), "--no-browser")
 
 
+@pytest.mark.slow
 def test_a_check_is_followed_and_cancelled(database: Database, environment: dict[str, str]) -> None:
     """While it runs the page says how far it is; cancelled, it says so."""
 

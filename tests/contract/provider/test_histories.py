@@ -1,7 +1,7 @@
 """Random histories of the provider on real parts, each from a seed; scala/Histories.scala plays them.
 
-Each run plays six known seeds and a new one. `make histories SEED=17 RUNS=100` plays other seeds, and a
-failure prints the command that plays its history alone, and then shows all of its steps.
+Each run plays a new seed, and `make test-rest` six known ones. `make histories SEED=17 RUNS=100` plays others.
+A failure prints the command that plays its history alone, and then shows all of its steps.
 """
 
 from __future__ import annotations
@@ -14,23 +14,20 @@ from pathlib import Path
 
 import pytest
 
-#: Histories of every run, with each tier, and a number of new ones.
+#: Known histories, with each tier.
 KNOWN = range(1, 7)
-NEW = 1
 #: Far more than a history takes, also on a busy machine.
 HISTORY_DEADLINE_S = 60
 SEED = int(os.environ.get("DYNASTATE_SEED", "0"))
 #: So many from that seed on, in place of the others; 0: not asked for.
 RUNS = int(os.environ.get("DYNASTATE_HISTORIES", "0"))
-pytestmark = pytest.mark.timeout(300 + max(RUNS, len(KNOWN) + NEW) * HISTORY_DEADLINE_S)
+pytestmark = pytest.mark.timeout(300 + max(RUNS, len(KNOWN)) * HISTORY_DEADLINE_S)
 
 
-def seeds() -> Sequence[int]:
-    """The histories of this run."""
-    if RUNS > 0:
-        return range(SEED, SEED + RUNS)
-    first = random.SystemRandom().randrange(10**6, 10**9)
-    return [*KNOWN, *range(first, first + NEW)]
+def new_seeds() -> Sequence[int]:
+    """The histories that are asked for, or a new one."""
+    first = SEED if RUNS > 0 else random.SystemRandom().randrange(10**6, 10**9)
+    return range(first, first + max(RUNS, 1))
 
 
 def play(
@@ -56,11 +53,15 @@ def play(
     return done.returncode, done.stdout
 
 
+@pytest.mark.parametrize("played", [new_seeds(), pytest.param(KNOWN, marks=pytest.mark.slow)], ids=["new", "known"])
 def test_no_history_differs_from_the_model(
-    java: Callable[..., list[str]], dynamodb: dict[str, str], environment: dict[str, str], tmp_path: Path
+    java: Callable[..., list[str]],
+    dynamodb: dict[str, str],
+    environment: dict[str, str],
+    tmp_path: Path,
+    played: Sequence[int],
 ) -> None:
     """Every get, list and iterator of many stores gives what a plain model has, wherever their rows are."""
-    played = seeds()
     code, printed = play(java, dynamodb, environment, tmp_path, played)
     print(printed)  # noqa: T201  # pytest shows it if it fails
     ended = [line.split("\t")[:2] for line in printed.splitlines() if line.startswith(("ok\t", "failed\t"))]

@@ -27,7 +27,7 @@ from tests.support.jvm import SPARK
 
 pytestmark = pytest.mark.every_spark
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
-EXAMPLES = int(os.environ.get("DYNASTATE_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("DYNASTATE_EXAMPLES", "6"))
 STEPS = 40
 SLOW = pytest.mark.slow
 

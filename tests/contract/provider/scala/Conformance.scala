@@ -60,7 +60,8 @@ object Cases {
  *  - `absent: <what>`: every check held, up to a call that this Spark does not have;
  *  - `FAIL: <what>`: anything else, such as a listed difference that the provider does not have.
  *
- * Arguments: `kind=`, `root=` (a folder), and Spark conf as `name=value`; `only=` a case's name.
+ * Arguments: `kind=`, `providers=NAME,NAME` of it, `root=` (a folder), and Spark conf as `name=value`; `only=` a case's
+ * name.
  */
 object Conformance {
   private def casesOn(scene: Scene): Seq[Case] =
@@ -78,7 +79,9 @@ object Conformance {
       name -> value
     }.toMap
     val folder = Paths.get(arguments("root"))
+    val providers = arguments("providers").split(',').toSet
     val subjects = Subjects.of(arguments("kind"), arguments.filter(_._1.startsWith("spark.")))
+      .filter(subject => providers(subject.name))
     val cases = casesOn(new Scene(subjects.head, arguments("root"), families = false))
     require(cases.map(_.name).distinct.length == cases.length, "two cases have the same name")
     for {
