@@ -262,7 +262,9 @@ MISSING: dict[str, tuple[str, Callable[[Path], dict[str, str]], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", MISSING)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[pytest.mark.slow] * (what == "credentials")) for what in MISSING]
+)
 def test_what_is_missing_is_one_line(what: str, where: list[str], tmp_path: Path) -> None:
     """It is said before anything starts, with exit code 2."""
     words, environment, says = MISSING[what]

@@ -59,6 +59,7 @@ def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
     assert found.unchecked
 
 
+@pytest.mark.slow
 def test_dynoxide_passes(tmp_path: Path) -> None:
     """The engine of our tests of Spark, without a warning of its own."""
     written = 0

@@ -77,6 +77,7 @@ def wait_until_ended(pid: int) -> None:
     wait_until(lambda: not is_alive(pid), f"process group {pid} outlived the demo", ENDED_WITHIN_S)
 
 
+@pytest.mark.slow
 def test_every_value_is_equal_after_a_kill_in_mid_batch(played: Played) -> None:
     """Spark is killed with a batch under way and restarts, and all results are those of the batch computation."""
     assert "was killed with SIGKILL in mid-batch" in played.shown
@@ -91,12 +92,14 @@ def test_every_value_is_equal_after_a_kill_in_mid_batch(played: Played) -> None:
     assert compared[3].rows > 0
 
 
+@pytest.mark.slow
 def test_stores_that_had_committed_the_killed_batch_made_it_twice(played: Played) -> None:
     """Exactly the stores whose commit Spark did not record have two attempts at that version."""
     committed = sum(map(int, re.findall(r"committed by (\d+) of its", played.shown)))
     assert sum(each.made_twice for each in played.figures.values()) == committed
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_tables(played: Played) -> None:
     """Every batch made a version of every store, and the batches took at least the units of the stored bytes."""
     aircraft, hours = played.figures["aircraft"], played.figures["airport_hours"]
@@ -116,6 +119,7 @@ def test_figures_are_those_of_the_tables(played: Played) -> None:
     assert f"{aircraft.state_rows + hours.state_rows:,}" in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --json standard output has the figures only; text for people goes to standard error."""
 
@@ -139,6 +143,7 @@ def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -
     assert "all values are equal" in done.stderr
 
 
+@pytest.mark.slow
 def test_no_process_of_spark_is_left(played: Played) -> None:
     """Both Spark processes have ended, with their JVMs and sidecars."""
     pids = [int(pid) for pid in re.findall(r"in process (\d+)", played.shown)]
@@ -163,6 +168,7 @@ def one_late(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(max_delay=rows["max_delay"] + first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "change", "column"),
     [
@@ -191,6 +197,7 @@ def test_one_wrong_value_is_found(
     assert ", ".join(map(str, found[0].key)) in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_lost_at_the_sink_is_found(played: Played, tampered: Layout) -> None:
     """Without the last batch's rows, aircraft have older values: many differences, of which some are shown."""
     shutil.rmtree(max((tampered.outputs / "aircraft").glob("batch=*")))

@@ -28,6 +28,8 @@ def another_version(folder: Path) -> str:
     return interpreter(folder, f"export PYTHONPATH={folder / 'other'}")
 
 
+#: Mistakes that are found after some seconds only.
+WAITS = ("unreachable endpoint", "no credentials")
 #: Settings of dynastate, made in a folder, and words of the error.
 MISTAKES: dict[str, tuple[Callable[[Path], Mapping[str, str]], str]] = {
     "missing table": (lambda _: {"deltaTable": "not-there"}, r"not-there"),
@@ -74,7 +76,7 @@ def unique(rows: DataFrame) -> DataFrame:
 
 
 @pytest.mark.usefixtures("_wrong_keys")
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in WAITS)) for name in MISTAKES])
 def test_mistake_in_the_settings(name: str, sessions: Sessions, folder: Path) -> None:
     """The query fails within 15 s, though tasks may fail three times, and its error says what to do."""
     source = make_source(folder / "files", seed=10, files=1)

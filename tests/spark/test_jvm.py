@@ -29,6 +29,8 @@ BOUND_ON_DISK = (
     "on disk, state ten times the bound: every row is right, and the heap stays within the bound and a fifth"
 )
 BOUND = "state ten times the bound: every row is right, and the heap stays within the bound and a fifth"
+#: Long checks, and those of random examples, by words of their names.
+LONG, RANDOM = "a history with restarts", "lists: |buckets: |overlay: "
 SEED = 20_240_501
 #: Less than the test's timeout; a busy machine needs a multiple of the time of an idle one.
 WITHIN_S = 800
@@ -65,12 +67,24 @@ def assert_ok(name: str, verdicts: tuple[Verdicts, str]) -> None:
 
 @pytest.fixture(scope="module")
 def verdicts(tests_jar: Path, database: Database, environment: dict[str, str], scratch: Path) -> tuple[Verdicts, str]:
-    """Verdicts on all checks but those that need a JVM to themselves."""
-    return run_checks(database, environment, scratch / "checks", scratch / "checks" / "tmp")
+    """Verdicts on all checks except the long ones and those that need a JVM to themselves, with a third of examples."""
+    folder = scratch / "checks"
+    return run_checks(database, environment, folder, folder / "tmp", f"without={LONG}", "share=3")
 
 
 @pytest.mark.every_spark
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (LONG_FOLDER, BOUND, BOUND_ON_DISK)])
+@pytest.mark.slow
+def test_long_checks(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
+    """Histories of a store, and all random examples."""
+    verdicts, log = run_checks(database, environment, folder, folder / "tmp", f"named={LONG}|{RANDOM}")
+    assert {name for name in NAMES if LONG in name} <= set(verdicts), log
+    assert {name for name, (verdict, _) in verdicts.items() if verdict != "ok"} == set(), log
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in (LONG_FOLDER, BOUND, BOUND_ON_DISK) and LONG not in name]
+)
 def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
     """A check in Scala, by its name."""
     assert_ok(name, verdicts)

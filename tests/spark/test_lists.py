@@ -55,9 +55,10 @@ def appended(rows: DataFrame) -> DataFrame:
     return in_scala(rows, "Processors", "appended")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "memory",
-    [pytest.param({"memoryMb": "3", "diskMb": "0"}, marks=pytest.mark.slow), {"memoryMb": "3", "diskMb": "1"}],
+    [{"memoryMb": "3", "diskMb": "0"}, {"memoryMb": "3", "diskMb": "1"}],
     ids=["rows by bucket", "a disk that fills"],
 )
 def test_no_value_comes_twice(

@@ -10,11 +10,15 @@ import io.dynastate.compat.Absent
  * Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why.
  *
  * @param named runs only those whose names have this, or one of these with | between them
+ * @param without the same for those that are left out
+ * @param share of random examples only one in so many
  */
-final class Checks(named: String = "") {
-  private val parts = named.split('|')
+final class Checks(named: String = "", without: Option[String] = None, share: Int = 1) {
 
-  def check(name: String)(body: => Unit): Unit = if (parts.exists(each => name.contains(each))) {
+  /** Numbers of random examples. */
+  def rounds(count: Int): Range = 0 until count / share
+
+  def check(name: String)(body: => Unit): Unit = if (isOneOf(name, named) && !without.exists(isOneOf(name, _))) {
     try {
       val started = System.nanoTime()
       body
@@ -33,6 +37,8 @@ final class Checks(named: String = "") {
     check(s"$name, by puts")(body(Writes.Puts))
     check(s"$name, by appends")(body(Writes.Appends))
   }
+
+  private def isOneOf(name: String, parts: String): Boolean = parts.split('|').exists(name.contains(_))
 
   private def say(what: String, name: String, why: String): Unit = {
     println(s"$what\t$name\t${why.linesIterator.mkString(" ")}")
@@ -67,19 +73,20 @@ object Checks {
 /**
  * {{{
  * Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER
- *      [only=sidecar | only=memory | only=bound | only=disk] [named=TEXT]
+ *      [only=sidecar | only=memory | only=bound | only=disk] [named=TEXT] [without=TEXT] [share=NUMBER]
  * }}}
  *
  * `only=sidecar`: only the start of a sidecar, for a JVM whose folder for temporary files has a long name.
  * `only=memory`: without a sidecar. `only=bound` and `only=disk`: with nothing else on the heap. `named=TEXT|TEXT`:
- * only checks whose names have one of the texts.
+ * only checks whose names have one of the texts; `without`: no such. `share=3`: a third of random examples.
  */
 object Main {
   def main(arguments: Array[String]): Unit = {
     val words = arguments.map(_.split("=", 2)).map { case Array(name, value) => name -> value }.toMap
     val seed = words("seed").toLong
     println(s"seed $seed")
-    val checks = new Checks(words.getOrElse("named", ""))
+    val checks =
+      new Checks(words.getOrElse("named", ""), words.get("without"), words.getOrElse("share", "1").toInt)
     val world = new World(words("endpoint"), words("python"), Path.of(words("scratch")))
     if (words.get("only").contains("sidecar")) new SidecarChecks(checks, world).longFolder()
     else if (words.get("only").contains("memory")) runInMemory(checks, words, seed)

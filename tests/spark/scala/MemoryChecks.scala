@@ -25,7 +25,7 @@ import org.apache.spark.unsafe.Platform
 final class MemoryChecks(checks: Checks, seed: Long) {
   import Checks._
   import MemoryChecks._
-  import checks.check
+  import checks.{check, rounds}
 
   def run(): Unit = {
     check("row table: random operations, as a plain map") {
@@ -65,29 +65,29 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       fillInOrder()
     }
     check("overlay: several at once, puts, removes, gets, iterators and folds, as plain maps") {
-      (0 until 30).foreach(round => new Play(new Random(seed + 100 + round), InTree).run(1500))
+      rounds(30).foreach(round => new Play(new Random(seed + 100 + round), InTree).run(1500))
     }
     check("overlay: the same, with all full pages on disk, or some of them") {
-      (0 until 30).foreach { round =>
+      rounds(30).foreach { round =>
         val memory = new DiskChecks.OnDisk(Seq(0L, 6000L)(round % 2), isEncrypted = round % 3 == 0)
         new Play(new Random(seed + 100 + round), memory).run(1500)
         require(memory.storage.diskBytes > 0, "nothing was on disk")
       }
     }
     check("overlay: the same, with a disk that fails in between") {
-      val failed = (0 until 30).count { round =>
+      val failed = rounds(30).count { round =>
         val memory = new DiskChecks.FailingDisk(Seq(0L, 6000L)(round % 2), failsAt = 300 + 40 * round, round)
         new Play(new Random(seed + 900 + round), memory).run(1500)
         !memory.storage.isUsable
       }
-      require(failed > 20, s"of 30 disks $failed failed")
+      require(failed > rounds(20).size, s"of ${rounds(30).size} disks $failed failed")
     }
     check("buckets: the same, with room for some, one or none of them") {
-      (0 until 30).foreach(round =>
+      rounds(30).foreach(round =>
         new Play(new Random(seed + 700 + round), new InBuckets(Seq(0L, 800L, 20000L)(round % 3))).run(1500))
     }
     check("buckets: scans by range, in one pass and in many, as a plain map") {
-      (0 until 6).foreach(round => scansOfBuckets(new Random(seed + 800 + round), round % 2 == 0))
+      rounds(6).foreach(round => scansOfBuckets(new Random(seed + 800 + round), round % 2 == 0))
     }
     check("buckets: rows stay within the limit, new rows until they are durable, closed versions release theirs") {
       limitOfBuckets(new Random(seed + 820))
@@ -105,7 +105,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       brokenSource(new Random(seed + 830))
     }
     check("held changes: by buckets, in two steps, they make the rows that all changes make") {
-      (0 until 20).foreach(round => heldChanges(new Random(seed + 860 + round)))
+      rounds(20).foreach(round => heldChanges(new Random(seed + 860 + round)))
     }
     check("buckets: a commit reads several in one request, as many as there is room for") {
       severalAtOnce(new Random(seed + 880))
@@ -116,7 +116,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     check("a version being loaded: reads of too many buckets wait for the load")(
       askedForTooMuch(new Random(seed + 850)))
     check("overlay: the sent changes, applied to the base, make the new version") {
-      (0 until 10).foreach(round => sentChanges(new Random(seed + 200 + round)))
+      rounds(10).foreach(round => sentChanges(new Random(seed + 200 + round)))
     }
     check("overlay: rows larger than a chunk, and than the changes that are collected") {
       largeRows(new Random(seed + 300))
@@ -129,25 +129,25 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       garbage()
     }
     check("lists: short and long ones, in a tree, as plain lists") {
-      (0 until 8).foreach(round => new Lists(new Random(seed + 600 + round), InTree, hasRetries = true).run())
+      rounds(8).foreach(round => new Lists(new Random(seed + 600 + round), InTree, hasRetries = true).run())
     }
     check("lists: short and long ones, on disk, as plain lists") {
-      (0 until 8).foreach(round =>
+      rounds(8).foreach(round =>
         new Lists(
           new Random(seed + 600 + round),
           new DiskChecks.OnDisk(0, isEncrypted = round % 2 == 0),
           hasRetries = true).run())
     }
     check("lists: short and long ones, on a disk that fails in between, as plain lists") {
-      val failed = (0 until 16).count { round =>
+      val failed = rounds(16).count { round =>
         val memory = new DiskChecks.FailingDisk(0, failsAt = 150 + 25 * round, round)
         new Lists(new Random(seed + 660 + round), memory, hasRetries = true).run()
         !memory.storage.isUsable
       }
-      require(failed > 10, s"of 16 disks $failed failed")
+      require(failed > rounds(10).size, s"of ${rounds(16).size} disks $failed failed")
     }
     check("lists: short and long ones, in buckets, as plain lists") {
-      (0 until 9).foreach(round =>
+      rounds(9).foreach(round =>
         new Lists(
           new Random(seed + 620 + round),
           new InBuckets(Seq(0L, 30000L, 10000000L)(round % 3)),
