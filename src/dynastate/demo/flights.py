@@ -41,9 +41,9 @@ def load(days: int) -> Input:
 
 
 def _read(file: Path, days: int) -> pd.DataFrame:
-    found = pd.read_csv(file)
-    found["at"] = pd.to_datetime(found.pop("time_hour")).astype("datetime64[us, UTC]")
-    return found[found["at"] < START + pd.Timedelta(days=days)].reset_index(drop=True)
+    frame = pd.read_csv(file)
+    frame["at"] = pd.to_datetime(frame.pop("time_hour")).astype("datetime64[us, UTC]")
+    return frame[frame["at"] < START + pd.Timedelta(days=days)].reset_index(drop=True)
 
 
 def write(data: Input, folder: Path, days_per_file: int) -> int:

@@ -65,7 +65,7 @@ def play(
     """Run it.
 
     1. Write files. 2. Start the queries. 3. Kill them in mid-batch. 4. Start them again. 5. Count. 6. Compare. 7. Show
-    the page, if it is wanted.
+    the page, if requested.
     """
     files = flights.write(data, work.input, days_per_file)  # 1
     console.print(
@@ -87,19 +87,19 @@ def play(
             with SparkProcess(work, database.settings) as spark:  # 4
                 bars.say(f"[green]Spark starts again from the checkpoint, in process {spark.pid}[/]")
                 bars.follow(spark)
-            found = {
+            figures = {
                 query: contents.figures(tables, checkpoint.stores(), work.progress / query)
                 for query, checkpoint in bars.checkpoints.items()
             }  # 5
         compare(work, data, console)  # 6
-        report(found, console)
+        report(figures, console)
         if with_page:  # 7
             serve(
                 database.settings, [], 0, say=lambda url: console.print(f"[bold]{url}[/]  until Ctrl-C", soft_wrap=True)
             )
         else:
             console.print("[dim]'dynastate demo --ui' shows this state on a web page[/]")
-    return found
+    return figures
 
 
 @dataclass(frozen=True)
@@ -184,14 +184,14 @@ class _Bars:
         return runs
 
     def follow(self, spark: SparkProcess, until: int | None = None) -> None:
-        """Show the progress until so many batches have ended; None: until Spark ends. Refuse to wait for ever."""
-        before, since = 0, time.monotonic()
+        """Show the progress until so many batches have ended, or until Spark ends. Refuse to wait for ever."""
+        previous, since = 0, time.monotonic()
         while self.update(spark):
-            done = sum(checkpoint.committed() for checkpoint in self.checkpoints.values())
-            if until is not None and done >= until:
+            count = sum(checkpoint.committed() for checkpoint in self.checkpoints.values())
+            if until is not None and count >= until:
                 return
-            if done != before:
-                before, since = done, time.monotonic()
+            if count != previous:
+                previous, since = count, time.monotonic()
             if time.monotonic() - since > _STALL_S:
                 raise InternalError(f"no batch has ended for {_STALL_S:.0f} s", log=self._work.log)
             time.sleep(_POLL_S)
@@ -206,23 +206,23 @@ class _Bars:
 
 def _environment() -> AbstractContextManager[object]:
     """Set the environment of this process and its children: no AWS account, no other Spark, and dummy credentials."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_ENVIRONMENT_REMOVED)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_ENVIRONMENT_REMOVED)}
     no_files = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
-    return patch.dict(os.environ, kept | credentials() | no_files | {"SPARK_LOCAL_IP": "127.0.0.1"}, clear=True)
+    return patch.dict(os.environ, variables | credentials() | no_files | {"SPARK_LOCAL_IP": "127.0.0.1"}, clear=True)
 
 
 def compare(work: Layout, data: flights.Input, console: Console) -> None:
     """Compare every value with the batch computation, and show the result."""
     comparisons = verify.check(work, data)
-    for each in comparisons:
-        verdict = "[bold red]DIFFER[/]" if each.differences else "[green]equal[/]"
-        console.print(f"{each.what}: {each.rows:,} rows, {each.values:,} values: {verdict}")
-    differing = [(each.what, difference) for each in comparisons for difference in each.differences]
+    for comparison in comparisons:
+        verdict = "[bold red]DIFFER[/]" if comparison.differences else "[green]equal[/]"
+        console.print(f"{comparison.subject}: {comparison.rows:,} rows, {comparison.values:,} values: {verdict}")
+    differing = [(each.subject, difference) for each in comparisons for difference in each.differences]
     if differing:
         table = Table("where", "row", "column", "expected", "found", title="not what a batch computation gives")
-        for what, difference in differing[:_DIFFERENCES_SHOWN]:
+        for subject, difference in differing[:_DIFFERENCES_SHOWN]:
             key = ", ".join(map(str, difference.key))
-            cells = (what, key, difference.column or "(row)", difference.expected, difference.found)
+            cells = (subject, key, difference.column or "(row)", difference.expected, difference.actual)
             table.add_row(*(escape(str(cell)) for cell in cells))
         console.print(table)
         raise InternalError(
@@ -232,10 +232,10 @@ def compare(work: Layout, data: flights.Input, console: Console) -> None:
         )
 
 
-def report(found: dict[str, Figures], console: Console) -> None:
-    columns = [*found.values(), sum(found.values(), Figures())]
+def report(by_query: dict[str, Figures], console: Console) -> None:
+    columns = [*by_query.values(), sum(by_query.values(), Figures())]
     table = Table("", title="what is in the tables, and what the batches that ended took", title_justify="left")
-    for name in (*found, "together"):
+    for name in (*by_query, "together"):
         table.add_column(name, justify="right")
     for figure in fields(Figures):
         table.add_row(figure.metadata["label"], *(f"{getattr(each, figure.name):,}" for each in columns))

@@ -69,7 +69,7 @@ class Checkpoint:
 
     def stores(self) -> list[str]:
         """The names of the query's stores, from Spark's operator metadata and dynastate's markers."""
-        found = []
+        stores = []
         for metadata in self.folder.glob("state/*/_metadata/metadata"):
             version, _, text = metadata.read_text().partition("\n")
             if version != "v1":
@@ -79,8 +79,8 @@ class Checkpoint:
                     marker = metadata.parents[1] / str(partition) / "dynastate"
                     with suppress(FileNotFoundError):  # it comes with the partition's first commit
                         path = marker.read_text().strip().rpartition("store=")[2].rpartition("/")[0]
-                        found.append(f"{path}/{info['storeName']}")
-        return sorted(found)
+                        stores.append(f"{path}/{info['storeName']}")
+        return sorted(stores)
 
     def _numbers(self, log: str) -> list[int]:
         return [int(file.name) for file in (self.folder / log).glob("*") if file.name.isdigit()]
@@ -128,7 +128,7 @@ class SparkProcess(AbstractContextManager["SparkProcess"]):
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the group (SIGKILL), so that none of its processes can even clean up. Further calls find none."""
+        """Kill the group (SIGKILL), so that none of its processes can even clean up. Further calls do nothing."""
         self._signal(signal.SIGKILL)
         self._process.wait(_END_DEADLINE_S)
         # A process that was in a call when it was killed ends the call first: a file may still come to be.

@@ -27,14 +27,14 @@ class Difference:
     key: tuple[object, ...]
     column: str
     expected: object
-    found: object
+    actual: object
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The result of one comparison: how much was compared, and the differences."""
 
-    what: str
+    subject: str
     rows: int
     values: int
     differences: tuple[Difference, ...]
@@ -48,9 +48,9 @@ def check(work: Layout, data: Input) -> list[Comparison]:
     watermark = min(data.flights["at"].max(), data.weather["at"].max()) - _HOUR
     is_closed = hours["hour"] + _HOUR <= watermark
     return [
-        compare("aircraft, at the sink", tails, found_aircraft(work), ["tailnum"]),
+        compare("aircraft, at the sink", tails, sink_aircraft(work), ["tailnum"]),
         compare("aircraft, in the state", tails, state_of(work, "aircraft"), ["tailnum"]),
-        compare("airport hours that are over, at the sink", hours[is_closed], found_hours(work), ["origin", "hour"]),
+        compare("airport hours that are over, at the sink", hours[is_closed], sink_hours(work), ["origin", "hour"]),
         compare(
             "airport hours still open, in the state",
             hours[~is_closed].drop(columns=_WEATHER),
@@ -82,20 +82,20 @@ def _delays(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return pd.DataFrame(dict(columns)).reset_index()
 
 
-def found_aircraft(work: Layout) -> pd.DataFrame:
+def sink_aircraft(work: Layout) -> pd.DataFrame:
     """The last row of every aircraft at the sink."""
-    written = pd.read_parquet(work.outputs / "aircraft").sort_values("batch", kind="stable")
-    return written.drop_duplicates("tailnum", keep="last")
+    rows = pd.read_parquet(work.outputs / "aircraft").sort_values("batch", kind="stable")
+    return rows.drop_duplicates("tailnum", keep="last")
 
 
-def found_hours(work: Layout) -> pd.DataFrame:
+def sink_hours(work: Layout) -> pd.DataFrame:
     """All rows of the sink, which must have each hour once."""
     hours = pd.read_parquet(work.outputs / "airport_hours")
     return hours.assign(hour=hours["hour"].dt.tz_localize("UTC"))  # Spark writes UTC without a zone
 
 
 def state_of(work: Layout, query: str) -> pd.DataFrame:
-    """The rows that Spark's state reader found, by the column names of the results."""
+    """The rows of Spark's state reader, by the column names of the results."""
     state = pd.read_parquet(work.states / query)
     state["mean_delay"] = state["sum"] / state["count"].where(state["count"] > 0)
     if "window" in state:
@@ -103,12 +103,12 @@ def state_of(work: Layout, query: str) -> pd.DataFrame:
     return state
 
 
-def compare(what: str, expected: pd.DataFrame, found: pd.DataFrame, keys: Sequence[str]) -> Comparison:
+def compare(subject: str, expected: pd.DataFrame, actual: pd.DataFrame, keys: Sequence[str]) -> Comparison:
     """Compare the columns of `expected`, row by row."""
     columns = [name for name in expected.columns if name not in keys]
-    wanted, there = _rows(expected, keys, columns), _rows(found, keys, columns)
-    differences = tuple(_differences(wanted, there, columns))
-    return Comparison(what, len(wanted), len(wanted) * len(columns), differences)
+    expected_rows, actual_rows = _rows(expected, keys, columns), _rows(actual, keys, columns)
+    differences = tuple(_differences(expected_rows, actual_rows, columns))
+    return Comparison(subject, len(expected_rows), len(expected_rows) * len(columns), differences)
 
 
 _Rows = dict[tuple[object, ...], list[tuple[object, ...]]]
@@ -123,13 +123,13 @@ def _rows(frame: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> _
     return rows
 
 
-def _differences(wanted: _Rows, there: _Rows, columns: Sequence[str]) -> Iterator[Difference]:
-    for key in [*wanted, *(key for key in there if key not in wanted)]:
-        expected, found = wanted.get(key, []), there.get(key, [])
-        if len(expected) != len(found):
-            yield Difference(key, "", f"{len(expected)} rows", f"{len(found)} rows")
+def _differences(expected_rows: _Rows, actual_rows: _Rows, columns: Sequence[str]) -> Iterator[Difference]:
+    for key in [*expected_rows, *(key for key in actual_rows if key not in expected_rows)]:
+        expected, actual = expected_rows.get(key, []), actual_rows.get(key, [])
+        if len(expected) != len(actual):
+            yield Difference(key, "", f"{len(expected)} rows", f"{len(actual)} rows")
             continue
-        for left, right in zip(expected, found, strict=True):
-            for column, value, other in zip(columns, left, right, strict=True):
+        for expected_row, actual_row in zip(expected, actual, strict=True):
+            for column, value, other in zip(columns, expected_row, actual_row, strict=True):
                 if value != other:
                     yield Difference(key, column, value, other)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BATCH_ROWS: Final = 10_000
 
 
-def extra(module: str) -> Any:  # these have no types of their own
+def extra(module: str) -> Any:  # these modules have no types
     """Import a module of the extra `frames`. Refuse if it is not installed."""
     try:
         return importlib.import_module(module)
@@ -38,7 +38,7 @@ def to_pandas(columns: Struct, rows: Iterable[Row]) -> pd.DataFrame:
     try:
         whole: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
     except (ValueError, OverflowError, extra("pyarrow").ArrowException):
-        # A date or time that Python cannot hold. Its column stays one of Arrow; the others are as always.
+        # A date or time that Python cannot hold. Its column stays a column of Arrow.
         whole = pandas.concat([_series(pandas, table, name) for name in table.column_names], axis=1)
     integers = extra("pyarrow").types.is_integer
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -50,10 +50,10 @@ def to_pandas(columns: Struct, rows: Iterable[Row]) -> pd.DataFrame:
 def _series(pandas: Any, table: pa.Table, name: str) -> pd.Series[Any]:
     column = table.column(name)
     try:
-        made: pd.Series[Any] = column.to_pandas(integer_object_nulls=True)
+        series: pd.Series[Any] = column.to_pandas(integer_object_nulls=True)
     except (ValueError, OverflowError, extra("pyarrow").ArrowException):
-        made = pandas.Series(column, dtype=pandas.ArrowDtype(column.type))
-    return made.rename(name)
+        series = pandas.Series(column, dtype=pandas.ArrowDtype(column.type))
+    return series.rename(name)
 
 
 def arrow_schema(columns: Struct, *, sql: bool = False) -> pa.Schema:
@@ -70,8 +70,8 @@ def batches(columns: Struct, rows: Iterable[Row], *, sql: bool = False) -> Itera
     while window := list(islice(remaining, BATCH_ROWS)):
         try:
             arrays = [
-                pa.array([None if (value := row[name]) is None else kind.to_arrow(value) for row in window], made)
-                for name, kind, made in kinds
+                pa.array([None if (value := row[name]) is None else kind.to_arrow(value) for row in window], arrow_type)
+                for name, kind, arrow_type in kinds
             ]
         except pa.ArrowInvalid as wrong:
             raise ConfigurationError(f"a value does not fit into Arrow: {wrong}") from wrong
@@ -79,20 +79,20 @@ def batches(columns: Struct, rows: Iterable[Row], *, sql: bool = False) -> Itera
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def stream(schema: pa.Schema, found: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+def stream(schema: pa.Schema, record_batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
     """Make a stream of batches, which are made as they are read."""
-    return extra("pyarrow").RecordBatchReader.from_batches(schema, found)
+    return extra("pyarrow").RecordBatchReader.from_batches(schema, record_batches)
 
 
 def write_parquet(columns: Struct, rows: Iterable[Row], file: Path | BinaryIO, progress: Callable[[int], None]) -> int:
     """Write rows into a Parquet file, and return how many. Refuse a type that Parquet does not have."""
-    pa, parquet, written = extra("pyarrow"), extra("pyarrow.parquet"), 0
+    pa, parquet, count = extra("pyarrow"), extra("pyarrow.parquet"), 0
     try:
         with parquet.ParquetWriter(file, arrow_schema(columns)) as out:
             for batch in batches(columns, rows):
                 out.write_batch(batch)
-                written += batch.num_rows
-                progress(written)
+                count += batch.num_rows
+                progress(count)
     except pa.ArrowNotImplementedError as wrong:
         raise ConfigurationError(f"a column does not fit into Parquet: {wrong}") from wrong
-    return written
+    return count

@@ -60,13 +60,13 @@ class Family:
     def reads(self, other: Family) -> bool:
         """Whether it decodes the rows of an earlier version, whose columns may have other names.
 
-        It does not where the family was removed since, and made again with another schema.
+        It does not if the family was removed since, and made again with another schema.
         """
         forms = self.value_forms[: len(other.value_forms)]
         return (self.key_form, self.multiple, forms) == (other.key_form, other.multiple, other.value_forms)
 
     def find(self, key: Mapping[str, Any]) -> Iterator[tuple[Row, bytes]]:
-        """A key as it is, then as Spark stores all that it groups as equal to it, where that differs; with its bytes.
+        """Yield a key and its bytes, then the form in which Spark stores keys that it groups as equal, if it differs.
 
         Raises:
             ConfigurationError: a column is missing, unknown, or its value is not of its type; with an example.
@@ -79,9 +79,9 @@ class Family:
         except ConfigurationError as wrong:
             add_example(wrong, repr(encoder.columns.example))
             raise
-        given = encoder.decode(raw)
-        yield given, raw
-        normal = encoder.columns.normal(given)
+        exact = encoder.decode(raw)
+        yield exact, raw
+        normal = encoder.columns.normal(exact)
         if (other := encoder.encode(normal)) != raw:
             yield normal, other
 
@@ -102,21 +102,21 @@ class Family:
         return key | self._value(value)
 
     def _value(self, raw: bytes) -> Row:
-        if (written := schema_id(raw)) == len(self.earlier):
+        if (schema := schema_id(raw)) == len(self.earlier):
             return self.value.decode(raw)
-        if written > len(self.earlier):
+        if schema > len(self.earlier):
             raise CorruptStateError(
                 "a row was written with a schema that its version does not have",
                 family=self.name,
-                schema_id=written,
+                schema_id=schema,
             )
-        return self.earlier[written].decode(raw)
+        return self.earlier[schema].decode(raw)
 
     def row_or_none(self, raw: bytes, value: RowValue | None) -> Row | None:
         return None if value is None else self.row(raw, value)
 
     def changed(self, change: RowChange) -> Row:
-        """Decode a change: of a removed key only the key."""
+        """Decode a change: only the key, if it removes the key."""
         if change.value is None:
             return self.encoder.decode(change.key)
         return self.row(change.key, change.value)
@@ -129,19 +129,19 @@ def parse_families(text: str, store_name: str) -> dict[str, Family]:
 
 
 def _family(described: Mapping[str, Any], store_name: str) -> Family:
-    key, now = parse_schema(described["key"]), parse_schema(described["value"])
+    key, value = parse_schema(described["key"]), parse_schema(described["value"])
     earlier = tuple(map(parse_schema, described.get("earlier_values", ())))
-    names = now.names if described["multiple"] else unique([*key.names, *now.names])[len(key.names) :]
+    names = value.names if described["multiple"] else unique([*key.names, *value.names])[len(key.names) :]
     return Family(
         id=described["id"],
         name=described["name"],
         internal=described["internal"],
         multiple=described["multiple"],
         encoder=make_encoder(key, described["key_encoder"], store_name),
-        value=Struct(list(zip(names, now.types, strict=True))),
-        earlier=tuple(EarlierSchema(each, now, names) for each in earlier),
+        value=Struct(list(zip(names, value.types, strict=True))),
+        earlier=tuple(EarlierSchema(each, value, names) for each in earlier),
         key_form=f"{described['key_encoder']} {_form(key)}",
-        value_forms=tuple(map(_form, (*earlier, now))),
+        value_forms=tuple(map(_form, (*earlier, value))),
     )
 
 
@@ -159,13 +159,13 @@ def families_at(lineage: Lineage, entry: VersionEntry) -> dict[str, Family]:
 
 
 def nearest_family(lineage: Lineage, name: str, version: int) -> Family | None:
-    """The column family at a version; where it has none, at the last one before, or the first one after, that has it.
+    """The column family at a version, or at the nearest listed version that has it, an earlier one if there is one.
 
-    None: no listed version has it.
+    Returns None if no listed version has it.
     """
     entries = lineage.entries
-    before = (entry for entry in reversed(entries) if entry.version <= version)
-    for entry in chain(before, entries):
+    earlier = (entry for entry in reversed(entries) if entry.version <= version)
+    for entry in chain(earlier, entries):
         family = families_at(lineage, entry).get(name)
         if family is not None:
             return family
@@ -173,5 +173,5 @@ def nearest_family(lineage: Lineage, name: str, version: int) -> Family | None:
 
 
 def add_example(wrong: ConfigurationError, key: str) -> None:
-    """Add a key of the right shape, to copy, to the error for a wrong one."""
+    """Add a key of the right shape, to copy, to the error for a wrong key."""
     wrong.args = (f"{wrong.args[0]}; a key looks like {key}",)

@@ -22,7 +22,7 @@ def parse_json(text: str) -> Any:
     """Parse JSON that somebody wrote. Numbers with a point are decimals, so that no digit is lost.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply.
+        ValueError: it is not JSON, or nested too deeply.
         ConfigurationError: an object has a member twice.
     """
     try:
@@ -45,7 +45,7 @@ def row_to_json(columns: Struct, row: Row | None) -> dict[str, Any] | None:
     return None if row is None else columns.to_json(row)
 
 
-def key_from_json(columns: Struct, given: Any) -> dict[str, Any]:
+def key_from_json(columns: Struct, members: Any) -> dict[str, Any]:
     """Convert a JSON object to a key, with values as `row_to_json` gives them.
 
     Raises:
@@ -54,10 +54,10 @@ def key_from_json(columns: Struct, given: Any) -> dict[str, Any]:
     """
     kinds = dict(zip(columns.names, columns.types, strict=True))
     try:
-        if not isinstance(given, Mapping):
-            raise ConfigurationError("a key is an object of JSON", got=repr(given)[:100])
-        columns.check(given)
-        key = {name: _column_from_json(name, kinds[name], value) for name, value in given.items()}
+        if not isinstance(members, Mapping):
+            raise ConfigurationError("a key is an object of JSON", got=repr(members)[:100])
+        columns.check(members)
+        key = {name: _column_from_json(name, kinds[name], value) for name, value in members.items()}
         columns.encode(key)
     except ConfigurationError as wrong:
         add_example(wrong, f"'{json_text(columns.to_json(columns.example))}'")

@@ -27,7 +27,7 @@ Changes = Iterable[RowChange]
 
 @dataclass(frozen=True)
 class Source:
-    """The engine that stores are read through, with what was spent."""
+    """The engine that stores are read through, with the meter of its requests."""
 
     engine: Engine
     meter: Meter
@@ -36,12 +36,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Partition:
-    """One column family of one store, by its name. `known` gives it where no listed version of the store has it."""
+    """One column family of one store, by its name. `fallback` gives it if no listed version of the store has it."""
 
     source: Source
     lineage: Lineage
     name: str
-    known: Callable[[], Family]
+    fallback: Callable[[], Family]
 
     @property
     def store(self) -> str:
@@ -57,7 +57,7 @@ class Partition:
     def family(self, entry: VersionEntry) -> Family:
         """The column family at a version, or near it. A version that no longer has it removes its rows, by its id."""
         family = self.families(entry).get(self.name)
-        return family or nearest_family(self.lineage, self.name, entry.version) or self.known()
+        return family or nearest_family(self.lineage, self.name, entry.version) or self.fallback()
 
     def count(self, entry: VersionEntry) -> int:
         family = self.families(entry).get(self.name)
@@ -66,11 +66,11 @@ class Partition:
     def value(self, entry: VersionEntry, raw: bytes) -> RowValue | None:
         return self.bucket(entry, raw, raw).get(raw) if self.count(entry) else None
 
-    def bucket(self, entry: VersionEntry, raw: bytes, wanted: bytes | None = None) -> Encoded:
-        """The rows in the bucket of a key at a version; only those of the key `wanted`, if given."""
+    def bucket(self, entry: VersionEntry, raw: bytes, key: bytes | None = None) -> Encoded:
+        """The rows in the bucket of a key at a version; only those of `key`, if given."""
         digest = key_hash(raw)
         lookup = partial(self.source.engine.lookup, self.store, entry.version, entry.attempt, digest)
-        return self._rows(lookup, self.family(entry).id, wanted)
+        return self._rows(lookup, self.family(entry).id, key)
 
     def find(self, entry: VersionEntry) -> Opening:
         """Open a version without its rows."""
@@ -83,36 +83,34 @@ class Partition:
         open_version = partial(self.source.engine.open, self.store, entry.version, entry.attempt)
         return retry_routes(lambda _: self._read(open_version(), family.id, None, only))
 
-    def _rows(self, open_version: Callable[[], Opening], family: int, wanted: bytes | None = None) -> Encoded:
-        return retry_routes(lambda _: self._read(open_version(), family, wanted))
+    def _rows(self, open_version: Callable[[], Opening], family: int, key: bytes | None = None) -> Encoded:
+        return retry_routes(lambda _: self._read(open_version(), family, key))
 
-    def _read(
-        self, opening: Opening, family: int, wanted: bytes | None, only: Container[bytes] | None = None
-    ) -> Encoded:
-        found: Encoded = {}
+    def _read(self, opening: Opening, family: int, key: bytes | None, only: Container[bytes] | None = None) -> Encoded:
+        rows: Encoded = {}
         try:
             for chunk in chain(opening.snapshot_chunks, opening.chunks):
                 changes = chunk.changes
-                if wanted is None or wanted in changes:
-                    read = decode_changes(changes)
+                if key is None or key in changes:
+                    decoded = decode_changes(changes)
                     if only is not None:
-                        read = (change for change in read if change.key in only)
-                    fold(found, read, family, wanted)
+                        decoded = (change for change in decoded if change.key in only)
+                    fold(rows, decoded, family, key)
         finally:
             self.source.meter.add(opening.meter)
-        return found
+        return rows
 
     def feed(
-        self, first: int, last: VersionEntry, wanted: bytes | None = None
+        self, first: int, last: VersionEntry, key: bytes | None = None
     ) -> Generator[tuple[VersionEntry, Changes], None, None]:
-        """The changes of each version, from the first to the last; only those of the key `wanted`, if given."""
-        within = ALL if wanted is None else [(key_hash(wanted), key_hash(wanted))]
+        """The changes of each version, from the first to the last; only those of `key`, if given."""
+        within = ALL if key is None else [(key_hash(key), key_hash(key))]
         feed = self.source.engine.changes(self.store, first, last.version, last.attempt, within=within)
         try:
             for version, chunks in feed.versions:
                 every = (chunk.changes for chunk in chunks)
-                read = (decode_changes(changes) for changes in every if wanted is None or wanted in changes)
-                yield self.lineage.find(version), chain.from_iterable(read)
+                decoded = (decode_changes(changes) for changes in every if key is None or key in changes)
+                yield self.lineage.find(version), chain.from_iterable(decoded)
         finally:
             self.source.meter.add(feed.meter)
 
@@ -121,7 +119,7 @@ class Partition:
     ) -> Iterator[tuple[bytes, RowValue | None, RowValue | None]]:
         """The keys whose values differ between two versions, with both values. Each version read calls `is_read`.
 
-        In memory are the rows of the keys that were changed.
+        The rows of the changed keys are in memory.
 
         Raises:
             ConfigurationError: the changes between them have more than `limit_bytes`.
@@ -145,16 +143,18 @@ class Partition:
                             limit_bytes=limit_bytes,
                         )
             is_read()
-        before = {} if old is None else self.rows_at(old, family, changed)
-        after = {raw: _copy(value) for raw, value in before.items()}
+        old_rows = {} if old is None else self.rows_at(old, family, changed)
+        new_rows = {raw: _copy(value) for raw, value in old_rows.items()}
         for _, changes in self.feed(low + 1, new):
-            fold(after, changes, family.id)
-        yield from ((raw, before.get(raw), after.get(raw)) for raw in changed if before.get(raw) != after.get(raw))
+            fold(new_rows, changes, family.id)
+        yield from (
+            (raw, old_rows.get(raw), new_rows.get(raw)) for raw in changed if old_rows.get(raw) != new_rows.get(raw)
+        )
 
     def history(self, raw: bytes, progress: ProgressCallback) -> Iterator[tuple[VersionEntry, Family, RowValue | None]]:
-        """The values of a key, from the oldest listed version on: the first one, and each that differs from the last.
+        """The values of a key, from the oldest listed version on: the first value, and each that differs from the last.
 
-        Each has the column family that decodes it: that of the newest version, if it reads it.
+        Each comes with the column family that decodes it: the newest version's, if that reads it.
 
         Raises:
             VersionMissingError: clean-up has deleted the oldest version meanwhile.
@@ -175,21 +175,21 @@ class Partition:
             yield first, newest if newest.reads(family) else family, value
         if last.version == first.version:
             return
-        now: Encoded = {} if value is None else {raw: _copy(value)}
+        rows: Encoded = {} if value is None else {raw: _copy(value)}
         for entry, changes in self.feed(first.version + 1, last, raw):
             family = self.family(entry)
-            before = _copy(now[raw]) if raw in now else None
-            fold(now, changes, family.id, raw)
-            if now.get(raw) != before:
-                yield entry, newest if newest.reads(family) else family, now.get(raw)
+            previous = _copy(rows[raw]) if raw in rows else None
+            fold(rows, changes, family.id, raw)
+            if rows.get(raw) != previous:
+                yield entry, newest if newest.reads(family) else family, rows.get(raw)
             progress(entry.version - first.version, last.version - first.version)
 
 
-def fold(found: Encoded, changes: Changes, family: int, wanted: bytes | None = None) -> None:
-    """Apply changes to the rows of a family; only those of the key `wanted`, if given."""
+def fold(rows: Encoded, changes: Changes, family: int, key: bytes | None = None) -> None:
+    """Apply changes to the rows of a family; only those of `key`, if given."""
     for change in changes:
-        if change.family == family and (wanted is None or change.key == wanted):
-            apply_change(found, change.key, change)
+        if change.family == family and (key is None or change.key == key):
+            apply_change(rows, change.key, change)
 
 
 def _copy(value: RowValue) -> RowValue:

@@ -30,9 +30,9 @@ MEMORY_BYTES: Final = 8 * 1024 * 1024
 
 
 def scan(partition: Partition, entry: VersionEntry, family: Family) -> Iterator[tuple[bytes, RowValue]]:
-    """Read every row of a family at a version, in no order. Those of one range of hashes at a time are in memory.
+    """Read every row of a family at a version, in no order. The rows of one range of hashes at a time are in memory.
 
-    A route that becomes invalid meanwhile is replaced by another one, for the ranges that are left: rows of a version
+    A route that becomes invalid meanwhile is replaced by another one, for the remaining ranges: rows of a version
     are the same by every route.
 
     Raises:
@@ -51,7 +51,7 @@ def scan(partition: Partition, entry: VersionEntry, family: Family) -> Iterator[
 
 
 def ranges_bits(buckets_bits: int) -> int:
-    """The number of ranges, as a power of two, for rows that are best read in 2^`buckets_bits` buckets."""
+    """The number of ranges, as a power of two, for rows whose best number of buckets is 2^`buckets_bits`."""
     return min(max(0, buckets_bits - RANGE_BUCKETS_BITS), RANGES_BITS_MAX)
 
 
@@ -63,21 +63,21 @@ class _Ranges:
         self._done = 0
 
     def rows(self) -> Iterator[tuple[bytes, RowValue]]:
-        """The rows of the ranges that are left, by one route. Its changes are spread over a file for each range."""
+        """The rows of the remaining ranges, by one route. Its changes are spread over a file for each range."""
         opening = self._partition.source.engine.open(self._partition.store, self._entry.version, self._entry.attempt)
         with ExitStack() as opened:
             memory = MEMORY_BYTES >> self._bits
             files = [opened.enter_context(closing(SpillFile(memory))) for _ in range(1 << self._bits)]
             self._spread(opening, files)
             while self._done < len(files):
-                found = self._range(self._done, opening.snapshot, files[self._done])
+                rows = self._range(self._done, opening.snapshot, files[self._done])
                 self._done += 1
-                yield from found.items()
-                del found  # before that of the next range is there
+                yield from rows.items()
+                del rows  # before the next range is read
 
     def _spread(self, opening: Opening, files: Sequence[SpillFile]) -> None:
         try:
-            for change in self._own(opening.chunks, opening):
+            for change in self._of_family(opening.chunks, opening):
                 files[self._number(change.key)].write(encode_changes([change]))
         except OSError as full:
             raise ConfigurationError(
@@ -86,21 +86,21 @@ class _Ranges:
             ) from full
 
     def _range(self, number: int, snapshot: int, file: SpillFile) -> Encoded:
-        """The rows of one range: those of the snapshot, and then the changes in the file."""
+        """The rows of one range: the snapshot's, with the changes in the file applied."""
         engine, store, entry = self._partition.source.engine, self._partition.store, self._entry
-        opening = engine.buckets(store, entry.version, entry.attempt, self._bits, [number])
+        opening = engine.buckets(store, entry.version, entry.attempt, bits=self._bits, numbers=[number])
         if opening.snapshot != snapshot:
             raise RouteInvalidError("another snapshot was made meanwhile", store=store, snapshot=opening.snapshot)
-        found: Encoded = {}
-        # A snapshot of few buckets has rows of other ranges in them.
+        rows: Encoded = {}
+        # Buckets of a small snapshot have rows of other ranges, too.
         is_exact = opening.bits >= self._bits
-        for change in self._own(opening.snapshot_chunks, opening):
+        for change in self._of_family(opening.snapshot_chunks, opening):
             if is_exact or self._number(change.key) == number:
-                apply_change(found, change.key, change)
-        fold(found, decode_changes(file.read()), self._family.id)
-        return found
+                apply_change(rows, change.key, change)
+        fold(rows, decode_changes(file.read()), self._family.id)
+        return rows
 
-    def _own(self, chunks: Iterable[StoredChunk], opening: Opening) -> Iterator[Change]:
+    def _of_family(self, chunks: Iterable[StoredChunk], opening: Opening) -> Iterator[Change]:
         """The changes of this family."""
         try:
             every = chain.from_iterable(decode_changes(chunk.changes) for chunk in chunks)

@@ -2,8 +2,8 @@
 
     file  := block *        block := bytes XOR keystream        keystream := SHAKE-256(secret:32  number of block:u64)
 
-The secret is random, of one file, and in memory only; no block of a file has the number of another. The file has no
-name, and is gone with its process.
+Each file has a random secret, which is in memory only, and numbers its blocks. The file has no name, and ends with its
+process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SpillFile:
             self._file.close()
 
     def _crypt(self, raw: bytes, number: int) -> bytes:
-        """The bytes of a block encrypted; of an encrypted one as they were."""
+        """Encrypt a block, or decrypt an encrypted block."""
         stream = hashlib.shake_256(self._secret + number.to_bytes(8, "little")).digest(len(raw))
         mixed = int.from_bytes(raw, "little") ^ int.from_bytes(stream, "little")
         return mixed.to_bytes(len(raw), "little")

@@ -1,8 +1,8 @@
 """SQL over committed state, by DuckDB: tables that are read when a query names them, and as far as it reads them.
 
 Tables (docs/reading-state.md): `state` and `changes` of the column family, `state_NAME` and `changes_NAME` of each
-family where there are several, and `versions`. DuckDB reads them as streams of Arrow, so what is in memory is a range
-of rows, a batch, and what the query itself keeps, up to a limit.
+family where there are several, and `versions`. DuckDB reads them as streams of Arrow, so a range of
+rows, a batch, and the query's own rows, up to a limit, are in memory.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _VERSIONS: Final = {
     "bytes": "long",
     "committed": "timestamp",
 }
-#: Columns of ours beside those of a row.
+#: Columns of these tables beside those of a row.
 _PLACE: Final = {"partition_id": "integer"}
 _CHANGE: Final = {"version": "long", "kind": "string", **_PLACE}
 
@@ -102,10 +102,10 @@ def answer(
     memory_mb: int = MEMORY_MB,
     external_access: bool = False,
 ) -> Iterator[Answer]:
-    """Answer one query; the other arguments are those of `connect`.
+    """Answer one query; the other arguments are `connect`'s.
 
     Raises:
-        ConfigurationError: it is no query, or not one, or DuckDB refuses it or fails; the message says why.
+        ConfigurationError: it is not exactly one query, or DuckDB refuses it or fails; the message says why.
         DynastateError: the state cannot be read.
     """
     if not query.isascii() and _is_broken(query):
@@ -114,15 +114,15 @@ def answer(
     with closing(connection), _errors(tables, query):
         statements = connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type.name != _QUERY:
-            given = ", ".join(each.type.name.lower() for each in statements) or "nothing"
-            raise ConfigurationError("give one query, as in: select count(*) from state; state is only read", got=given)
+            names = ", ".join(each.type.name.lower() for each in statements) or "nothing"
+            raise ConfigurationError("give one query, as in: select count(*) from state; state is only read", got=names)
         relation = connection.sql(query)
         columns, kinds = tuple(relation.columns), list(relation.types)
         if not all(map(is_in_arrow, kinds)):
             relation = relation.project(", ".join(_readable(n, kind) for n, kind in enumerate(kinds, 1)))
             kinds = list(relation.types)
         rows = _fetched(relation, kinds, tables, query)
-        first = list(islice(rows, 1))  # what fails, fails before anything is printed
+        first = list(islice(rows, 1))  # most errors come with the first row, before anything is printed
         yield Answer(columns, chain(first, rows))
 
 
@@ -147,24 +147,24 @@ def _fetched(
 
 @contextmanager
 def _errors(tables: Mapping[str, _Table], query: str) -> Iterator[None]:
-    """Convert DuckDB's errors: to that of the table that could not be read, or to one that says what to do."""
+    """Convert DuckDB's errors: to the error of the table that could not be read, or to one with advice."""
     try:
         yield
-    # Arrow has DuckDB's error, by its text, where it strikes while rows are fetched.
+    # If DuckDB fails while rows are fetched, Arrow raises an error with its text.
     except (_duckdb().Error, extra("pyarrow").ArrowException, OSError) as wrong:
         for table in tables.values():
             if table.failed is not None:
                 raise table.failed from None
-        # Where in the query it is stands below; of memory, settings that are locked.
+        # Further lines have the place in the query, or settings for memory, which are locked.
         text = str(wrong)
         kind = next((kind for kind in _ADVICE if kind in text), "")
-        said = text.partition("\n" if kind == _MEMORY else "\nLINE ")[0]
+        message = text.partition("\n" if kind == _MEMORY else "\nLINE ")[0]
         advice = _ADVICE.get(kind, "")
-        if "Catalog Error" in said:
+        if "Catalog Error" in message:
             advice = f"; tables are {', '.join(tables)}"
-        elif "Parser Error" in said:
+        elif "Parser Error" in message:
             advice = _quoting(tables, query)
-        raise ConfigurationError(f"the query fails: {' '.join(said.split()).rstrip('!')}{advice}") from wrong
+        raise ConfigurationError(f"the query fails: {' '.join(message.split()).rstrip('!')}{advice}") from wrong
 
 
 def _quoting(tables: Mapping[str, _Table], query: str) -> str:
@@ -192,7 +192,7 @@ class _Table:
         self.columns = columns
         self._rows = rows
         self._lock = lock
-        #: The error that ended a scan. DuckDB's own has its text only.
+        #: The error that ended a scan: DuckDB's has only its text.
         self.failed: Exception | None = None
 
     def __arrow_c_schema__(self) -> object:
@@ -204,11 +204,11 @@ class _Table:
     def _batches(self) -> Iterator[Any]:
         """The batches of one scan. DuckDB may scan two tables in two threads, and the state has one reader."""
         self.failed = None
-        found = batches(self.columns, self._rows(), sql=True)
+        remaining = batches(self.columns, self._rows(), sql=True)
         try:
             while True:
                 with self._lock:
-                    batch = next(found, None)
+                    batch = next(remaining, None)
                 if batch is None:
                     return
                 yield batch
@@ -222,7 +222,7 @@ class _Tables:
 
     def __init__(self, state: StateView, after: int | None) -> None:
         readable = state.versions()
-        # Of the oldest version only the rows are sure to be there, unless no version was before it.
+        # The changes of the oldest version may be deleted, unless it is the first.
         self._after = readable[0] - (readable[0] == 1) if after is None else after
         self._state = state
         self._lock = threading.Lock()
@@ -237,7 +237,7 @@ class _Tables:
         connection.execute("set temp_directory = ''")
         if not external_access:
             connection.execute("set enable_external_access = false")
-        # Days and hours are those of UTC, as in all other commands.
+        # Days and hours are in UTC, as in all other commands.
         connection.execute("set TimeZone = 'UTC'")
         tables = dict(self._tables())
         for name, table in tables.items():
@@ -251,9 +251,9 @@ class _Tables:
             yield from self._of(state, "")
         if len(names) > 1:
             # With transformWithState there is a default family that nothing uses.
-            own = [name for name in names if name != DEFAULT_FAMILY]
+            named = [name for name in names if name != DEFAULT_FAMILY]
             # DuckDB does not distinguish capitals.
-            for name, folded in zip(own, unique(map(str.casefold, own)), strict=True):
+            for name, folded in zip(named, unique(map(str.casefold, named)), strict=True):
                 yield from self._of(state.of_family(name), f"_{name}{folded[len(name) :]}")
         yield "versions", _Table(_typed(_VERSIONS), self._versions, self._lock)
 
@@ -265,8 +265,8 @@ class _Tables:
         yield f"changes{suffix}", _Table(columns, partial(self._changes, state, names), self._lock)
 
     def _rows(self, state: StateView, names: Sequence[str]) -> Iterator[Row]:
-        (place,) = names
-        return (row | {place: number} for number, row in state.rows_by_partition())
+        (column,) = names
+        return (row | {column: number} for number, row in state.rows_by_partition())
 
     def _changes(self, state: StateView, names: Sequence[str]) -> Iterator[Row]:
         nothing = dict.fromkeys(state.columns.names)
@@ -293,8 +293,8 @@ def _typed(columns: Mapping[str, str]) -> Struct:
     return parse_schema({"type": "struct", "fields": [{"name": name, "type": kind} for name, kind in columns.items()]})
 
 
-def _joined(own: Mapping[str, str], columns: Struct) -> tuple[Struct, tuple[str, ...]]:
-    """Columns of ours before those of a row, and their names: where a row has that name, ours is numbered."""
-    names = unique([*columns.names, *own], str.casefold)[len(columns.names) :]
-    fields = [*zip(names, _typed(own).types, strict=True), *zip(columns.names, columns.types, strict=True)]
+def _joined(table_columns: Mapping[str, str], columns: Struct) -> tuple[Struct, tuple[str, ...]]:
+    """The columns of a table before those of its rows, and their names, numbered if a row has the name."""
+    names = unique([*columns.names, *table_columns], str.casefold)[len(columns.names) :]
+    fields = [*zip(names, _typed(table_columns).types, strict=True), *zip(columns.names, columns.types, strict=True)]
     return Struct(fields), names

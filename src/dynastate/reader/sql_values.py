@@ -1,7 +1,7 @@
 """Answers of DuckDB in JSON's types, by way of Arrow, whose numbers hold what Python's types cannot.
 
-Values are spelt as those of state are: times by ISO 8601, decimals as texts, bytes in base64. A type that only DuckDB
-has, such as its interval, is the text that DuckDB makes of it.
+Values are spelt as in state: times by ISO 8601, decimals as texts, bytes in base64. A value whose type only DuckDB has,
+such as an interval, is DuckDB's text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dynastate.unsaferow import texts
 
-#: Types whose values Arrow holds as DuckDB does; of the others DuckDB makes a text.
+#: Types whose values Arrow holds as DuckDB does; DuckDB converts the others to text.
 _IN_ARROW: Final = frozenset(
     [
         *("boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "float", "double", "decimal"),
@@ -77,16 +77,16 @@ def _maps(kind: Any, column: Any) -> list[Any]:
     keys = to_json(key, column.keys.slice(first, last - first))
     values = to_json(inner, column.items.slice(first, last - first))
     entries = list(zip(keys, values, strict=True))
-    found: list[Any] = []
+    maps: list[Any] = []
     for row, is_valid in enumerate(column.is_valid().to_pylist()):
         pairs = entries[offsets[row] - first : offsets[row + 1] - first]
         whole = dict(pairs) if key.id == "varchar" else [list(pair) for pair in pairs]
-        found.append(whole if is_valid else None)
-    return found
+        maps.append(whole if is_valid else None)
+    return maps
 
 
 def _plain(name: str, column: Any) -> tuple[Callable[[Any], Any] | None, list[Any]]:
-    """The values of a column of single ones, and what spells each in JSON; None: they are as they should be."""
+    """The values of a column without nesting, and their conversion to JSON, or None if they need no conversion."""
     pa = importlib.import_module("pyarrow")
     kind = column.type
     convert: Callable[[Any], Any] | None = None

@@ -66,7 +66,7 @@ def open_state(
         objects_endpoint=objects_endpoint,
     )
     tables = open_tables(settings)
-    return StateReader(tables, settings, store, family, tables.close)
+    return StateReader(tables, settings, store, family, close_tables=tables.close)
 
 
 class StateReader(StateView):
@@ -93,9 +93,9 @@ class StateReader(StateView):
             with naming(source):
                 lineages = of_one_run(self._read(source, matching(tables, store)))
             newest = lineages[0].newest
-            known = families_at(lineages[0], newest)
-            chosen = _choose(store, family, known)
-            super().__init__(source, Placement(), store, chosen, lineages, newest.version)
+            families = families_at(lineages[0], newest)
+            chosen = _choose(store, family, families)
+            super().__init__(source, Placement(), store, chosen, lineages=lineages, version=newest.version)
             when_failed.pop_all()
         self._opened_at = self.version
 
@@ -116,7 +116,7 @@ class StateReader(StateView):
         self._close_tables()
 
     def refresh(self) -> bool:
-        """Move to the newest version; False: it is this one. What was read before is not read again.
+        """Move to the newest version; return False if it is this one. Cached parts are not read again.
 
         If the query was taken back since, `changes` after a version that it has made again is refused until the next
         refresh that moves.
@@ -125,60 +125,60 @@ class StateReader(StateView):
             VersionMissingError: the store was deleted; or no version is in all partitions by one run.
             CorruptStateError: an item is lost or corrupt.
         """
-        was, stores_before = self.version, self.stores
+        old_version, old_stores = self.version, self.stores
         with naming(self._source):
-            known = [partition.lineage for partition in self._partitions]
+            old_lineages = [partition.lineage for partition in self._partitions]
             # Partitions are added while the first batch commits, or while a fork or an import is made.
             is_first = self.version == self._opened_at
-            lineages = [] if is_first else self._read(self._source, self.stores, known)
-            # Without the version that was read, the run may be another query's, with other partitions.
-            if is_first or any(old.newest not in new.entries for new, old in zip(lineages, known, strict=True)):
+            lineages = [] if is_first else self._read(self._source, self.stores, old_lineages)
+            # If the version that was read is gone, the run may be another query's, with other partitions.
+            if is_first or any(old.newest not in new.entries for new, old in zip(lineages, old_lineages, strict=True)):
                 stores = matching(self._tables, self.store)
-                lineages = self._read(self._source, stores, lineages or known)
+                lineages = self._read(self._source, stores, lineages or old_lineages)
             lineages = of_one_run(lineages)
-        common = _common(known, lineages, was)
+        common = _common(old_lineages, lineages, old_version)
         self.version = lineages[0].newest.version
         self._partitions = [self._partition(lineage) for lineage in lineages]
-        has_other_stores = self.stores != stores_before
+        has_other_stores = self.stores != old_stores
         if has_other_stores:
             self._opened_at = self.version
-        is_taken_back = common is None or common < was
+        is_taken_back = common is None or common < old_version
         if has_other_stores or is_taken_back:
             self._placement = Placement()  # another query may have its rows elsewhere
-        has_moved = self.version != was or has_other_stores or is_taken_back
+        has_moved = self.version != old_version or has_other_stores or is_taken_back
         if has_moved:
-            self._taken_back = TakenBack(was, common)
+            self._taken_back = TakenBack(old_version, common)
         return has_moved
 
-    def _read(self, source: Source, stores: Iterable[str], known: Iterable[Lineage] = ()) -> list[Lineage]:
+    def _read(self, source: Source, stores: Iterable[str], previous: Iterable[Lineage] = ()) -> list[Lineage]:
         """Read the newest versions of stores, in parallel."""
-        by_store = {each.store: each for each in known}
-        found = list(self._pool.map(lambda store: source.engine.lineage(store, by_store.get(store)), stores))
-        for each in found:
-            source.meter.add(each.meter)
-        return found
+        by_store = {each.store: each for each in previous}
+        lineages = list(self._pool.map(lambda store: source.engine.lineage(store, by_store.get(store)), stores))
+        for lineage in lineages:
+            source.meter.add(lineage.meter)
+        return lineages
 
 
 def _common(old: Iterable[Lineage], new: Iterable[Lineage], version: int) -> int | None:
-    """The newest version up to one that stores have in both lineages, each.
+    """The newest version, up to `version`, that each store has in both lineages.
 
     Returns 0 if there is none, and None if none is listed where clean-up has deleted versions.
     """
-    now = {lineage.store: lineage for lineage in new}
-    found = min(now[each.store].common(each, version) if each.store in now else 0 for each in old)
-    is_whole = all(each.entries[0].parent_id == EMPTY for each in now.values())
-    return found if found or is_whole else None
+    by_store = {lineage.store: lineage for lineage in new}
+    common = min(by_store[each.store].common(each, version) if each.store in by_store else 0 for each in old)
+    is_whole = all(each.entries[0].parent_id == EMPTY for each in by_store.values())
+    return common if common or is_whole else None
 
 
-def _choose(store: str, asked: str | None, known: dict[str, Family]) -> str:
-    """The column family asked for, or the only one; of several none, if that is asked for."""
+def _choose(store: str, family: str | None, families: dict[str, Family]) -> str:
+    """The column family by its name, or the only one. If `family` is None and there are several, none."""
     # transformWithState has its state variables beside a default family that it does not use.
-    own = [each.name for each in known.values() if not each.internal and each.name != DEFAULT_FAMILY]
-    if asked is None and len(own) > 1:
+    names = [each.name for each in families.values() if not each.internal and each.name != DEFAULT_FAMILY]
+    if family is None and len(names) > 1:
         return ""
-    if not asked and len(own) > 1:
-        raise ConfigurationError(f"say which column family; this store has {', '.join(own)}", store=store)
-    chosen = asked or (own[0] if own else DEFAULT_FAMILY)
-    if chosen not in known:
-        raise no_family(store, chosen, known)
+    if not family and len(names) > 1:
+        raise ConfigurationError(f"say which column family; this store has {', '.join(names)}", store=store)
+    chosen = family or (names[0] if names else DEFAULT_FAMILY)
+    if chosen not in families:
+        raise no_family(store, chosen, families)
     return chosen

@@ -44,14 +44,14 @@ class Change(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The row of a key from a version on; None: the key was not there."""
+    """The row of a key from a version on, or None if the key was not there."""
 
     version: int
     row: Row | None
 
 
 class Difference(NamedTuple):
-    """A key that differs between two versions; None: it was not there."""
+    """A key that differs between two versions, with its rows, or None where it was not there."""
 
     key: Row
     before: Row | None
@@ -59,16 +59,16 @@ class Difference(NamedTuple):
 
 
 class TakenBack(NamedTuple):
-    """The version that was read when the query was found to be taken back, and the newest before it that remains.
+    """The version at which the reader saw that the query was taken back, and the newest version before it that remains.
 
     `common` is 0 if none remains, and None if clean-up has deleted it, or may have.
     """
 
-    read: int = 0
+    version: int = 0
     common: int | None = 0
 
     def has_undone(self, version: int) -> bool:
-        return (self.common or 0) < version <= self.read
+        return (self.common or 0) < version <= self.version
 
     def refuse(self, store: str, version: int) -> VersionMissingError:
         """The error for changes after a version that was undone."""
@@ -94,7 +94,7 @@ _NEVER: Final = TakenBack()
 class StateView:
     """Rows at one version, for as long as the reader that made the view is open. Used by one thread at a time.
 
-    What is read is cached, up to `cache_mb`, and takes no request again. `meter` counts what was spent.
+    Parts and buckets are cached, up to `cache_mb`, and take no request again. `meter` counts requests and units.
 
     Raises:
         ConfigurationError: from any method: a key or a version is not of its type, a package is not installed.
@@ -115,7 +115,7 @@ class StateView:
         self.store = store
         self.family = family
         self.version = version
-        #: What the last refresh that moved has found.
+        #: Set by the last refresh that moved.
         self._taken_back = taken_back
         self._source = source
         self._placement = placement
@@ -171,7 +171,7 @@ class StateView:
         return list(range(first, min(partition.lineage.newest.version for partition in self._partitions) + 1))
 
     def made_by(self, version: int) -> tuple[Attempt, ...]:
-        """The attempts that made a version, one a partition: a number alone may be given again. None made 0."""
+        """The attempts that made a version, one a partition: a number may be used again. Version 0 has none."""
         return tuple(each.lineage.find(version).attempt for each in self._partitions) if version else ()
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ class StateView:
         return sum(partition.count(entry) for partition, entry in self._current())
 
     def get(self, key: Mapping[str, Any]) -> Row | None:
-        """Get the row of a key, which is given by its columns; None: it is not there.
+        """Get the row of a key, which is given by its columns. Returns None if it is not there.
 
         A key that Spark takes for equal is found as well: -0.0 for 0.0, a map whose entries are in another order.
 
@@ -187,9 +187,9 @@ class StateView:
         partition where Spark has the key.
         """
         family = self._schema
-        for given, raw in family.find(key):
+        for exact, raw in family.find(key):
             with self._reading():
-                for number in self._placement.find(self._partitions, self.version, family, given, raw):
+                for number in self._placement.find(self._partitions, self.version, family, key=exact, raw=raw):
                     partition = self._partitions[number]
                     value = partition.value(partition.lineage.find(self.version), raw)
                     if value is not None:
@@ -212,17 +212,21 @@ class StateView:
     def at(self, version: int) -> StateView:
         """View the state at another version."""
         version = _number(version)
-        lineages = [partition.lineage for partition in self._partitions]
-        for lineage in lineages:
-            lineage.find(version)
-        return StateView(self._source, self._placement, self.store, self.family, lineages, version, self._taken_back)
+        for partition in self._partitions:
+            partition.lineage.find(version)
+        return self._view(self._placement, self.family, version)
 
     def of_family(self, name: str) -> StateView:
         """View another column family at this version."""
-        lineages = [partition.lineage for partition in self._partitions]
-        view = StateView(self._source, Placement(), self.store, name, lineages, self.version, self._taken_back)
-        view._schema  # noqa: B018  # refuses a name that is not there
+        view = self._view(Placement(), name, self.version)
+        view._schema  # noqa: B018, SLF001  # refuses a name that is not there
         return view
+
+    def _view(self, placement: Placement, family: str, version: int) -> StateView:
+        lineages = [partition.lineage for partition in self._partitions]
+        return StateView(
+            self._source, placement, self.store, family, lineages=lineages, version=version, taken_back=self._taken_back
+        )
 
     def changes(self, after: int, to: int | None = None) -> Iterator[Change]:
         """Read the changes of the versions after one, up to another (by default this one), oldest first.
@@ -267,8 +271,8 @@ class StateView:
             for _ in range(after + 1, last + 1):
                 for partition, latest, feed in feeds:
                     entry, changes = next(feed)
-                    written = partition.family(entry)
-                    family = latest if latest.reads(written) else written
+                    current = partition.family(entry)
+                    family = latest if latest.reads(current) else current
                     for change in changes:
                         if change.family == family.id:
                             if one_schema and family is not latest:
@@ -276,7 +280,7 @@ class StateView:
                             yield partition.number, Change(entry.version, _kind(change), family.changed(change))
 
     def history(self, key: Mapping[str, Any], progress: ProgressCallback = no_progress) -> list[Past]:
-        """Read the row of a key at the oldest version, and at each later one, up to this, at which it is another.
+        """Read the row of a key at the oldest version, and at each later version, up to this one, that changed it.
 
         It reads the changes of all versions that are retained; `progress` gets the versions of one partition.
         Rows have the columns of this version, unless the column family was removed since, and made again with
@@ -289,14 +293,14 @@ class StateView:
     ) -> list[tuple[Past, Struct]]:
         """Read what `history` does, with the columns of each row."""
         family = self._schema
-        for given, raw in family.find(key):
+        for exact, raw in family.find(key):
             with self._reading():
-                for number in self._placement.find(self._partitions, self.version, family, given, raw):
+                for number in self._placement.find(self._partitions, self.version, family, key=exact, raw=raw):
                     partition = self._partitions[number]
-                    found = self._partition(self._retained(partition)).history(raw, progress)
+                    values = self._partition(self._retained(partition)).history(raw, progress)
                     past = [
-                        (Past(entry.version, known.row_or_none(raw, value)), known.columns)
-                        for entry, known, value in found
+                        (Past(entry.version, decoder.row_or_none(raw, value)), decoder.columns)
+                        for entry, decoder, value in values
                     ]
                     if past:
                         return past
@@ -305,10 +309,10 @@ class StateView:
     def _retained(self, partition: Partition) -> Lineage:
         """The lineage of this version, from the oldest version on that can be opened now.
 
-        If the query was taken back meanwhile, it is the one that was read.
+        If the query was taken back meanwhile, it is the lineage that was read.
         """
-        retained, own = self._source.engine.lineage(partition.store), partition.lineage.up_to(self.version)
-        return retained.up_to(self.version) if own.newest in retained.entries else own
+        retained, lineage = self._source.engine.lineage(partition.store), partition.lineage.up_to(self.version)
+        return retained.up_to(self.version) if lineage.newest in retained.entries else lineage
 
     def diff(
         self, before: int, after: int, progress: ProgressCallback = no_progress, *, limit_bytes: float = inf
@@ -324,15 +328,17 @@ class StateView:
                 removed between the versions, and made again with another schema.
         """
         low, high = sorted((_number(before), _number(after)))
-        read, total = count(1), (high - low) * len(self._partitions)
+        counter, total = count(1), (high - low) * len(self._partitions)
         with self._reading():
             for partition in self._partitions:
                 family = partition.family(partition.lineage.find(high))
-                written = partition.families(partition.lineage.find(low)).get(self.family) if low else None
-                for raw, was, now in partition.difference(low, high, lambda: progress(next(read), total), limit_bytes):
-                    if was is not None and written is not None and not family.reads(written):
+                low_family = partition.families(partition.lineage.find(low)).get(self.family) if low else None
+                for raw, old, new in partition.difference(
+                    low, high, lambda: progress(next(counter), total), limit_bytes
+                ):
+                    if old is not None and low_family is not None and not family.reads(low_family):
                         raise _made_again(partition, low)
-                    pair = [family.row_or_none(raw, value) for value in (was, now)]
+                    pair = [family.row_or_none(raw, value) for value in (old, new)]
                     first, second = pair if before == low else reversed(pair)
                     yield Difference(family.encoder.decode(raw), first, second)
 
@@ -391,20 +397,20 @@ class StateView:
                 ) from lost
 
     def _unreadable(self) -> str | None:
-        """A store that no longer lists this version; None: all do, or a version list cannot be read."""
+        """A store that no longer lists this version. Returns None if all do, or if a version list cannot be read."""
         for partition, entry in self._current():
             try:
-                now = self._source.engine.lineage(partition.store)
+                lineage = self._source.engine.lineage(partition.store)
             except DynastateError:
                 return None  # the first error says more
-            if entry not in now.entries:
+            if entry not in lineage.entries:
                 return partition.store
         return None
 
 
 @contextmanager
 def naming(source: Source) -> Iterator[None]:
-    """Name tables in errors as the user knows them, and refuse to read what is closed."""
+    """Name tables in errors as the user knows them, and refuse to read closed state."""
     if source.closed.is_set():
         raise ConfigurationError("the state is closed; read it before close(), or within its 'with' block")
     try:
@@ -414,10 +420,10 @@ def naming(source: Source) -> Iterator[None]:
         raise
 
 
-def no_family(store: str, family: str, known: Iterable[str]) -> ConfigurationError:
+def no_family(store: str, family: str, names: Iterable[str]) -> ConfigurationError:
     """The error for a column family that a store does not have."""
-    there = ", ".join(known) or "none"
-    return ConfigurationError(f"this store has no column family {family}; it has {there}", store=store)
+    listed = ", ".join(names) or "none"
+    return ConfigurationError(f"this store has no column family {family}; it has {listed}", store=store)
 
 
 def _made_again(partition: Partition, version: int) -> ConfigurationError:

@@ -29,7 +29,7 @@ from dynastate.ui.watch import clock_time
 
 HERE: Final = Path(str(files("dynastate.ui")))
 HOSTS: Final = ("127.0.0.1", "localhost")
-#: Of every answer. No script or style but our own files, and nothing from another host.
+#: Headers of every answer. Only the page's own scripts and styles are allowed, and nothing from another host.
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -54,21 +54,21 @@ RETRY_S: Final = 5.0
 
 
 def make_app(site: Site, token: str) -> Starlette:
-    """The application. Every URL begins with the token, so that only who was given it can read."""
+    """The application. Every URL begins with the token: without it nobody can read."""
     pages = _environment(token)
-    place = "/{token}"
+    prefix = "/{token}"
     routes = [
         Route("/{token}/", partial(_show, site, pages, queries.view)),
         *(
-            Route(f"{place}/{name}/{{namespace}}", partial(_show, site, pages, view))
+            Route(f"{prefix}/{name}/{{namespace}}", partial(_show, site, pages, view))
             for name, view in OF_NAMESPACE.items()
         ),
         *(
-            Route(f"{place}/{name}/{{namespace}}/{{operator:int}}", partial(_show, site, pages, view))
+            Route(f"{prefix}/{name}/{{namespace}}/{{operator:int}}", partial(_show, site, pages, view))
             for name, view in OF_OPERATOR.items()
         ),
         *(
-            Route(f"{place}/health/{{namespace}}/{name}", partial(_do, site, token, action), methods=["POST"])
+            Route(f"{prefix}/health/{{namespace}}/{name}", partial(_do, site, token, action), methods=["POST"])
             for name, action in (("verify", health.verify), ("cancel", health.cancel))
         ),
         Mount("/{token}/static", StaticFiles(directory=HERE / "static")),
@@ -93,13 +93,13 @@ class _Guard:
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                own = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *own]
+                headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
-        given = scope["path"].split("/")[1] if "/" in scope["path"] else ""
+        token = scope["path"].split("/")[1] if "/" in scope["path"] else ""
         app = self._app
-        if not secrets.compare_digest(given.encode(errors="replace"), self._token.encode()):
+        if not secrets.compare_digest(token.encode(errors="replace"), self._token.encode()):
             app = PlainTextResponse("Open the URL that 'dynastate ui' has printed: it has a token.\n", 403)
         await app(scope, receive, send_with_headers)
 
@@ -121,7 +121,7 @@ def _show(site: Site, pages: Environment, view: View, request: Request) -> Respo
             {"error": str(failed), "is_lost": isinstance(failed, CorruptStateError)},
             refresh_s=RETRY_S if view in POLLED else 0,
         )
-    query = {name: value for name, value in ask.given.items() if name != "live"}
+    query = {name: value for name, value in ask.parameters.items() if name != "live"}
     text = pages.get_template(page.template).render(
         page.values,
         page=page.values.get("page", 1),
@@ -138,7 +138,7 @@ def _show(site: Site, pages: Environment, view: View, request: Request) -> Respo
 
 
 def _do(site: Site, token: str, action: Callable[[Site, Ask], None], request: Request) -> Response:
-    """Do something, and show the view that it is on."""
+    """Do the action, and show the view that has its button."""
     ask = Ask(request.path_params, {})
     try:
         action(site, ask)
@@ -148,21 +148,21 @@ def _do(site: Site, token: str, action: Callable[[Site, Ask], None], request: Re
 
 
 def _environment(token: str) -> Environment:
-    made = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
 
     def url(*parts: Any, **parameters: Any) -> str:
         """The URL of a view; parameters that are None or empty are left out."""
         path = "/".join(quote(str(part), safe="") for part in parts)
-        given = {name: value for name, value in parameters.items() if value not in (None, "")}
-        return f"/{token}/{path}" + (f"?{urlencode(given)}" if given else "")
+        query = {name: value for name, value in parameters.items() if value not in (None, "")}
+        return f"/{token}/{path}" + (f"?{urlencode(query)}" if query else "")
 
-    def again(here: str, query: Mapping[str, str], **changed: Any) -> str:
+    def again(path: str, query: Mapping[str, str], **changed: Any) -> str:
         """This URL with other parameters."""
-        given = {name: value for name, value in {**query, **changed}.items() if value not in (None, "")}
-        return here + (f"?{urlencode(given)}" if given else "")
+        values = {name: value for name, value in {**query, **changed}.items() if value not in (None, "")}
+        return path + (f"?{urlencode(values)}" if values else "")
 
-    made.globals |= {"url": url, "again": again, "visible": lambda value: visible(searched(value))}
-    made.filters |= {
+    environment.globals |= {"url": url, "again": again, "visible": lambda value: visible(searched(value))}
+    environment.filters |= {
         "count": lambda value: "-" if value is None else f"{value:,.0f}",
         "bytes": _bytes,
         "dollars": lambda value: "-" if value is None else f"{value:,.2f}" if value >= 0.01 or value <= 0 else "< 0.01",
@@ -171,7 +171,7 @@ def _environment(token: str) -> Environment:
         "clock": clock_time,
         "moment": lambda ms: f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
     }
-    return made
+    return environment
 
 
 def _bytes(value: float) -> str:

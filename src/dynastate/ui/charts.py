@@ -9,14 +9,14 @@ from typing import Final
 HEIGHT: Final = 80
 #: Width of a chart, in the units of its own coordinates.
 WIDTH: Final = 960
-#: The widest that a bar is, and the least height of one that is not zero.
+#: The greatest width of a bar, and the least height of a bar above zero.
 BAR_MAX: Final = 24
 BAR_MIN: Final = 1.5
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: its size, its kind (a class of the style sheet), what it is in words, and where it leads."""
+    """One bar: its size, its kind (a class of the style sheet), its title, and its link."""
 
     size: float
     kind: str
@@ -27,7 +27,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Placed:
-    """A bar, and where it is."""
+    """A bar and its place."""
 
     bar: Bar
     x: float
@@ -55,16 +55,16 @@ class Chart:
     def placed(self) -> list[Placed]:
         most = max((each.size for each in self.bars), default=0) or 1
         step = min(BAR_MAX, WIDTH / max(1, len(self.bars)))
-        found = []
-        for number, each in enumerate(self.bars):
-            height = max(BAR_MIN, each.size / most * HEIGHT) if each.size else 0
-            found.append(
+        bars = []
+        for number, bar in enumerate(self.bars):
+            height = max(BAR_MIN, bar.size / most * HEIGHT) if bar.size else 0
+            bars.append(
                 Placed(
-                    each,
-                    round(number * step, 2),
-                    round(HEIGHT - height, 2),
-                    round(max(1, step * 0.8), 2),
-                    round(height, 2),
+                    bar,
+                    x=round(number * step, 2),
+                    y=round(HEIGHT - height, 2),
+                    width=round(max(1, step * 0.8), 2),
+                    height=round(height, 2),
                 )
             )
-        return found
+        return bars

@@ -34,7 +34,7 @@ class Check:
         return self
 
     def cancel(self) -> None:
-        """End it before its next request."""
+        """End the check before its next request."""
         self._cancel.set()
 
     @property
@@ -44,8 +44,8 @@ class Check:
     @property
     def spent(self) -> Meter:
         spent = Meter()
-        for each in list(self.reports):
-            spent.add(each.meter)
+        for report in list(self.reports):
+            spent.add(report.meter)
         return spent
 
     def _run(self) -> None:

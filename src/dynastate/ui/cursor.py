@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 Row = TypeVar("Row")
 
-#: Rows that are kept of one result, and the bytes of their text. Who wants more filters, or exports.
+#: Rows of one result that are in memory, and the bytes of their text. For more, users filter or export.
 KEPT: Final = 5_000
 KEPT_BYTES: Final = 16 * 2**20
 #: Seconds that one request reads on.
@@ -17,15 +17,15 @@ PAGE_ROWS: Final = 50
 
 
 class Cursor(Generic[Row]):
-    """One result. `found` yields its rows, and None now and then where it only looks; `close` ends what it reads.
+    """One result. `source` yields its rows, and None now and then while it searches; `close` closes its reader.
 
-    Used by one thread at a time. `rows` are those kept, of which `size` tells the bytes; `count` is how many there
-    were; `is_full`: further ones are counted only.
+    Used by one thread at a time. `rows` are the retained rows, whose bytes `size` gives; `count` counts all rows. If it
+    `is_full`, further rows are only counted.
     """
 
     def __init__(
         self,
-        found: Generator[Row | None, None, None],
+        source: Generator[Row | None, None, None],
         close: Callable[[], None],
         size: Callable[[Row], int] = lambda _: 0,
     ) -> None:
@@ -33,23 +33,23 @@ class Cursor(Generic[Row]):
         self.count = 0
         self.is_done = self.is_full = False
         self._size = size
-        self._left_bytes = KEPT_BYTES
-        self._found = found
+        self._free_bytes = KEPT_BYTES
+        self._source = source
         self._close = close
 
     def advance(self, until: float, budget_s: float = BUDGET_S) -> None:
-        """Read on until so many rows are kept, or for so long, or to the end."""
+        """Read on until it has `until` rows, for `budget_s` at most, or to the end."""
         ends_s = time.monotonic() + budget_s
         while not self.is_done and self.count < until and time.monotonic() < ends_s:
             try:
-                row = next(self._found)
+                row = next(self._source)
             except StopIteration:
                 self.is_done = True
                 break
             if row is not None:
                 self.count += 1
-                self._left_bytes -= self._size(row)
-                self.is_full |= len(self.rows) == KEPT or self._left_bytes < 0
+                self._free_bytes -= self._size(row)
+                self.is_full |= len(self.rows) == KEPT or self._free_bytes < 0
                 if not self.is_full:
                     self.rows.append(row)
 
@@ -61,6 +61,6 @@ class Cursor(Generic[Row]):
         return number >= 1 and len(self.rows) > (number - 1) * PAGE_ROWS
 
     def close(self) -> None:
-        """End the reading."""
-        self._found.close()
+        """Close the source."""
+        self._source.close()
         self._close()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Final, Generic, Protocol, TypeVar
 
-#: The most that is open at once. What was not used for longest is closed.
+#: Values that are open at once. The least recently used value is closed.
 OPEN_MAX: Final = 8
 
 
@@ -22,8 +22,8 @@ class Closeable(Protocol):
 Value = TypeVar("Value", bound=Closeable)
 
 
-class _Held(Generic[Value]):
-    """One of them, or none yet; for the thread that has `lock`."""
+class _Slot(Generic[Value]):
+    """A value, or None before it is made; for the thread that has `lock`."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -42,50 +42,50 @@ class Kept(Generic[Value]):
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._held: OrderedDict[Hashable, _Held[Value]] = OrderedDict()
+        self._slots: OrderedDict[Hashable, _Slot[Value]] = OrderedDict()
 
     @contextmanager
     def use(self, key: Hashable, make: Callable[[], Value]) -> Iterator[Value]:
-        """The value of a key, which is made where there is none. One whose use fails is closed."""
-        held = self._take(key)
-        while not held.lock.acquire() or held.is_closed:
-            held.lock.release()
-            held = self._take(key)
+        """The value of a key, which is made if there is none. A value whose use fails is closed."""
+        slot = self._take(key)
+        while not slot.lock.acquire() or slot.is_closed:
+            slot.lock.release()
+            slot = self._take(key)
         try:
-            if held.value is None:
-                held.value = make()
-            yield held.value
+            if slot.value is None:
+                slot.value = make()
+            yield slot.value
         except BaseException:
-            self._forget(key, held)
-            held.is_closed = True
-            if held.value is not None:
-                held.value.close()
+            self._forget(key, slot)
+            slot.is_closed = True
+            if slot.value is not None:
+                slot.value.close()
             raise
         finally:
-            held.lock.release()
+            slot.lock.release()
 
     def close(self) -> None:
         """Close all, each when its use has ended."""
         with self._lock:
-            every = list(self._held.values())
-            self._held.clear()
-        for each in every:
-            each.close()
+            every = list(self._slots.values())
+            self._slots.clear()
+        for slot in every:
+            slot.close()
 
-    def _take(self, key: Hashable) -> _Held[Value]:
-        """The place of a key, as the one that was used last."""
+    def _take(self, key: Hashable) -> _Slot[Value]:
+        """The slot of a key, now the most recently used."""
         with self._lock:
-            held = self._held.pop(key, None)
-            if held is None or held.is_closed:
-                held = _Held()
-            self._held[key] = held
-            idle = [each for each in list(self._held)[:-1] if not self._held[each].lock.locked()]
-            old = [self._held.pop(each) for each in idle[: max(0, len(self._held) - OPEN_MAX)]]
-        for each in old:
-            each.close()
-        return held
+            slot = self._slots.pop(key, None)
+            if slot is None or slot.is_closed:
+                slot = _Slot()
+            self._slots[key] = slot
+            idle = [each for each in list(self._slots)[:-1] if not self._slots[each].lock.locked()]
+            old = [self._slots.pop(each) for each in idle[: max(0, len(self._slots) - OPEN_MAX)]]
+        for old_slot in old:
+            old_slot.close()
+        return slot
 
-    def _forget(self, key: Hashable, held: _Held[Value]) -> None:
+    def _forget(self, key: Hashable, slot: _Slot[Value]) -> None:
         with self._lock:
-            if self._held.get(key) is held:
-                del self._held[key]
+            if self._slots.get(key) is slot:
+                del self._slots[key]

@@ -18,7 +18,7 @@ class Ask:
     """One request: the parts of its path, and its parameters."""
 
     path: Mapping[str, Any]
-    given: Mapping[str, str]
+    parameters: Mapping[str, str]
 
     @property
     def namespace(self) -> str:
@@ -30,26 +30,26 @@ class Ask:
 
     @property
     def store(self) -> str:
-        """The store name of the operator; `default`, but for joins."""
+        """The store name of the operator; `default`, except for joins."""
         return self.text("store") or "default"
 
     def text(self, name: str) -> str:
-        return self.given.get(name, "")
+        return self.parameters.get(name, "")
 
     def number(self, name: str, default: int, least: int = 0) -> int:
-        """A whole number, or the default where none is given.
+        """A whole number, or the default if none is given.
 
         Raises:
-            ConfigurationError: it is none, or below `least`.
+            ConfigurationError: it is not a whole number, or below `least`.
         """
-        given = self.number_or_none(name, least)
-        return default if given is None else given
+        value = self.number_or_none(name, least)
+        return default if value is None else value
 
     def number_or_none(self, name: str, least: int = 0) -> int | None:
-        """A whole number; None: none is given.
+        """A whole number. Returns None if none is given.
 
         Raises:
-            ConfigurationError: it is none, or below `least`.
+            ConfigurationError: it is not a whole number, or below `least`.
         """
         text = self.text(name)
         if not text:
@@ -59,10 +59,10 @@ class Ask:
         return int(text)
 
     def positive(self, name: str, default: float) -> float:
-        """A number above 0, or the default where it is not given.
+        """A number above 0, or the default if it is not given.
 
         Raises:
-            ConfigurationError: it is none.
+            ConfigurationError: it is not a number above 0.
         """
         text = self.text(name)
         try:
@@ -76,10 +76,10 @@ class Ask:
 
 @dataclass
 class Page:
-    """One page: a template, its values, the command line that gives the same, and what it took to read.
+    """One page: a template, its values, the command line with the same result, and the meter of its requests.
 
-    `refresh_s`: the part that is live is read again after so many seconds; 0: never. `looked`: the time of its figures,
-    which `is_old` calls old; None: it has none.
+    The live part is read again after `refresh_s` seconds, if above 0. `looked` is the time of its figures, or None if
+    it has none; `is_old` marks old figures.
     """
 
     title: str
@@ -92,7 +92,7 @@ class Page:
     is_old: bool = False
 
     def by(self, looks: Sequence[Known]) -> Page:
-        """This page with the time of its figures: that of the oldest of some looks."""
+        """This page with the time of its figures, which is the time of the oldest look."""
         times = [each.looked for each in looks if each.looked]
         return replace(self, looked=min(times, default=None), is_old=any(each.is_old for each in looks))
 
@@ -103,7 +103,7 @@ class Page:
 
 @contextmanager
 def counted(meter: Meter, spent: Meter) -> Iterator[None]:
-    """Add to `spent` what a reader's meter counts within the block."""
+    """Add to `spent` the requests and units that a reader's meter counts within the block."""
     requests, units = meter.requests, meter.read_units
     try:
         yield

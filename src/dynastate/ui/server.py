@@ -51,7 +51,7 @@ def serve(
 
 @contextmanager
 def _opened(url: str) -> Iterator[None]:
-    """Open the page by a file that leads to it: every user of the machine can read a browser's command line."""
+    """Open the page by a file that redirects to it: all users of the machine can read a browser's command line."""
     with NamedTemporaryFile("w", prefix="dynastate-ui-", suffix=".html") as file:  # its mode is 0600
         file.write(f'<!DOCTYPE html><meta http-equiv="refresh" content="0; url={url}"><a href="{url}">dynastate</a>\n')
         file.flush()

@@ -30,18 +30,18 @@ from dynastate.ui.watch import FIRST_WAIT_S, LOOK_DEADLINE_S, LOOK_S, Background
 
 #: MiB that each open reader caches.
 CACHE_MB: Final = 16
-#: Seconds after which all namespaces are listed again, by a Scan; and for each read unit that it took, if that is more.
+#: Seconds after which a Scan lists all namespaces again: at least so many, and so many for each of its read units.
 NAMESPACES_S: Final = 60.0
 NAMESPACES_UNIT_S: Final = 1.0
 #: Seconds without an answer after which a view fails.
 VIEW_DEADLINE_S: Final = 10.0
-#: Seconds after which the version lists of an unchanged store are read again, and stores of which they are kept.
+#: Seconds after which the version lists of an unchanged store are read again, and stores whose lists are in memory.
 LISTS_S: Final = 300.0
 LISTS_MAX: Final = 32
 
 Result = TypeVar("Result", bound=Cursor[Any])
 #: Versions, each with the attempts that made it, one a partition.
-Made = Mapping[int, tuple[Attempt, ...]]
+Attempts = Mapping[int, tuple[Attempt, ...]]
 
 
 @dataclass(frozen=True)
@@ -57,24 +57,24 @@ class StoreLists:
 
 def _options(settings: Settings) -> str:
     """The options of a command line that name the same tables in another terminal."""
-    given = {
+    options = {
         "--endpoint": endpoint_of(settings),
         "--region": region_of(settings),
         "--delta-table": "" if settings.delta_table == DELTA_TABLE else settings.delta_table,
         "--snapshot-table": "" if settings.snapshot_table == SNAPSHOT_TABLE else settings.snapshot_table,
         "--objects-endpoint": settings.objects_endpoint,
     }
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in options.items() if value)
 
 
-def with_versions(reader: StateReader, made: Made) -> StateReader:
-    """The reader itself, which has these versions; one that has others of these numbers is closed.
+def with_versions(reader: StateReader, attempts: Attempts) -> StateReader:
+    """Return the reader if it has these versions, else close it.
 
     Raises:
-        VersionMissingError: it has others: a run has made them again.
+        VersionMissingError: it does not: a run has made one of them again.
     """
     try:
-        other = next((version for version, by in made.items() if reader.made_by(version) != by), None)
+        other = next((version for version, by in attempts.items() if reader.made_by(version) != by), None)
         if other is not None:
             raise VersionMissingError(
                 "the query was taken back a moment ago, and has made this version again; open this view again",
@@ -98,7 +98,7 @@ class Listing:
         self._background = Background(self._list, clock)
 
     def names(self, spent: Meter) -> list[str] | None:
-        """The namespaces as they were listed last; None: they are being listed for the first time."""
+        """The namespaces by the last listing. Returns None during the first listing."""
         is_retried = self._failed is not None
         self._background.begin(LOOK_S if is_retried else max(NAMESPACES_S, NAMESPACES_UNIT_S * self._spent.read_units))
         if self._names is None and not is_retried:
@@ -119,9 +119,9 @@ class Listing:
 
 
 class Site:
-    """The tables that `settings` name, and what was read of them. Safe for threads; `close` ends it.
+    """The tables that `settings` name, and open readers and results. Safe for threads; `close` ends it.
 
-    `namespaces`: those that are shown; empty: all that there are, which a Scan finds.
+    It shows `namespaces`, or, if there are none, all that a Scan lists.
     """
 
     def __init__(self, settings: Settings, namespaces: Sequence[str] = (), reports: str = "") -> None:
@@ -164,10 +164,10 @@ class Site:
         self._opened.close()
 
     def namespaces(self, spent: Meter) -> list[str] | None:
-        """The namespaces that are shown; None: they are being listed.
+        """The namespaces that are shown. Returns None while they are being listed.
 
         Raises:
-            ConfigurationError: they may not be listed.
+            ConfigurationError: the credentials may not list them.
         """
         return self._namespaces or self._listing.names(spent)
 
@@ -178,8 +178,8 @@ class Site:
             ConfigurationError: one of them is not shown here.
         """
         watches = [self.watch(each) for each in namespaces]
-        for each in watches:
-            each.begin()
+        for watch in watches:
+            watch.begin()
         began_s = time.monotonic()
         return [each.known(time.monotonic() - began_s) for each in watches]
 
@@ -189,13 +189,13 @@ class Site:
         Raises:
             UnavailableError: DynamoDB does not answer; it says since when.
         """
-        known = self.watch(namespace).known()
-        if known.is_unreachable:
+        look = self.watch(namespace).known()
+        if look.is_unreachable:
             raise UnavailableError(
-                f"DynamoDB has not answered since {clock_time(known.failed)}, so this cannot be read; the last answer "
-                f"was at {clock_time(known.looked)}: {known.problem}"
+                f"DynamoDB has not answered since {clock_time(look.failed)}, so this cannot be read; the last answer "
+                f"was at {clock_time(look.looked)}: {look.problem}"
             )
-        return known
+        return look
 
     def watch(self, namespace: str) -> Watch:
         """The watch of a namespace.
@@ -208,42 +208,43 @@ class Site:
         with self._lock:
             if namespace not in self._watches:
                 self._watches[namespace] = Watch(
-                    self._look_engine, self._look_tables, namespace, self.prices, self._reports
+                    self._look_engine, self._look_tables, namespace, self.prices, reports=self._reports
                 )
             return self._watches[namespace]
 
-    def lists(self, known: Known, store: str, spent: Meter) -> StoreLists:
-        """The version lists of a store, read where its newest version is another, or after `LISTS_S`.
+    def lists(self, look: Known, store: str, spent: Meter) -> StoreLists:
+        """The version lists of a store, read again if its newest version is another, or after `LISTS_S`.
 
         Raises:
             UnavailableError: DynamoDB does not answer, and they were not read before.
         """
-        lineage = known.lineages.get(store)
+        lineage = look.lineages.get(store)
         attempt = b"" if lineage is None else lineage.newest.attempt
-        read = self._lists.get(store)
-        if read is not None:
-            is_new = read.attempt == attempt and time.monotonic() - read.read_s < LISTS_S
-            if is_new or known.is_unreachable:
-                return read
-        self.reachable(known.namespace)
+        lists = self._lists.get(store)
+        if lists is not None:
+            is_new = lists.attempt == attempt and time.monotonic() - lists.read_s < LISTS_S
+            if is_new or look.is_unreachable:
+                return lists
+        self.reachable(look.namespace)
         looked = now_utc()
-        read = StoreLists(*inspect_lists(self.tables.metered(spent), store), looked, attempt, time.monotonic())
+        summary, versions = inspect_lists(self.tables.metered(spent), store)
+        lists = StoreLists(summary, versions, looked, attempt, read_s=time.monotonic())
         with self._lock:
             self._lists.pop(store, None)
-            self._lists[store] = read
+            self._lists[store] = lists
             while len(self._lists) > LISTS_MAX:
                 del self._lists[next(iter(self._lists))]
-        return read
+        return lists
 
     @contextmanager
     def reader(self, stores: str, family: str = "") -> Iterator[StateReader]:
-        """A reader of `namespace/operator/*/name`, which is at the newest version by a look of a moment ago.
+        """A reader of `namespace/operator/*/name`, at the newest version by the last look.
 
         Raises:
             UnavailableError: DynamoDB does not answer; it says since when.
         """
-        known = self.reachable(stores.split("/", maxsplit=1)[0])
-        looked = {store: each.newest.id for store, each in known.lineages.items() if operator_of(store) == stores}
+        look = self.reachable(stores.split("/", maxsplit=1)[0])
+        looked = {store: each.newest.id for store, each in look.lineages.items() if operator_of(store) == stores}
         with self._readers.use((stores, family), lambda: self.open_reader(stores, family)) as reader:
             # To refresh takes a request for each partition, and may take a search for the stores.
             if not looked or self._looked.get(reader) not in (None, looked):
@@ -252,10 +253,10 @@ class Site:
             yield reader
 
     def open_reader(self, stores: str, family: str = "") -> StateReader:
-        """Open a reader for one result, which closes it."""
+        """Open a reader for one result, which will close it."""
         return StateReader(self.tables, self.settings, stores, family or None)
 
     def cursor(self, key: Hashable, make: Callable[[], Result]) -> AbstractContextManager[Result]:
-        """The result that is read under a key, which is made where there is none."""
+        """The open result of a key, which is made if there is none."""
         cursors: Kept[Any] = self._cursors
         return cursors.use(key, make)

@@ -1,4 +1,4 @@
-"""Values of state as text that shows what there is, and hides nothing."""
+"""Values of state as text that hides nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def visible(text: str) -> str:
 
 
 def shown(value: Any, chars: int, indent: int | None = None) -> str | None:
-    """A value of `to_json` as text, cut after so many characters; None: it is null."""
+    """A value of `to_json` as text of at most `chars` characters. Returns None if it is null."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json_text(value, indent)
@@ -32,5 +32,5 @@ def text_bytes(cells: Iterable[str | None]) -> int:
 
 
 def searched(value: Any) -> str:
-    """The text of a value that a filter looks into."""
+    """The text of a value that a filter searches."""
     return value if isinstance(value, str) else json_text(value)

@@ -33,7 +33,7 @@ from dynastate.storage.tables import Tables
 #: Seconds after which a look, and the sizes of stores that have changed, are read again.
 LOOK_S: Final = 2.0
 LOADS_S: Final = 60.0
-#: Seconds that a view waits for a look that is under way, for the first one, and after which a look is called old.
+#: Seconds that a view waits for a look that is under way, and for the first look, and the age of an old look.
 WAIT_S: Final = 1.5
 FIRST_WAIT_S: Final = 10.0
 OLD_S: Final = 10.0
@@ -44,9 +44,9 @@ LOOK_DEADLINE_S: Final = 1.0
 FIRST_BATCH_S: Final = 10.0
 NO_STORES_S: Final = 60.0
 STORES_S: Final = 900.0
-#: Sizes of a store are read so often for one version: maintenance may follow a commit.
+#: How often the sizes of a store are read for one version: maintenance may follow a commit.
 LOADS_OF_A_VERSION: Final = 2
-#: Namespaces that are looked at at once.
+#: Looks at the same time.
 LOOKS_AT_ONCE: Final = 8
 #: An operator is idle after so many of its batches, and at least so long.
 IDLE_TIMES: Final = 3
@@ -59,8 +59,8 @@ def now_utc() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def clock_time(at: datetime | None) -> str:
-    return "never" if at is None else f"{at:%H:%M:%S} UTC"
+def clock_time(instant: datetime | None) -> str:
+    return "never" if instant is None else f"{instant:%H:%M:%S} UTC"
 
 
 class Background:
@@ -82,7 +82,7 @@ class Background:
                 Thread(target=self._run, args=(self._under_way,), name="dynastate-look", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the look that is under way, if one is, but no longer than this."""
+        """Wait for the look that is under way, if there is one, at most so many seconds."""
         under_way = self._under_way
         if under_way is not None:
             under_way.wait(max(0.0, seconds))
@@ -107,10 +107,10 @@ class Health:
 
 @dataclass(frozen=True)
 class Known:
-    """A namespace by the last look that was answered, at `looked`; None: there was none yet.
+    """A namespace by the last look that was answered, at `looked`, which is None before the first.
 
-    `problem` says why the looks since `failed` have failed; `is_unreachable`: because DynamoDB did not answer them.
-    `is_missing`: it has no stores. `spent` is what the last look took.
+    `problem` says why the looks since `failed` have failed, and `is_unreachable` whether DynamoDB did not answer them.
+    A namespace that `is_missing` has no stores. `spent` is the meter of the last look.
     """
 
     namespace: str
@@ -135,7 +135,7 @@ class Known:
 
     @property
     def is_old(self) -> bool:
-        """Whether the figures are not those of now."""
+        """Whether the figures are old."""
         return bool(self.problem) or (self.looked is not None and self.age_s > OLD_S)
 
     @property
@@ -158,7 +158,7 @@ class Known:
         return max(0.0, looked_s - activity.committed_ms / 1000)
 
     def health(self, activity: StoreActivity) -> Health:
-        """How an operator does. The reason of a failed one is `problem`, which is the namespace's."""
+        """The health of an operator. If its namespace has a `problem`, this is the reason of the failure."""
         if self.problem:
             return Health("failed", "")
         if self.is_old:
@@ -175,7 +175,7 @@ class Known:
 
 
 class Watch:
-    """A namespace's current query. `known` looks again, and answers after `WAIT_S` at most, but for the first look.
+    """A namespace's current query. `known` looks again, and answers after `WAIT_S` at most, except for the first look.
 
     `engine` and `tables` should fail after `LOOK_DEADLINE_S`. `clock` is in seconds.
     """
@@ -195,7 +195,7 @@ class Watch:
         self._monitor: Monitor | None = None
         self._stores: list[str] = []
         self._loads: dict[str, StoreLoad] = {}
-        #: The newest attempt of each store whose sizes were read, and how often they were.
+        #: The newest attempt of each store whose sizes were read, and the number of readings.
         self._sized: dict[str, tuple[bytes, int]] = {}
         self._runs: frozenset[str] = frozenset()
         self._epoch = self._runs_epoch = -1
@@ -209,7 +209,7 @@ class Watch:
     def known(self, waited_s: float = 0.0) -> Known:
         """The namespace by a look that is not older than `LOOK_S`, or by the last one that was answered.
 
-        While looks fail it does not wait for the next one; `waited_s`: who asks has waited so long already.
+        While looks fail it does not wait for the next one. The caller has waited for `waited_s` already.
         """
         self.begin()
         if self._known.looked is None and not self._known.problem:
@@ -221,13 +221,13 @@ class Watch:
     def _look(self) -> None:
         spent, began = Meter(), now_utc()
         try:
-            found = self._read(self._tables.metered(spent))
-            self._known = replace(found, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
+            look = self._read(self._tables.metered(spent))
+            self._known = replace(look, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
         except VersionMissingError as failed:
             is_first = not self._known.activities
             self._fail(spent, None if is_first else began, NOT_COMMITTED if is_first else self._text(failed))
         except (UnavailableError, ConfigurationError) as failed:
-            # What cannot be reached at the start may be a wrong endpoint, which is an error of configuration.
+            # An endpoint that cannot be reached at the start may be wrong, which is an error of configuration.
             is_unreachable = isinstance(failed, UnavailableError) or self._known.looked is None
             self._fail(spent, began, str(failed), is_unreachable=is_unreachable)
         except DynastateError as failed:
@@ -242,8 +242,8 @@ class Watch:
 
     def _fail(self, spent: Meter, began: datetime | None, problem: str, *, is_unreachable: bool = False) -> None:
         failed = began and (self._known.failed or began)
-        known = replace(self._known, spent=spent, failed=failed, problem=problem)
-        self._known = replace(known, is_unreachable=is_unreachable)
+        look = replace(self._known, spent=spent, failed=failed, problem=problem)
+        self._known = replace(look, is_unreachable=is_unreachable)
 
     def _read(self, tables: Tables) -> Known:
         is_listed = self._monitor is None or self._clock() - self._listed_s > self._list_every_s
@@ -258,9 +258,9 @@ class Watch:
             self._list(tables)
             activities = self._activities(tables.meter)
         if not is_listed and self._newest_epoch > self._epoch:  # a run has begun, maybe of another query
-            before = self._monitor
+            monitor = self._monitor
             self._list(tables)
-            activities = activities if self._monitor is before else self._activities(tables.meter)
+            activities = activities if self._monitor is monitor else self._activities(tables.meter)
         if self._monitor is None:
             return Known(self._known.namespace, has_reports=self._known.has_reports, is_missing=True)
         lineages = self._monitor.lineages
@@ -297,8 +297,8 @@ class Watch:
         """List the stores of the current query, without those that are being dropped."""
         namespace_items = read_namespace(tables, self._known.namespace)
         items = stores_in_list(tables, namespace_items)
-        there = {store: item for store, item in items.items() if DROPPED not in item}
-        stores = queries_of(tables, namespace_items, there).current
+        live_items = {store: item for store, item in items.items() if DROPPED not in item}
+        stores = queries_of(tables, namespace_items, live_items).current
         if stores != self._stores:
             self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None
             self._loads = {store: load for store, load in self._loads.items() if store in stores}

@@ -18,22 +18,22 @@ from dynastate.ui.site import Site, with_versions
 from dynastate.ui.texts import shown, text_bytes
 from dynastate.unsaferow.nested import Struct
 
-#: The most bytes of changes in a partition, between two versions, that are compared.
+#: Bytes of changes in a partition, between two versions, that are compared at most.
 COMPARED_BYTES: Final = 256 * 2**20
 
 
-#: What a comparison shows of a row: what became of it, its cells before and after, and the columns that differ.
+#: A row of a comparison: its kind of change, its cells before and after, and the columns that differ.
 Line = tuple[str, list[str | None] | None, list[str | None] | None, frozenset[int]]
 
 
 class Differences(Cursor[Line]):
-    """The rows that differ, counted by what became of them."""
+    """The rows that differ, counted by their kind of change."""
 
-    def __init__(self, reader: StateReader, before: int, after: int) -> None:
+    def __init__(self, reader: StateReader, first: int, second: int) -> None:
         self.counts = Counter(added=0, removed=0, changed=0)
-        self._reader, self._later = reader, max(before, after)
+        self._reader, self._later = reader, max(first, second)
         super().__init__(
-            self._differing(reader, before, after),
+            self._differing(reader, first, second),
             reader.close,
             lambda line: sum(text_bytes(cells) for cells in line[1:3] if cells),
         )
@@ -43,18 +43,18 @@ class Differences(Cursor[Line]):
         """The columns of the rows."""
         return self._reader.at(self._later).columns
 
-    def _differing(self, reader: StateReader, before: int, after: int) -> Generator[Line, None, None]:
+    def _differing(self, reader: StateReader, first: int, second: int) -> Generator[Line, None, None]:
         columns = self.columns
-        for each in reader.diff(before, after, limit_bytes=COMPARED_BYTES):
-            kind = "added" if each.before is None else "removed" if each.after is None else "changed"
+        for difference in reader.diff(first, second, limit_bytes=COMPARED_BYTES):
+            kind = "added" if difference.before is None else "removed" if difference.after is None else "changed"
             self.counts[kind] += 1
             if self.is_full:
                 yield kind, None, None, frozenset()
                 continue
-            was, now = row_to_json(columns, each.before), row_to_json(columns, each.after)
-            names = columns.names if was and now else ()
-            differ = frozenset(number for number, name in enumerate(names) if was[name] != now[name])  # type: ignore[index]
-            yield kind, _cells(columns.names, was), _cells(columns.names, now), differ
+            old, new = row_to_json(columns, difference.before), row_to_json(columns, difference.after)
+            names = columns.names if old and new else ()
+            differ = frozenset(number for number, name in enumerate(names) if old[name] != new[name])  # type: ignore[index]
+            yield kind, _cells(columns.names, old), _cells(columns.names, new), differ
 
 
 def view(site: Site, ask: Ask) -> Page:
@@ -69,19 +69,19 @@ def view(site: Site, ask: Ask) -> Page:
             "oldest": versions[0],
             "newest": versions[-1],
         }
-        before = ask.number("before", max(versions[0], versions[-1] - 1))
-        after = ask.number("after", versions[-1])
-        values |= {"before": before, "after": after}
-        command = f"dynastate diff {quote(stores)} {before} {after}" + family_option(reader.family or families[0])
+        first = ask.number("before", max(versions[0], versions[-1] - 1))
+        second = ask.number("after", versions[-1])
+        values |= {"before": first, "after": second}
+        command = f"dynastate diff {quote(stores)} {first} {second}" + family_option(reader.family or families[0])
         if not reader.family:
-            return Page(f"Versions of {stores}", "compare.html", command, values, spent)
-        made = {version: reader.made_by(version) for version in (before, after)}
+            return Page(f"Versions of {stores}", "compare.html", command, values, spent=spent)
+        attempts = {version: reader.made_by(version) for version in (first, second)}
     page = ask.number("page", 1, least=1)
 
     def make() -> Differences:
-        return Differences(with_versions(site.open_reader(stores, family), made), before, after)
+        return Differences(with_versions(site.open_reader(stores, family), attempts), first, second)
 
-    with site.cursor(("compare", stores, family, before, after, *made.values()), make) as cursor:
+    with site.cursor(("compare", stores, family, first, second, *attempts.values()), make) as cursor:
         cursor.advance(float("inf"))
         values |= {
             "columns": list(cursor.columns.names),
@@ -93,7 +93,7 @@ def view(site: Site, ask: Ask) -> Page:
             "has_next": cursor.has_page(page + 1),
             "page": page,
         }
-    return Page(f"Versions of {stores}", "compare.html", command, values, spent)
+    return Page(f"Versions of {stores}", "compare.html", command, values, spent=spent)
 
 
 def _cells(names: Sequence[str], row: dict[str, Any] | None) -> list[str | None] | None:

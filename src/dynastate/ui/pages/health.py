@@ -1,4 +1,4 @@
-"""Health: what is wrong, `verify` with its progress, and throttles."""
+"""Health: problems, `verify` with its progress, and throttles."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DOCS: Final = "https://github.com/dynastate/dynastate/blob/main/docs/"
 
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
-    known = site.watch(ask.namespace).known()
-    spent.add(known.spent)
+    look = site.watch(ask.namespace).known()
+    spent.add(look.spent)
     check = site.checks.get(ask.namespace)
     values: dict[str, Any] = {
-        "known": known,
-        "marks": [(each, known.health(each)) for each in known.activities],
-        "busiest": busiest(known.loads),
+        "known": look,
+        "marks": [(each, look.health(each)) for each in look.activities],
+        "busiest": busiest(look.loads),
         "key_units_s": KEY_UNITS_S,
-        "throttles": _throttles(known),
+        "throttles": _throttles(look),
         "check": check,
         "troubleshooting": f"{DOCS}troubleshooting.md",
         "metrics": f"{DOCS}metrics.md#export",
@@ -44,11 +44,11 @@ def view(site: Site, ask: Ask) -> Page:
             "lines": [line for each in reports if not each.is_whole for line in each.lines(names)][:FINDINGS],
         }
     command = f"dynastate verify {ask.namespace}"
-    return Page(f"Health of {ask.namespace}", "health.html", command, values, spent, LOOK_S).by([known])
+    return Page(f"Health of {ask.namespace}", "health.html", command, values, spent=spent, refresh_s=LOOK_S).by([look])
 
 
 def verify(site: Site, ask: Ask) -> None:
-    """Start to verify the stores of a namespace, if that is not under way."""
+    """Start to verify the stores of a namespace, if no check is under way."""
     site.watch(ask.namespace)  # refuses a namespace that is not shown
     check = site.checks.get(ask.namespace)
     if check is None or not check.is_running:
@@ -57,15 +57,15 @@ def verify(site: Site, ask: Ask) -> None:
 
 
 def cancel(site: Site, ask: Ask) -> None:
-    """End what `verify` began."""
+    """Cancel the check that `verify` began."""
     check = site.checks.get(ask.namespace)
     if check is not None:
         check.cancel()
 
 
-def _throttles(known: Known) -> Chart | None:
-    if not known.batches:
+def _throttles(look: Known) -> Chart | None:
+    if not look.batches:
         return None
-    counts = [(each, each.metrics.get("dynastateThrottles", 0)) for each in known.batches]
+    counts = [(each, each.metrics.get("dynastateThrottles", 0)) for each in look.batches]
     bars = [Bar(count, "abandoned", f"{each.at:%H:%M:%S}: {plural(count, 'request')}") for each, count in counts]
     return Chart("Throttled requests of the last reported batches", bars)

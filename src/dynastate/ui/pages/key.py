@@ -19,7 +19,7 @@ from dynastate.unsaferow.nested import or_none
 
 #: Types whose JSON is a text.
 _TEXTS: Final = ("string", "binary", "date", "timestamp", "timestamp_ntz", "time")
-#: Values of a list on a page, and the most that is shown of one value.
+#: Values of a list on a page, and characters of one value.
 LIST_VALUES: Final = 50
 VALUE_CHARS: Final = 4_000
 #: The newest versions at which the row changed, that are shown.
@@ -38,7 +38,7 @@ def view(site: Site, ask: Ask) -> Page:
                 "key.html",
                 f"dynastate show {quote(reader.stores[0])}",
                 {"families": families, "fields": []},
-                spent,
+                spent=spent,
             )
         key_columns = dict(zip(state.key_columns.names, state.key_columns.types, strict=True))
         fields = [
@@ -60,14 +60,14 @@ def view(site: Site, ask: Ask) -> Page:
         values["oldest"] = reader.versions()[0]
         examples = {name: or_none(kind.to_json, kind.example) for name, kind in key_columns.items()}
         command = _command(stores, examples, ask, None)
-        if any(f"k.{name}" in ask.given or f"n.{name}" in ask.given for name in key_columns):
-            wanted = {name: _value(ask, name, kind) for name, kind in key_columns.items()}
-            key = key_from_json(state.key_columns, wanted)
-            asked = row_to_json(state.key_columns, key) or {}
+        if any(f"k.{name}" in ask.parameters or f"n.{name}" in ask.parameters for name in key_columns):
+            form_values = {name: _value(ask, name, kind) for name, kind in key_columns.items()}
+            key = key_from_json(state.key_columns, form_values)
+            json_key = row_to_json(state.key_columns, key) or {}
             version = ask.number("version", reader.version, least=1)
-            at = reader if version == reader.version else reader.at(version)
-            row = row_to_json(at.columns, at.get(key))
-            command = _command(stores, asked, ask, version if ask.text("version") else None)
+            view_then = reader if version == reader.version else reader.at(version)
+            row = row_to_json(view_then.columns, view_then.get(key))
+            command = _command(stores, json_key, ask, version if ask.text("version") else None)
             past = deque(
                 (
                     (each.version, _cells(row_to_json(columns, each.row), state))
@@ -76,7 +76,7 @@ def view(site: Site, ask: Ask) -> Page:
                 maxlen=HISTORY,
             )
             values |= {
-                "key": asked,
+                "key": json_key,
                 "version": version,
                 "row": _cells(row, state),
                 "names": list(row or {}),
@@ -87,14 +87,14 @@ def view(site: Site, ask: Ask) -> Page:
             }
             other = ask.number_or_none("other", least=1)
             if other is not None:
-                before = row_to_json(reader.at(other).columns, reader.at(other).get(key))
-                values |= {"other": other, "before": _cells(before, state)}
-                values["names"] = list(dict.fromkeys([*(row or {}), *(before or {})]))
-    return Page(f"Key in {stores}", "key.html", command, values, spent)
+                other_row = row_to_json(reader.at(other).columns, reader.at(other).get(key))
+                values |= {"other": other, "before": _cells(other_row, state)}
+                values["names"] = list(dict.fromkeys([*(row or {}), *(other_row or {})]))
+    return Page(f"Key in {stores}", "key.html", command, values, spent=spent)
 
 
 def _value(ask: Ask, name: str, kind: types.DataType) -> Any:
-    """A value of the form, as `key_from_json` takes it: texts as they are, all else is JSON, if it can be read."""
+    """A value of the form, as `key_from_json` takes it: texts as they are, other values parsed as JSON, if possible."""
     if ask.text(f"n.{name}"):
         return None
     text = ask.text(f"k.{name}")
@@ -111,20 +111,20 @@ def _typed(value: Any) -> str:
 
 
 def _cells(row: dict[str, Any] | None, state: StateView) -> dict[str, str | None] | None:
-    """Values of a row as text, by column; a list of values is shown apart."""
+    """Values of a row as text, by column, except for a list of values, which only has its length."""
     if row is None:
         return None
-    found: dict[str, str | None] = {}
+    cells: dict[str, str | None] = {}
     for name, value in row.items():
         if state.has_lists and name == state.list_column:
-            found[name] = plural(len(value), "value")
+            cells[name] = plural(len(value), "value")
             continue
-        found[name] = shown(value, VALUE_CHARS, 2 if isinstance(value, (dict, list)) else None)
-    return found
+        cells[name] = shown(value, VALUE_CHARS, 2 if isinstance(value, (dict, list)) else None)
+    return cells
 
 
 def _listed(row: dict[str, Any] | None, ask: Ask, state: StateView) -> dict[str, Any] | None:
-    """The page that is asked for, of the list of values."""
+    """The requested page of the list of values."""
     if row is None or not state.has_lists:
         return None
     every = row[state.list_column]
@@ -141,11 +141,11 @@ def _listed(row: dict[str, Any] | None, ask: Ask, state: StateView) -> dict[str,
 
 
 def _times(reader: StateView) -> dict[int, int]:
-    """The time of each version, in milliseconds since 1970: that of its last partition."""
-    found: dict[int, int] = {}
+    """The time of each version in its last partition, in milliseconds since 1970."""
+    times: dict[int, int] = {}
     for _, entry, _ in reader.listed():
-        found[entry.version] = max(found.get(entry.version, 0), entry.time_ms)
-    return found
+        times[entry.version] = max(times.get(entry.version, 0), entry.time_ms)
+    return times
 
 
 def _command(stores: str, key: dict[str, Any], ask: Ask, version: int | None) -> str:

@@ -22,7 +22,7 @@ LISTED: Final = 20
 #: The heaviest keys that are shown, and the bytes of rows that are read for them.
 KEYS: Final = 10
 KEYS_BYTES: Final = 8 * 2**20
-#: Seconds between two looks: where a store has changed, all its version lists are read.
+#: Seconds between two looks: after a change, all version lists of a store are read.
 REFRESH_S: Final = 5.0
 
 
@@ -32,43 +32,43 @@ def stores_of(ask: Ask) -> str:
 
 
 def family_option(family: str) -> str:
-    """The option of a command for a column family, with the space before it; empty: the only one."""
+    """The option of a command for a column family, with the space before it; for the only family, an empty text."""
     return f" --family {quote(family)}" if family else ""
 
 
-def loads_of(known: Known, ask: Ask) -> list[StoreLoad]:
-    """The partitions of the operator that is asked for.
+def loads_of(look: Known, ask: Ask) -> list[StoreLoad]:
+    """The partitions of the requested operator.
 
     Raises:
         ConfigurationError: there is no such operator.
     """
-    found = known.loads_of(stores_of(ask))
-    if not found:
+    loads = look.loads_of(stores_of(ask))
+    if not loads:
         raise ConfigurationError(
-            "there is no such operator, or it has no version yet" if known.activities else known.why_nothing,
+            "there is no such operator, or it has no version yet" if look.activities else look.why_nothing,
             stores=stores_of(ask),
         )
-    return found
+    return loads
 
 
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
-    known = site.watch(ask.namespace).known()
-    spent.add(known.spent)
-    loads = {int(each.store.split("/")[2]): each for each in loads_of(known, ask)}
+    look = site.watch(ask.namespace).known()
+    spent.add(look.spent)
+    loads = {int(each.store.split("/")[2]): each for each in loads_of(look, ask)}
     partition = ask.number("partition", min(loads))
     if partition not in loads:
         raise ConfigurationError(
             f"there is no such partition; there are {min(loads)} to {max(loads)}", partition=partition
         )
     store = loads[partition].store
-    lists = site.lists(known, store, spent)
+    lists = site.lists(look, store, spent)
     summary, versions = lists.summary, lists.versions
     if ask.text("keys"):
         site.reachable(ask.namespace)
     skew = skew_of([*loads.values()])[0]
     values = {
-        "known": known,
+        "known": look,
         "store": store,
         "read_at": lists.looked,
         "partition": partition,
@@ -82,22 +82,22 @@ def view(site: Site, ask: Ask) -> Page:
             _strip("byte", {number: each.bytes for number, each in loads.items()}, partition),
         ],
         "skew": skew,
-        "keys": read_keys(site.engine, [*loads.values()], KEYS, KEYS_BYTES, spent) if ask.text("keys") else None,
+        "keys": read_keys(site.engine, [*loads.values()], KEYS, KEYS_BYTES, meter=spent) if ask.text("keys") else None,
     }
     title = f"{ask.namespace}, operator {ask.operator}"
     command, refresh_s = f"dynastate versions {quote(store)}", 0 if ask.text("keys") else REFRESH_S
-    page = Page(title, "operator.html", command, values, spent, refresh_s).by([known])
+    page = Page(title, "operator.html", command, values, spent=spent, refresh_s=refresh_s).by([look])
     # While DynamoDB does not answer, the versions may be those of an earlier look.
-    is_earlier = store in known.lineages and lists.attempt != known.lineages[store].newest.attempt
+    is_earlier = store in look.lineages and lists.attempt != look.lineages[store].newest.attempt
     return replace(page, looked=lists.looked) if is_earlier else page
 
 
 def _bar(version: CommittedAttempt) -> Bar:
     """A version in the timeline."""
     kind = "committed" if version.is_current else "abandoned attempt"
-    what = [plural(version.changes, "change"), plural(version.rows, "row"), plural(version.bytes, "byte")]
+    sizes = [plural(version.changes, "change"), plural(version.rows, "row"), plural(version.bytes, "byte")]
     marks = ("snapshot",) if version.has_snapshot else ()
-    title = f"version {version.version}, {kind}: {', '.join([*what, *marks])}"
+    title = f"version {version.version}, {kind}: {', '.join([*sizes, *marks])}"
     return Bar(version.changes, "commit" if version.is_current else "abandoned", title, marks=marks)
 
 

@@ -37,24 +37,24 @@ def view(site: Site, ask: Ask) -> Page:
     is_one = "namespace" in ask.path
     listed = [ask.namespace] if is_one else site.namespaces(spent)
     looks = site.known(listed or [])
-    # A dropped namespace leaves its fences, by which it is listed.
-    shown = [each for each in looks if is_one or not each.is_missing]
-    found = []
-    for known in shown:
-        spent.add(known.spent)
-        prices = dollars_a_day(known, site.prices)
+    # A dropped namespace is still listed by its fences.
+    existing = [each for each in looks if is_one or not each.is_missing]
+    queries = []
+    for look in existing:
+        spent.add(look.spent)
+        prices = dollars_a_day(look, site.prices)
         lines = [
             Line(
                 each,
-                known.health(each),
-                sum(load.stored_bytes for load in known.loads_of(each.stores)),
-                known.behind_s(each),
-                prices.get(each.stores),
+                health=look.health(each),
+                bytes=sum(load.stored_bytes for load in look.loads_of(each.stores)),
+                behind_s=look.behind_s(each),
+                dollars_a_day=prices.get(each.stores),
             )
-            for each in known.activities
+            for each in look.activities
         ]
-        found.append((known, lines))
-    command = f"dynastate top {shown[0].namespace}" if len(shown) == 1 else "dynastate stores"
-    values = {"found": found, "is_listing": listed is None}
+        queries.append((look, lines))
+    command = f"dynastate top {existing[0].namespace}" if len(existing) == 1 else "dynastate stores"
+    values = {"queries": queries, "is_listing": listed is None}
     title = ask.namespace if is_one else "Queries"
-    return Page(title, "queries.html", command, values, spent, LOOK_S).by(shown)
+    return Page(title, "queries.html", command, values, spent=spent, refresh_s=LOOK_S).by(existing)

@@ -17,7 +17,7 @@ from dynastate.ui.texts import searched, shown, text_bytes
 
 #: Rows after which a search looks whether its time is over.
 LOOK_ROWS: Final = 200
-#: The most characters of a value in a table.
+#: Characters of a value in a table.
 CELL_CHARS: Final = 200
 
 
@@ -30,18 +30,21 @@ def view(site: Site, ask: Ask) -> Page:
         values: dict[str, Any] = {"families": families, "family": reader.family, "version": version}
         values |= {"oldest": reader.versions()[0], "newest": reader.version}
         if not reader.family:
-            return Page(f"Rows of {stores}", "rows.html", f"dynastate show {quote(reader.stores[0])}", values, spent)
-        at = reader.at(version)
-        columns, total, made = at.columns, len(at), reader.made_by(version)
+            command = f"dynastate show {quote(reader.stores[0])}"
+            return Page(f"Rows of {stores}", "rows.html", command, values, spent=spent)
+        state = reader.at(version)
+        columns, total, attempts = state.columns, len(state), reader.made_by(version)
     column, contains = ask.text("column"), ask.text("contains")
     page = ask.number("page", 1, least=1)
     names = list(columns.names)
 
     def make() -> Cursor[Any]:
-        own = with_versions(site.open_reader(stores, family), {version: made})
-        return Cursor(_matching(own, version, column, contains), own.close, lambda row: text_bytes(row[1]))
+        result_reader = with_versions(site.open_reader(stores, family), {version: attempts})
+        return Cursor(
+            _matching(result_reader, version, column, contains), result_reader.close, lambda row: text_bytes(row[1])
+        )
 
-    with site.cursor(("rows", stores, family, version, made, column, contains), make) as cursor:
+    with site.cursor(("rows", stores, family, version, attempts, column, contains), make) as cursor:
         cursor.advance(min(KEPT, page * PAGE_ROWS) + 1)
         values |= {
             "columns": list(zip(names, [each.name for each in columns.types], strict=True)),
@@ -57,18 +60,18 @@ def view(site: Site, ask: Ask) -> Page:
             "ends": len(cursor.rows) if cursor.is_full and not cursor.has_page(page + 1) else 0,
         }
     command = f"dynastate export {quote(stores)} --format ndjson --version {version}" + family_option(family)
-    return Page(f"Rows of {stores}", "rows.html", command, values, spent)
+    return Page(f"Rows of {stores}", "rows.html", command, values, spent=spent)
 
 
 def _matching(
     reader: StateReader, version: int, column: str, contains: str
 ) -> Generator[tuple[int, list[str | None]] | None, None, None]:
-    """The partition, and the cells, of rows in which a column, or any, has a text; None now and then."""
-    at = reader.at(version)
-    names = list(at.columns.names)
-    for number, (partition, row) in enumerate(at.rows_by_partition()):
-        found = row_to_json(at.columns, row) or {}
-        if not contains or any(contains in searched(value) for name, value in found.items() if column in ("", name)):
-            yield partition, [shown(found[name], CELL_CHARS) for name in names]
+    """Yield partition and cells of rows with a text in a column, or in any, and None now and then."""
+    state = reader.at(version)
+    names = list(state.columns.names)
+    for number, (partition, row) in enumerate(state.rows_by_partition()):
+        values = row_to_json(state.columns, row) or {}
+        if not contains or any(contains in searched(value) for name, value in values.items() if column in ("", name)):
+            yield partition, [shown(values[name], CELL_CHARS) for name in names]
         elif number % LOOK_ROWS == 0:
             yield None
