@@ -54,7 +54,7 @@ RETRY_S: Final = 5.0
 
 
 def make_app(site: Site, token: str) -> Starlette:
-    """The application. Every URL begins with the token: without it nobody can read."""
+    """The application. Every URL begins with the token, which a reader needs."""
     pages = _environment(token)
     prefix = "/{token}"
     routes = [
