@@ -30,16 +30,18 @@ SHOWN = [
 ]
 
 
-def targets(found: Figures) -> list[Target]:
+def targets(figures: Figures) -> list[Target]:
     return [
         Target(
             "commit, 95th percentile: beside a snapshot / alone",
-            found["beside_commit_p95_ms"] / found["alone_commit_p95_ms"],
+            figures["beside_commit_p95_ms"] / figures["alone_commit_p95_ms"],
             2,
         ),
         # Whoever waited for the snapshot would take as long as it does.
         Target(
-            "longest batch beside the snapshot / the snapshot", found["beside_batch_max_ms"] / found["snapshot_ms"], 0.5
+            "longest batch beside the snapshot / the snapshot",
+            figures["beside_batch_max_ms"] / figures["snapshot_ms"],
+            0.5,
         ),
     ]
 
@@ -57,28 +59,30 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     build()
     out = console()
-    own = {name: getattr(given, name) for name in ("rows", "updates", "batches", "warmup", "seed")}
+    workload = {name: getattr(options, name) for name in ("rows", "updates", "batches", "warmup", "seed")}
     with (
         tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
-        out.status(f"{given.rows:,} rows"),
-        prepared(CONTENDERS[OURS], given.endpoint, given.engine) as contender,
+        out.status(f"{options.rows:,} rows"),
+        prepared(CONTENDERS[OURS], options.endpoint, options.engine) as contender,
     ):
-        found = run("SnapshotBenchmark", contender, own, folder=Path(scratch), heap=given.heap, log="background")
-    found["engine"] = contender.engine
-    table = Table(f"{given.rows:,} rows, {given.updates:,} updates a batch", "alone", "beside a snapshot")
+        figures = run(
+            "SnapshotBenchmark", contender, workload, folder=Path(scratch), heap=options.heap, log="background"
+        )
+    figures["engine"] = contender.engine
+    table = Table(f"{options.rows:,} rows, {options.updates:,} updates a batch", "alone", "beside a snapshot")
     for column in table.columns[1:]:
         column.justify = "right"
     for key, text, digits in SHOWN:
-        table.add_row(text, *(f"{found[f'{phase}_{key}']:,.{digits}f}" for phase in ("alone", "beside")))
+        table.add_row(text, *(f"{figures[f'{phase}_{key}']:,.{digits}f}" for phase in ("alone", "beside")))
     out.print(table)
-    out.print(f"the snapshot took {found['snapshot_ms']:,.0f} ms and {found['snapshot_write_units']:,} write units")
+    out.print(f"the snapshot took {figures['snapshot_ms']:,.0f} ms and {figures['snapshot_write_units']:,} write units")
     out.print(f"on {contender.engine}")
-    judged = targets(found)
+    judged = targets(figures)
     show(out, judged)
-    file = save("background", vars(given), found, judged)
+    file = save("background", vars(options), figures, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

@@ -82,39 +82,43 @@ def contender_of(kind: str, rows: int) -> Contender:
     return replace(plain, conf={**plain.conf, **conf, f"{CONF}.minDeltasForSnapshot": "1"})
 
 
-def measure(contender: Contender, kind: str, rows: int, given: argparse.Namespace, folder: Path) -> Figures:
+def measure(contender: Contender, kind: str, rows: int, options: argparse.Namespace, folder: Path) -> Figures:
     """The batches in one fresh JVM; at the first number of rows, the restart in as many others as there are turns."""
-    own = {name: getattr(given, name) for name in ("updates", "batches", "warmup", "seed")} | {"rows": rows}
+    workload = {name: getattr(options, name) for name in ("updates", "batches", "warmup", "seed")} | {"rows": rows}
     log = f"beyond_memory-{kind}-{rows}"
-    jvm = {"folder": folder, "heap": given.heap, "collector": given.collector}
-    found = run("BeyondMemoryBenchmark", contender, own, **jvm, log=log)
-    found |= {"memory_mb": memory_mb(rows, SHARE), "engine": contender.engine}
-    if kind in (OURS, ROCKSDB) and rows == given.rows[0]:
-        own["version"] = found["version"]
-        turns = [run("BeyondMemoryRestart", contender, own, **jvm, log=f"{log}.restart") for _ in range(given.turns)]
-        found |= {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} | {"turns": turns}
-    return found
+    jvm = {"folder": folder, "heap": options.heap, "collector": options.collector}
+    figures = run("BeyondMemoryBenchmark", contender, workload, **jvm, log=log)
+    figures |= {"memory_mb": memory_mb(rows, SHARE), "engine": contender.engine}
+    if kind in (OURS, ROCKSDB) and rows == options.rows[0]:
+        workload["version"] = figures["version"]
+        turns = [
+            run("BeyondMemoryRestart", contender, workload, **jvm, log=f"{log}.restart") for _ in range(options.turns)
+        ]
+        figures |= {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} | {"turns": turns}
+    return figures
 
 
-def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[str, Figures]]:
+def measure_all(options: argparse.Namespace, out: Console) -> dict[str, dict[str, Figures]]:
     """By rows, then by kind; shows the figures of a number of rows as soon as they are complete."""
-    found: dict[str, dict[str, Figures]] = {}
-    for rows in given.rows:
-        for kind in given.kinds:
+    by_rows: dict[str, dict[str, Figures]] = {}
+    for rows in options.rows:
+        for kind in options.kinds:
             with (
                 tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
                 out.status(f"{kind}: {rows:,} rows"),
-                prepared(contender_of(kind, rows), given.endpoint, given.engine) as contender,
+                prepared(contender_of(kind, rows), options.endpoint, options.engine) as contender,
             ):
-                found.setdefault(f"{rows:,}", {})[kind] = measure(contender, kind, rows, given, Path(scratch))
-        show_figures(out, f"{rows:,}", found[f"{rows:,}"])
-    return found
+                by_rows.setdefault(f"{rows:,}", {})[kind] = measure(
+                    contender, kind, rows, options, folder=Path(scratch)
+                )
+        show_figures(out, f"{rows:,}", by_rows[f"{rows:,}"])
+    return by_rows
 
 
-def targets(found: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
+def targets(by_rows: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
     """The targets that what was measured allows to judge."""
     judged = []
-    for rows, kinds in found.items():
+    for rows, kinds in by_rows.items():
         beyond = f"{rows} rows, a fifth in memory"
         ours, rocksdb, unbounded, fits = (kinds.get(kind, {}) for kind in (OURS, ROCKSDB, UNBOUNDED, FITS))
         for key, text, limit in (
@@ -138,14 +142,14 @@ def targets(found: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
     return judged
 
 
-def show_figures(out: Console, rows: str, found: Mapping[str, Figures]) -> None:
+def show_figures(out: Console, rows: str, by_kind: Mapping[str, Figures]) -> None:
     """One column for each kind."""
-    table = Table(f"{rows} rows", *found)
+    table = Table(f"{rows} rows", *by_kind)
     for column in table.columns[1:]:
         column.justify = "right"
     for key, text in SHOWN:
-        if any(key in figures for figures in found.values()):
-            table.add_row(text, *(f"{figures[key]:,.0f}" if key in figures else "" for figures in found.values()))
+        if any(key in figures for figures in by_kind.values()):
+            table.add_row(text, *(f"{figures[key]:,.0f}" if key in figures else "" for figures in by_kind.values()))
     out.print(table)
 
 
@@ -175,17 +179,17 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
-    if not given.no_build:
+    options = arguments()
+    if not options.no_build:
         build()
     out = console()
-    out.print(f"{given.updates:,} updates a batch, medians of {given.batches} batches, seed {given.seed}")
-    found = measure_all(given, out)
-    engines = {figures["engine"] for kinds in found.values() for figures in kinds.values()} - {""}
+    out.print(f"{options.updates:,} updates a batch, medians of {options.batches} batches, seed {options.seed}")
+    by_rows = measure_all(options, out)
+    engines = {figures["engine"] for kinds in by_rows.values() for figures in kinds.values()} - {""}
     out.print(f"{OURS}: on {', '.join(sorted(engines)) or 'nothing'}")
-    judged = targets(found)
+    judged = targets(by_rows)
     show(out, judged)
-    file = save("beyond_memory", vars(given), found, judged)
+    file = save("beyond_memory", vars(options), by_rows, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

@@ -91,13 +91,13 @@ def joined(dice: random.Random) -> Iterator[Row]:
         f"{name}{end}" for name in ("Nord", "Alt", "Neu", "Ober", "Bad ") for end in ("burg", "heim", "stadt", "au")
     ]
     for number in range(ROWS):
-        at = START + timedelta(milliseconds=number * 37 + dice.randrange(30))
+        instant = START + timedelta(milliseconds=number * 37 + dice.randrange(30))
         order = {
             "order": 7_000_000 + number,
             "customer": f"c{dice.randrange(300_000):06d}",
             "city": dice.choice(cities),
             "amount": round(dice.expovariate(0.02), 2),
-            "at": at,
+            "at": instant,
             "matched": dice.random() < 0.5,
         }
         yield key({"order": order["order"], "index": 0}), value(order)
@@ -113,9 +113,9 @@ def states(dice: random.Random) -> Iterator[Row]:
         last = int(START.timestamp()) + dice.randrange(86_400)
         plan, score, opens = dice.choice(("free", "basic", "pro")), round(dice.random(), 4), dice.randrange(99)
         profile = json.dumps({"plan": plan, "score": score, "opens": opens})
-        seen = [last - 60 * dice.randrange(500) for _ in range(dice.randrange(1, 6))]
+        times = [last - 60 * dice.randrange(500) for _ in range(dice.randrange(1, 6))]
         segment = dice.choice(("new", "active", "at risk", "lost"))
-        yield key({"account": number}), value({"segment": segment, "seen": seen, "profile": profile})
+        yield key({"account": number}), value({"segment": segment, "seen": times, "profile": profile})
 
 
 def benchmark(dice: random.Random) -> Iterator[Row]:
@@ -143,7 +143,7 @@ def chunks(rows: Iterable[Row], size: int, most: int) -> list[bytes]:
     random.Random(size).shuffle(listed)  # noqa: S311  # a choice of rows, no secret
     lengths = [10 + len(key) + len(value) for key, value in islice(listed, 100)]
     in_each = max(1, size * len(lengths) // sum(lengths))
-    batches = [listed[at : at + in_each] for at in range(0, len(listed) - in_each + 1, in_each)][:most]
+    batches = [listed[start : start + in_each] for start in range(0, len(listed) - in_each + 1, in_each)][:most]
     return [
         encode_changes(Change(PUT, 0, key, value) for key, value in sorted(batch, key=lambda row: key_hash(row[0])))
         for batch in batches or [listed]
@@ -157,15 +157,15 @@ def packers(levels: Iterable[int]) -> dict[str, tuple[Packer, Callable[[bytes, i
         return lz4.block.decompress(packed, uncompressed_size=size)  # type: ignore[no-any-return]
 
     quick = partial(lz4.block.compress, store_size=False)
-    found: dict[str, Any] = {
+    by_name: dict[str, Any] = {
         "LZ4, dense": (partial(quick, mode="high_compression", compression=DENSE_LEVEL), unpack),
         "LZ4, quick": (quick, unpack),
     }
     reader = zstandard.ZstdDecompressor()
     for level in levels:
         writer = zstandard.ZstdCompressor(level, write_checksum=False)
-        found[f"zstd {level}"] = (writer.compress, lambda packed, _: reader.decompress(packed))
-    return found
+        by_name[f"zstd {level}"] = (writer.compress, lambda packed, _: reader.decompress(packed))
+    return by_name
 
 
 def timed_ms(work: Callable[[], object], rounds: int) -> float:
@@ -179,21 +179,21 @@ def timed_ms(work: Callable[[], object], rounds: int) -> float:
 
 
 def each_of(work: Callable[..., bytes], *chunks: Iterable[Any]) -> None:
-    for given in zip(*chunks, strict=True):
-        work(*given)
+    for arguments in zip(*chunks, strict=True):
+        work(*arguments)
 
 
-def measure(given: argparse.Namespace) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     """By size of chunks, kind of rows and codec: bytes of 1,000 bytes of rows, and ms of 256 KiB."""
-    found: dict[str, dict[str, dict[str, dict[str, float]]]] = {size: {} for size in SIZES}
+    figures: dict[str, dict[str, dict[str, dict[str, float]]]] = {size: {} for size in SIZES}
     for kind, make in KINDS.items():
-        seed = int.from_bytes(hashlib.sha256(f"{given.seed}/{kind}".encode()).digest()[:8], "big")
+        seed = int.from_bytes(hashlib.sha256(f"{options.seed}/{kind}".encode()).digest()[:8], "big")
         rows = list(make(random.Random(seed)))  # noqa: S311  # test data
         for size, size_bytes in SIZES.items():
-            raw = chunks(rows, size_bytes, given.chunks)
+            raw = chunks(rows, size_bytes, options.chunks)
             total = sum(map(len, raw))
-            its = found[size][kind] = {}
-            for name, (pack, unpack) in packers(given.levels).items():
+            its = figures[size][kind] = {}
+            for name, (pack, unpack) in packers(options.levels).items():
                 packed = [pack(chunk) for chunk in raw]
                 if [unpack(each, len(chunk)) for each, chunk in zip(packed, raw, strict=True)] != raw:
                     sys.exit(f"benchmark: {name} changes rows of {kind}")
@@ -201,10 +201,10 @@ def measure(given: argparse.Namespace) -> dict[str, dict[str, dict[str, dict[str
                 lengths = [len(chunk) for chunk in raw]
                 its[name] = {
                     "bytes": 1000 * sum(map(len, packed)) / total,
-                    "compress_ms": per * timed_ms(partial(each_of, pack, raw), given.rounds),
-                    "decompress_ms": per * timed_ms(partial(each_of, unpack, packed, lengths), given.rounds),
+                    "compress_ms": per * timed_ms(partial(each_of, pack, raw), options.rounds),
+                    "decompress_ms": per * timed_ms(partial(each_of, unpack, packed, lengths), options.rounds),
                 }
-    return found
+    return figures
 
 
 def arguments() -> argparse.Namespace:
@@ -219,12 +219,12 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     out = console()
     with out.status("rows"):
-        found = measure(given)
-    for size, kinds in found.items():
-        names = list(packers(given.levels))
+        figures = measure(options)
+    for size, kinds in figures.items():
+        names = list(packers(options.levels))
         table = Table(f"chunks of {size}: bytes of 1,000", *names)
         for column in table.columns[1:]:
             column.justify = "right"
@@ -242,7 +242,7 @@ def main() -> None:
             table.add_row(text, *(f"{mean:.2f}" for mean in means))
         out.print(table)
     out.print(f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}")
-    file = save("codecs", vars(given), found, [])
+    file = save("codecs", vars(options), figures, [])
     out.print(f"kept in {file.relative_to(ROOT)}")
 
 

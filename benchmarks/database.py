@@ -54,13 +54,13 @@ def numbers(text: str) -> list[int]:
     return [int(each) for each in text.split(",")]
 
 
-def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+def names_of(names: Iterable[str]) -> Callable[[str], list[str]]:
     """Parse known names with commas between them, for an option."""
 
     def parse(text: str) -> list[str]:
-        unknown = set(text.split(",")) - set(known)
+        unknown = set(text.split(",")) - set(names)
         if unknown:
-            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(names)}")
         return text.split(",")
 
     return parse

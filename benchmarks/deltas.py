@@ -52,40 +52,42 @@ SHOWN = [
 ]
 
 
-def measure(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Leave a store in one process for each kind, and open it in as many others as there are turns; medians."""
-    found: dict[str, dict[str, Any]] = {}
-    own = {name: getattr(given, name) for name in ("rows", "updates", "batches", "seed")} | {"warmup": 0}
+    figures: dict[str, dict[str, Any]] = {}
+    workload = {name: getattr(options, name) for name in ("rows", "updates", "batches", "seed")} | {"warmup": 0}
     with (
         tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
-        prepared(STORES[OURS], given.endpoint, given.engine) as contender,
+        prepared(STORES[OURS], options.endpoint, options.engine) as contender,
     ):
         folder = Path(scratch) / "state"
         conf = {**contender.conf, f"{CONF}.minDeltasForSnapshot": "1"}
-        left = run("DeltasBenchmark", replace(contender, conf=conf), own, folder=folder, heap=given.heap, log="deltas")
-        for kind in given.kinds:
+        store = run(
+            "DeltasBenchmark", replace(contender, conf=conf), workload, folder=folder, heap=options.heap, log="deltas"
+        )
+        for kind in options.kinds:
             opened = replace(contender, conf={**contender.conf, **KINDS[kind].conf})
-            asked = own | {"version": left["version"], "gets": given.gets, "puts": given.puts}
+            gets = workload | {"version": store["version"], "gets": options.gets, "puts": options.puts}
             turns = []
-            for _ in range(given.turns):
+            for _ in range(options.turns):
                 log = f"deltas-{kind}"
-                turns.append(run("ColdLookUpBenchmark", opened, asked, folder=folder, heap=given.heap, log=log))
-            found[kind] = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
-            found[kind] |= {"turns": turns, "engine": contender.engine}
-    return found
+                turns.append(run("ColdLookUpBenchmark", opened, gets, folder=folder, heap=options.heap, log=log))
+            figures[kind] = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+            figures[kind] |= {"turns": turns, "engine": contender.engine}
+    return figures
 
 
-def targets(found: Mapping[str, Mapping[str, Any]]) -> list[Target]:
+def targets(by_kind: Mapping[str, Mapping[str, Any]]) -> list[Target]:
     judged = []
     for kind in (OURS, ON_DEMAND):
-        if kind in found:
+        if kind in by_kind:
             judged += [
                 Target(
                     f"{kind}: open and first get with 0.8 of a snapshot in changes, ms",
-                    found[kind]["first_get_ms"],
+                    by_kind[kind]["first_get_ms"],
                     150,
                 ),
-                Target(f"{kind}: later gets, 95th percentile, ms", found[kind]["later_p95_ms"], 20),
+                Target(f"{kind}: later gets, 95th percentile, ms", by_kind[kind]["later_p95_ms"], 20),
             ]
     return judged
 
@@ -102,19 +104,21 @@ def main() -> None:
     parser.add_argument("--kinds", type=names_of(KINDS), default=",".join(KINDS), help="any of %(default)s")
     parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
     add_arguments(parser)
-    given = parser.parse_args()
+    options = parser.parse_args()
     build()
     out = console()
-    with out.status(f"{given.rows:,} rows"):
-        found = measure(given)
-    table = Table(f"{given.rows:,} rows, {given.batches} batches of {given.updates:,} after the snapshot", *found)
+    with out.status(f"{options.rows:,} rows"):
+        by_kind = measure(options)
+    table = Table(
+        f"{options.rows:,} rows, {options.batches} batches of {options.updates:,} after the snapshot", *by_kind
+    )
     for key, text in SHOWN:
-        table.add_row(text, *(f"{figures[key]:,.1f}" for figures in found.values()))
+        table.add_row(text, *(f"{figures[key]:,.1f}" for figures in by_kind.values()))
     out.print(table)
-    out.print(f"on {next(iter(found.values()))['engine']}")
-    judged = targets(found)
+    out.print(f"on {next(iter(by_kind.values()))['engine']}")
+    judged = targets(by_kind)
     show(out, judged)
-    file = save("deltas", vars(given), found, judged)
+    file = save("deltas", vars(options), by_kind, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

@@ -81,13 +81,13 @@ class Plan:
 class Stored:
     """What is in both tables, by store."""
 
-    def __init__(self, used: Database) -> None:
+    def __init__(self, database: Database) -> None:
         self._client = boto3.session.Session(
-            aws_access_key_id=used.environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=used.environment["AWS_SECRET_ACCESS_KEY"],
-            aws_session_token=used.environment.get("AWS_SESSION_TOKEN"),
+            aws_access_key_id=database.environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=database.environment["AWS_SECRET_ACCESS_KEY"],
+            aws_session_token=database.environment.get("AWS_SESSION_TOKEN"),
             region_name=REGION,
-        ).client("dynamodb", endpoint_url=used.endpoint)
+        ).client("dynamodb", endpoint_url=database.endpoint)
         self._items = [*self._scan("delta", DELTA_TABLE), *self._scan("snapshot", SNAPSHOT_TABLE)]
 
     def of(self, store: str) -> list[tuple[Key, Item]]:
@@ -136,61 +136,61 @@ def per_key_units(store: str, plan: Plan) -> tuple[int, int]:
     Returns:
         The units of all puts; and those of the deletes that the delta table needs in the end.
     """
-    one: Item = {"store": store, "key": bytes(KEY_BYTES), "value": bytes(plan.value_bytes), "version": plan.versions}
-    units = units_of_write(item_bytes(one)) * plan.updates * plan.versions
+    item: Item = {"store": store, "key": bytes(KEY_BYTES), "value": bytes(plan.value_bytes), "version": plan.versions}
+    units = units_of_write(item_bytes(item)) * plan.updates * plan.versions
     return 2 * units, units
 
 
-def live(plan: Plan, contender: Contender, used: Database, folder: Path, log: str) -> dict[str, Any]:
+def live(plan: Plan, contender: Contender, database: Database, folder: Path, log: str) -> dict[str, Any]:
     """Let the stores of one checkpoint live; what each cost, and what is left of it."""
     conf = {**contender.conf, **plan.conf, "spark.sql.streaming.minBatchesToRetain": str(plan.retain)}
-    found = run("GrowthBenchmark", replace(contender, conf=conf), plan.own, folder=folder, heap=plan.heap, log=log)
+    figures = run("GrowthBenchmark", replace(contender, conf=conf), plan.own, folder=folder, heap=plan.heap, log=log)
     namespace = namespace_of((folder / "state").as_uri())
-    stored = Stored(used)
+    stored = Stored(database)
     names = {name: f"{namespace}/0/{partition}/default" for name, partition in STORES.items()}
     items = {name: stored.of(store) for name, store in names.items()}
-    found["stored"] = {name: sizes(its) for name, its in items.items()}
+    figures["stored"] = {name: sizes(its) for name, its in items.items()}
     # Of the fresh one, its snapshot only: the version that led there is not part of it.
     snapshot = [
         (key, item) for key, item in items["fresh"] if kind_of(key) in ("bucket", "snapshot_manifest", "snapshot")
     ]
-    found["stored"]["fresh"] = sizes(snapshot)
+    figures["stored"]["fresh"] = sizes(snapshot)
     # Where nothing was cleaned up, the version entries say what every version took. The first one was the load.
     counted = range(WARMUP + 2, WARMUP + 2 + plan.versions)
-    found["changed_kb"] = compressed_bytes(names["unmaintained"], items["unmaintained"], counted) / 1024
+    figures["changed_kb"] = compressed_bytes(names["unmaintained"], items["unmaintained"], counted) / 1024
     graph = graph_of(names["maintained"], items["maintained"])
-    found["versions_left"] = len(graph.versions())
+    figures["versions_left"] = len(graph.versions())
     newest_snapshot = max((snapshot.version for snapshot in graph.snapshots()), default=0)
-    found["versions_since_snapshot"] = found["version"] - newest_snapshot
-    return found
+    figures["versions_since_snapshot"] = figures["version"] - newest_snapshot
+    return figures
 
 
-def recover(plan: Plan, contender: Contender, found: Figures, folder: Path) -> dict[str, dict[str, float]]:
+def recover(plan: Plan, contender: Contender, figures: Figures, folder: Path) -> dict[str, dict[str, float]]:
     """Open each store in fresh processes; medians, ms."""
     out = {}
     for name, partition in STORES.items():
         # The fresh one has all rows in its first version.
-        version = 1 if name == "fresh" else found["version"]
-        own = {**plan.own, "partition": partition, "version": version, "counts": found["counts"]}
-        del own["maintainEvery"]
+        version = 1 if name == "fresh" else figures["version"]
+        workload = {**plan.own, "partition": partition, "version": version, "counts": figures["counts"]}
+        del workload["maintainEvery"]
         turns = [
-            run("ColdOpenBenchmark", contender, own, folder=folder, heap=plan.heap, log=f"growth-open-{name}")
+            run("ColdOpenBenchmark", contender, workload, folder=folder, heap=plan.heap, log=f"growth-open-{name}")
             for _ in range(plan.turns)
         ]
         out[name] = {key: statistics.median(turn[key] for turn in turns) for key in ("first_get_ms", "every_row_ms")}
     return out
 
 
-def targets(found: Figures, recovery: Mapping[str, Mapping[str, float]], large: Figures) -> list[Target]:
-    stored = found["stored"]
+def targets(figures: Figures, recovery: Mapping[str, Mapping[str, float]], large: Figures) -> list[Target]:
+    stored = figures["stored"]
     maintained, fresh = stored["maintained"], stored["fresh"]
-    written = found["maintained_dynastateWriteUnits"] + found["maintained_dynastateMaintenanceWriteUnits"]
+    units = figures["maintained_dynastateWriteUnits"] + figures["maintained_dynastateMaintenanceWriteUnits"]
     open_ratio = recovery["maintained"]["every_row_ms"] / recovery["fresh"]["every_row_ms"]
     return [
         Target("recovery, every row: after all versions / a fresh snapshot", open_ratio, 2.5),
         Target("stored items: after all versions / a fresh snapshot", maintained["items"] / fresh["items"], 3.5),
         Target("stored bytes: after all versions / a fresh snapshot", maintained["bytes"] / fresh["bytes"], 3.5),
-        Target("write units, with snapshots / compressed KB changed", written / found["changed_kb"], 3),
+        Target("write units, with snapshots / compressed KB changed", units / figures["changed_kb"], 3),
         Target(
             "write units, with snapshots, 312 B rows: ours / one item per key in two tables",
             (large["maintained_dynastateWriteUnits"] + large["maintained_dynastateMaintenanceWriteUnits"])
@@ -200,7 +200,7 @@ def targets(found: Figures, recovery: Mapping[str, Mapping[str, float]], large: 
     ]
 
 
-def show_stores(out: Console, plan: Plan, found: Figures, recovery: Mapping[str, Mapping[str, float]]) -> None:
+def show_stores(out: Console, plan: Plan, figures: Figures, recovery: Mapping[str, Mapping[str, float]]) -> None:
     out.print(
         f"{plan.versions:,} versions of {plan.updates:,} updates on {plan.rows:,} rows, the last {plan.retain} "
         f"retained, maintenance every {MAINTAIN_EVERY}"
@@ -211,7 +211,7 @@ def show_stores(out: Console, plan: Plan, found: Figures, recovery: Mapping[str,
     for key, text in (("first_get_ms", "first get, ms"), ("every_row_ms", "every row, ms")):
         table.add_row(f"recovery: {text}", *(f"{recovery[name][key]:,.0f}" for name in STORES))
     for key in ("items", "bytes"):
-        table.add_row(f"stored {key}", *(f"{found['stored'][name][key]:,}" for name in STORES))
+        table.add_row(f"stored {key}", *(f"{figures['stored'][name][key]:,}" for name in STORES))
     for metric, text in (
         ("batch_ms", "batch, ms"),
         ("batch_p95_ms", "batch, 95th percentile, ms"),
@@ -222,12 +222,12 @@ def show_stores(out: Console, plan: Plan, found: Figures, recovery: Mapping[str,
         ("dynastateItemsDeleted", "items deleted"),
         ("dynastateMaintenanceReadUnits", "read units of maintenance"),
     ):
-        lived = [found[f"{name}_{metric}"] for name in ("maintained", "unmaintained")]
+        lived = [figures[f"{name}_{metric}"] for name in ("maintained", "unmaintained")]
         table.add_row(text, *(f"{figure:,.0f}" for figure in lived), "")
     out.print(table)
     out.print(
-        f"compressed changes: {found['changed_kb']:,.0f} KB; versions left: {found['versions_left']}; "
-        f"since the last snapshot: {found['versions_since_snapshot']}, at most {found['cycle']}"
+        f"compressed changes: {figures['changed_kb']:,.0f} KB; versions left: {figures['versions_left']}; "
+        f"since the last snapshot: {figures['versions_since_snapshot']}, at most {figures['cycle']}"
     )
 
 
@@ -267,29 +267,30 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     build()
-    asked = {"snapshotThreshold": given.threshold, "compression": given.compression}
-    conf = {f"{CONF}.dynastate.{name}": value for name, value in asked.items() if value is not None}
-    plan = Plan(given.rows, given.versions, given.updates, given.retain, given.turns, given.seed, given.heap, conf)
+    settings = {"snapshotThreshold": options.threshold, "compression": options.compression}
+    conf = {f"{CONF}.dynastate.{name}": value for name, value in settings.items() if value is not None}
+    names = ("rows", "versions", "updates", "retain", "turns", "seed", "heap")
+    plan = Plan(**{name: getattr(options, name) for name in names}, conf=conf)
     large_plan = replace(plan, value_bytes=LARGE_VALUE_BYTES)
     out = console()
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
-        with out.status("small rows"), database(given.endpoint, given.engine) as used:
-            contender = on(CONTENDERS[OURS], used)
-            found = live(plan, contender, used, Path(scratch) / "small", "growth-small")
-            recovery = recover(plan, contender, found, Path(scratch) / "small")
-        with out.status("large rows"), database(given.endpoint, given.engine) as used:
-            contender = on(CONTENDERS[OURS], used)
-            large = live(large_plan, contender, used, Path(scratch) / "large", "growth-large")
+        with out.status("small rows"), database(options.endpoint, options.engine) as running:
+            contender = on(CONTENDERS[OURS], running)
+            small = live(plan, contender, running, Path(scratch) / "small", log="growth-small")
+            recovery = recover(plan, contender, small, Path(scratch) / "small")
+        with out.status("large rows"), database(options.endpoint, options.engine) as running:
+            contender = on(CONTENDERS[OURS], running)
+            large = live(large_plan, contender, running, Path(scratch) / "large", log="growth-large")
             large["per_key_units"], large["per_key_delete_units"] = per_key_units("0" * 32 + "/0/0/default", large_plan)
-    show_stores(out, plan, found, recovery)
+    show_stores(out, plan, small, recovery)
     show_large(out, large_plan, large)
-    out.print(f"on {used.engine}")
-    judged = targets(found, recovery, large)
+    out.print(f"on {running.engine}")
+    judged = targets(small, recovery, large)
     show(out, judged)
-    figures = {"engine": used.engine, "small": found | {"recovery": recovery}, "large": large}
-    file = save("growth", vars(given), figures, judged)
+    figures = {"engine": running.engine, "small": small | {"recovery": recovery}, "large": large}
+    file = save("growth", vars(options), figures, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

@@ -74,7 +74,7 @@ def classpath() -> str:
 def run(
     main: str,
     contender: Contender,
-    own: Mapping[str, object],
+    workload: Mapping[str, object],
     *,
     folder: Path,
     heap: str,
@@ -88,25 +88,25 @@ def run(
 
     Args:
         main: the name of an object of benchmarks/scala.
-        own: its arguments (`Plan.scala`).
+        workload: its arguments (`Plan.scala`).
     """
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", f"-XX:+Use{collector}", f"@{MODULE_OPTIONS}"]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={ROOT / 'benchmarks' / 'log4j2.properties'}"]
     state = (folder / "state").as_uri()
-    arguments = {"provider": contender.provider, "checkpoint": state, **own, **contender.conf}
+    arguments = {"provider": contender.provider, "checkpoint": state, **workload, **contender.conf}
     command = [*jvm, "-cp", classpath(), f"{PACKAGE}.{main}", *(f"{name}={value}" for name, value in arguments.items())]
     printed = run_logged(command, contender.environment, log)
     figures: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return figures
 
 
-def on(contender: Contender, used: Database) -> Contender:
+def on(contender: Contender, database: Database) -> Contender:
     """Ours, on a DynamoDB."""
-    ours = {"endpoint": used.endpoint, "region": REGION, "python": sys.executable}
+    ours = {"endpoint": database.endpoint, "region": REGION, "python": sys.executable}
     conf = {**contender.conf, **{f"{CONF}.dynastate.{name}": ours[name] for name in ours}}
-    return replace(contender, conf=conf, environment=used.environment, engine=used.engine)
+    return replace(contender, conf=conf, environment=database.environment, engine=database.engine)
 
 
 @contextmanager
@@ -115,5 +115,5 @@ def prepared(contender: Contender, endpoint: str | None, engine: str) -> Iterato
     if contender.provider != CONTENDERS[OURS].provider:
         yield contender
         return
-    with database(endpoint, engine) as used:
-        yield on(contender, used)
+    with database(endpoint, engine) as running:
+        yield on(contender, running)

@@ -78,19 +78,22 @@ class Writer:
     def commit(self, numbers: Iterable[int], count: int, added: int) -> None:
         """Put these rows."""
         self._keys += added
-        attempt = Attempt(uuid4().bytes)
-        under_way = self._engine.begin(self._store, QueryRun(RUN, "query", "file:/benchmark"), *self._version, attempt)
+        (base, parent), attempt = self._version, Attempt(uuid4().bytes)
+        under_way = self._engine.begin(
+            self._store, QueryRun(RUN, "query", "file:/benchmark"), base=base, parent=parent, attempt=attempt
+        )
         for chunk in chunks(self._record(number, count) for number in numbers):
             under_way.append(chunk)
         under_way.commit({0: self._keys}, SCHEMA)
         self._version = VersionId(self._version[0] + 1, attempt)
 
     def snapshot(self) -> None:
-        """Make a snapshot of all there is."""
-        opening = self._engine.open(self._store, *self._version)
+        """Make a snapshot of all rows."""
+        version, attempt = self._version
+        opening = self._engine.open(self._store, version, attempt)
         state = {change.key: change for each in opening.chunks for change in decode_changes(each.changes)}
         raw_bytes = sum(len(change.key) + len(change.value or b"") + 10 for change in state.values())
-        begun, _ = self._engine.snapshot(self._store, RUN, *self._version, raw_bytes, 1)
+        begun, _ = self._engine.snapshot(self._store, RUN, version, attempt, state_bytes=raw_bytes, min_deltas=1)
         if begun is None:
             sys.exit("benchmark: the engine wants no snapshot")
         begun._pace = pace.Pace(lambda: False)  # noqa: SLF001  # nothing else runs here
@@ -119,9 +122,9 @@ def chunks(records: Iterable[Record]) -> Iterator[Chunk]:
         waiting.append(record)
         size += len(record[1])
         if size >= SENT_BYTES:
-            yield from cut(sorted(waiting, key=lambda each: each[0] >> 24))
+            yield from cut(sorted(waiting, key=lambda record: record[0] >> 24))
             waiting, size = [], 0
-    yield from cut(sorted(waiting, key=lambda each: each[0] >> 24))
+    yield from cut(sorted(waiting, key=lambda record: record[0] >> 24))
 
 
 def cut(records: list[Record]) -> Iterator[Chunk]:
@@ -140,19 +143,19 @@ def chunk(records: list[Record]) -> Chunk:
     return Chunk(len(records), min(hashes), max(hashes), b"".join(raw for _, raw in records))
 
 
-def fill(given: argparse.Namespace, settings: Settings) -> None:
-    dice = random.Random(given.seed)  # noqa: S311  # the same keys at every run
+def fill(options: argparse.Namespace, settings: Settings) -> None:
+    dice = random.Random(options.seed)  # noqa: S311  # the same keys at every run
     tables = BotoTables(settings)
     engine = Engine(tables, replace(settings, cache_mb=0))
     writer = Writer(engine)
-    step = -(-given.rows // 10)
-    for first in range(0, given.rows, step):
-        numbers = range(first, min(first + step, given.rows))
+    step = -(-options.rows // 10)
+    for first in range(0, options.rows, step):
+        numbers = range(first, min(first + step, options.rows))
         writer.commit(numbers, 0, len(numbers))
-    if given.snapshot:
+    if options.snapshot:
         writer.snapshot()
-    for batch in range(given.batches):
-        writer.commit({dice.randrange(given.rows) for _ in range(given.updates)}, batch + 1, 0)
+    for batch in range(options.batches):
+        writer.commit({dice.randrange(options.rows) for _ in range(options.updates)}, batch + 1, 0)
     engine.close()
     tables.close()
 
@@ -161,13 +164,13 @@ def look_up(state: StateReader, numbers: Iterable[int]) -> dict[str, Any]:
     """Requests, bytes and milliseconds of one `get` after the other."""
     spent: list[tuple[int, int, float]] = []
     for number in numbers:
-        before = replace(state.meter)
+        meter = replace(state.meter)
         began = time.perf_counter()
         row = state.get(key_of(number))
         took = 1000 * (time.perf_counter() - began)
         if row is None or row["user"] != key_of(number)["user"]:
             sys.exit(f"benchmark: a row that is there was not found: {key_of(number)}")
-        spent.append((state.meter.requests - before.requests, state.meter.bytes_read - before.bytes_read, took))
+        spent.append((state.meter.requests - meter.requests, state.meter.bytes_read - meter.bytes_read, took))
     requests, sizes, times = zip(*spent, strict=True)
     return {
         "gets": len(spent),
@@ -180,21 +183,21 @@ def look_up(state: StateReader, numbers: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def measure(given: argparse.Namespace, endpoint: str) -> dict[str, Any]:
+def measure(options: argparse.Namespace, endpoint: str) -> dict[str, Any]:
     settings = Settings(endpoint=endpoint, region=REGION)
     began = time.perf_counter()
-    fill(given, settings)
+    fill(options, settings)
     filled_s = time.perf_counter() - began
-    dice = random.Random(given.seed + 1)  # noqa: S311  # other keys, the same at every run
-    keys = [dice.randrange(given.rows) for _ in range(given.gets)]
+    dice = random.Random(options.seed + 1)  # noqa: S311  # other keys, the same at every run
+    keys = [dice.randrange(options.rows) for _ in range(options.gets)]
     first = []
-    for number in keys[: given.readers]:
+    for number in keys[: options.readers]:
         began = time.perf_counter()
         with open_state(STORE, endpoint=endpoint, region=REGION) as state:
-            found = look_up(state, [number])
+            figures = look_up(state, [number])
             took = 1000 * (time.perf_counter() - began)
             opened = {"requests": state.meter.requests, "mb": state.meter.bytes_read / 1e6, "ms": took}
-            first.append(found | {f"{key}_with_opening": each for key, each in opened.items()})
+            first.append(figures | {f"{key}_with_opening": each for key, each in opened.items()})
     with open_state(STORE, endpoint=endpoint, region=REGION) as state:
         state.get(key_of(0))
         others = look_up(state, keys)
@@ -210,9 +213,9 @@ def measure(given: argparse.Namespace, endpoint: str) -> dict[str, Any]:
     }
 
 
-def targets(found: dict[str, Any]) -> list[Target]:
+def targets(figures: dict[str, Any]) -> list[Target]:
     """What one `get` may take: a reader that is opened for it, the first, and those after it."""
-    first, others = found["first"], found["others"]
+    first, others = figures["first"], figures["others"]
     return [
         Target("requests of opening and the first get", first["requests_with_opening"], 10),
         Target("MB read by opening and the first get", first["mb_with_opening"], 2),
@@ -233,26 +236,26 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
     parser.add_argument("--no-snapshot", dest="snapshot", action="store_false", help="as before the first one")
     add_arguments(parser)
-    given = parser.parse_args()
+    options = parser.parse_args()
     out = console()
-    with database(given.endpoint, given.engine) as running:
+    with database(options.endpoint, options.engine) as running:
         os.environ.update(running.environment)
-        with out.status(f"{given.rows:,} rows"):
-            found = measure(given, running.endpoint)
+        with out.status(f"{options.rows:,} rows"):
+            figures = measure(options, running.endpoint)
         engine = running.engine
-    first, others = found["first"], found["others"]
+    first, others = figures["first"], figures["others"]
     table = Table(
-        f"one get of {given.rows:,} rows", "the first of a reader", f"the next {others['gets']}, median", "most"
+        f"one get of {options.rows:,} rows", "the first of a reader", f"the next {others['gets']}, median", "most"
     )
     for key, text in (("requests", "requests"), ("mb", "MB read"), ("p50_ms", "ms")):
         most = f"{others['p99_ms']:,.1f} (p99)" if key == "p50_ms" else f"{others[key + '_most']:,.2f}"
         table.add_row(text, f"{first[key]:,.2f}", f"{others[key]:,.2f}", most)
     out.print(table)
     opened = f"{first['requests_with_opening']:.0f} requests and {first['ms_with_opening']:.0f} ms"
-    out.print(f"opening and the first get: {opened}; all rows: {found['iterated_s']:.1f} s; on {engine}")
-    judged = targets(found)
+    out.print(f"opening and the first get: {opened}; all rows: {figures['iterated_s']:.1f} s; on {engine}")
+    judged = targets(figures)
     show(out, judged)
-    save("lookup", vars(given), found, judged)
+    save("lookup", vars(options), figures, judged)
     sys.exit(0 if all(target.met for target in judged) else 1)
 
 

@@ -41,38 +41,38 @@ SHOWN = [
 Found = Mapping[str, Mapping[str, Any]]
 
 
-def measure(contender: Contender, given: argparse.Namespace, folder: Path, log: str) -> dict[str, Any]:
+def measure(contender: Contender, options: argparse.Namespace, folder: Path, log: str) -> dict[str, Any]:
     """Fill and change a store in one process, and open it in as many others as there are turns; medians."""
     contender = replace(contender, conf={**contender.conf, f"{CONF}.minDeltasForSnapshot": "1"})
-    own = {name: getattr(given, name) for name in ("rows", "updates", "batches", "warmup", "seed")}
-    left = run("RecoveryBenchmark", contender, own, folder=folder, heap=given.heap, log=log)
-    own |= {"version": left["version"], "counts": left["counts"]}
+    workload = {name: getattr(options, name) for name in ("rows", "updates", "batches", "warmup", "seed")}
+    filled = run("RecoveryBenchmark", contender, workload, folder=folder, heap=options.heap, log=log)
+    workload |= {"version": filled["version"], "counts": filled["counts"]}
     turns = [
-        run("ColdOpenBenchmark", contender, own, folder=folder, heap=given.heap, log=f"{log}.open")
-        for _ in range(given.turns)
+        run("ColdOpenBenchmark", contender, workload, folder=folder, heap=options.heap, log=f"{log}.open")
+        for _ in range(options.turns)
     ]
     opened = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
-    return left | opened | {"turns": turns, "engine": contender.engine}
+    return filled | opened | {"turns": turns, "engine": contender.engine}
 
 
-def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+def measure_all(options: argparse.Namespace, out: Console) -> dict[str, dict[str, Any]]:
+    by_name: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
         for number, (name, delay_ms) in enumerate(DELAYS.items()):
             with ExitStack() as stack:
                 stack.enter_context(out.status(name))
-                contender = stack.enter_context(prepared(CONTENDERS[OURS], given.endpoint, given.engine))
+                contender = stack.enter_context(prepared(CONTENDERS[OURS], options.endpoint, options.engine))
                 if delay_ms is not None:
                     objects = {"objects": f"s3://{BUCKET}/state", "objectsEndpoint": stack.enter_context(s3(delay_ms))}
                     conf = {f"{CONF}.dynastate.{setting}": value for setting, value in objects.items()}
                     contender = replace(contender, conf={**contender.conf, **conf})
-                found[name] = measure(contender, given, Path(scratch) / str(number), f"objects-{number}")
-    return found
+                by_name[name] = measure(contender, options, Path(scratch) / str(number), f"objects-{number}")
+    return by_name
 
 
-def targets(found: Found) -> list[Target]:
+def targets(by_name: Found) -> list[Target]:
     """What was measured, judged."""
-    without, objects, slow = (found[name] for name in DELAYS)
+    without, objects, slow = (by_name[name] for name in DELAYS)
     return [
         Target("whole batch: objects in S3 / in DynamoDB", objects["batch_ms"] / without["batch_ms"], 1.1),
         Target(
@@ -86,13 +86,13 @@ def targets(found: Found) -> list[Target]:
     ]
 
 
-def show_figures(out: Console, given: argparse.Namespace, found: Found) -> None:
+def show_figures(out: Console, options: argparse.Namespace, by_name: Found) -> None:
     """One column for each way."""
-    table = Table(f"{given.rows:,} rows, {given.updates:,} updates a batch", *found)
+    table = Table(f"{options.rows:,} rows, {options.updates:,} updates a batch", *by_name)
     for column in table.columns[1:]:
         column.justify = "right"
     for key, text, digits in SHOWN:
-        table.add_row(text, *(f"{figures[key]:,.{digits}f}" for figures in found.values()))
+        table.add_row(text, *(f"{figures[key]:,.{digits}f}" for figures in by_name.values()))
     out.print(table)
 
 
@@ -112,15 +112,15 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
-    if not given.no_build:
+    options = arguments()
+    if not options.no_build:
         build()
     out = console()
-    found = measure_all(given, out)
-    show_figures(out, given, found)
-    judged = targets(found)
+    by_name = measure_all(options, out)
+    show_figures(out, options, by_name)
+    judged = targets(by_name)
     show(out, judged)
-    file = save("objects", vars(given), found, judged)
+    file = save("objects", vars(options), by_name, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

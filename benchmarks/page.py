@@ -36,11 +36,11 @@ VERSIONS, ROWS = 12, 10
 LOOKS, PAUSE_S = 30, 0.5
 
 
-def fill(given: argparse.Namespace, settings: Settings) -> None:
+def fill(options: argparse.Namespace, settings: Settings) -> None:
     """Fill the large store, and then the many small ones."""
-    lookup.fill(given, settings)
+    lookup.fill(options, settings)
     with closing(BotoTables(settings)) as tables, closing(Engine(tables, settings)) as engine:
-        for partition in range(given.stores):
+        for partition in range(options.stores):
             writer = lookup.Writer(engine, f"many/0/{partition}/default")
             for version in range(VERSIONS):
                 writer.commit(range(ROWS), version, ROWS if version == 0 else 0)
@@ -80,34 +80,34 @@ def ask(url: str) -> tuple[float, str]:
     return 1_000 * (time.perf_counter() - begin_s), text
 
 
-def measure(given: argparse.Namespace, endpoint: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def measure(options: argparse.Namespace, endpoint: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """Ask for the pages."""
     with served(endpoint, environment) as (url, pid):
         first_ms, text = ask(url + "query/many")
-        if f"{given.stores * ROWS:,}" not in text:
+        if f"{options.stores * ROWS:,}" not in text:
             sys.exit("benchmark: the page does not show all stores")
-        later = []
+        times = []
         for _ in range(LOOKS):
             time.sleep(PAUSE_S)
-            later.append(ask(url + "query/many")[0])
+            times.append(ask(url + "query/many")[0])
         operator_ms = ask(url + "operator/many/0")[0]
         rows_ms = ask(url + "rows/lookup/0")[0]
         next_ms = ask(url + "rows/lookup/0?page=2")[0]
-        wanted = lookup.key_of(given.rows - 1)["user"]
+        name = lookup.key_of(options.rows - 1)["user"]
         found_ms, reads = 0.0, 0
         while True:
-            took_ms, text = ask(f"{url}rows/lookup/0?column=user&contains={wanted}")
+            took_ms, text = ask(f"{url}rows/lookup/0?column=user&contains={name}")
             found_ms, reads = found_ms + took_ms, reads + 1
             if "Reading on" not in text:
                 break
-        if text.count(wanted) < 2:  # in the form, and in a row
+        if text.count(name) < 2:  # in the form, and in a row
             sys.exit("benchmark: the row is not found")
         status = Path(f"/proc/{pid}/status").read_text()
         peak_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     return {
         "first_ms": first_ms,
-        "later_p50_ms": statistics.median(later),
-        "later_max_ms": max(later),
+        "later_p50_ms": statistics.median(times),
+        "later_max_ms": max(times),
         "operator_ms": operator_ms,
         "rows_ms": rows_ms,
         "next_ms": next_ms,
@@ -117,12 +117,12 @@ def measure(given: argparse.Namespace, endpoint: str, environment: Mapping[str, 
     }
 
 
-def targets(found: Mapping[str, Any]) -> list[Target]:
+def targets(figures: Mapping[str, Any]) -> list[Target]:
     """What was measured, judged."""
     return [
-        Target("200 stores, the first page, ms", found["first_ms"], 2_000),
-        Target("200 stores, the slowest of the later pages, ms", found["later_max_ms"], 300),
-        Target("1,000,000 rows: memory of the page's process, MB", found["peak_mb"], 300),
+        Target("200 stores, the first page, ms", figures["first_ms"], 2_000),
+        Target("200 stores, the slowest of the later pages, ms", figures["later_max_ms"], 300),
+        Target("1,000,000 rows: memory of the page's process, MB", figures["peak_mb"], 300),
     ]
 
 
@@ -136,18 +136,18 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given, out = arguments(), console()
-    with database(given.endpoint, given.engine) as running:
+    options, out = arguments(), console()
+    with database(options.endpoint, options.engine) as running:
         os.environ.update(running.environment)
         settings = replace(Settings(), endpoint=running.endpoint, region=REGION)
         with out.status("filling"):
-            fill(given, settings)
-        found = measure(given, running.endpoint, os.environ)
-    for name, value in found.items():
+            fill(options, settings)
+        figures = measure(options, running.endpoint, os.environ)
+    for name, value in figures.items():
         out.print(f"{name}: {value:,.1f}")
-    judged = targets(found)
+    judged = targets(figures)
     show(out, judged)
-    file = save("page", vars(given), found, judged)
+    file = save("page", vars(options), figures, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

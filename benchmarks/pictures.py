@@ -34,10 +34,10 @@ def record() -> str:
     """
     environment = os.environ | {"COLUMNS": str(WIDTH), "TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0"}
     command = [str(Path(sys.executable).with_name("dynastate")), "demo"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    process = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123  # nowhere
     console.print(Text("$ make demo", style="bold"))
-    console.print(Text.from_ansi(done.stdout))
+    console.print(Text.from_ansi(process.stdout))
     svg = console.export_svg(title="dynastate", unique_id="demo")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # fonts of another host
 
@@ -51,8 +51,8 @@ def draw(figures: Mapping[str, Mapping[str, float]]) -> str:
         for store, value in figures[row].items():
             length = max(2, round(value / most * SCALE))
             lines.append(f'<rect x="{LABELS}" y="{y}" width="{length}" height="16" rx="2" fill="{COLORS[store]}"/>')
-            shown = f"{value:,.1f}".removesuffix(".0")
-            lines.append(f'<text x="{LABELS + length + 6}" y="{y + 13}">{shown}</text>')
+            text = f"{value:,.1f}".removesuffix(".0")
+            lines.append(f'<text x="{LABELS + length + 6}" y="{y + 13}">{text}</text>')
             y += 19
         y += 14
     x = LABELS
@@ -70,8 +70,8 @@ def draw(figures: Mapping[str, Mapping[str, float]]) -> str:
 
 def newest(benchmark: str) -> dict[str, Any]:
     """The newest results of a benchmark."""
-    found: dict[str, Any] = json.loads(max(RESULTS.glob(f"*-{benchmark}.json")).read_text())
-    return found
+    results: dict[str, Any] = json.loads(max(RESULTS.glob(f"*-{benchmark}.json")).read_text())
+    return results
 
 
 def main() -> None:

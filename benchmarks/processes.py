@@ -21,7 +21,7 @@ def run_logged(command: Sequence[str], environment: Mapping[str, str], log: str)
     file = RESULTS / f"{log}.log"
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as errors:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=dict(environment) | {"SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=subprocess.PIPE,
@@ -30,7 +30,7 @@ def run_logged(command: Sequence[str], environment: Mapping[str, str], log: str)
             check=False,
             timeout=RUN_TIMEOUT_S,
         )
-    if done.returncode != 0:
+    if process.returncode != 0:
         tail = "\n".join(file.read_text().splitlines()[-40:])
-        sys.exit(f"benchmark: a process ended with {done.returncode}; the end of {file.relative_to(ROOT)}:\n{tail}")
-    return done.stdout
+        sys.exit(f"benchmark: a process ended with {process.returncode}; the end of {file.relative_to(ROOT)}:\n{tail}")
+    return process.stdout

@@ -14,7 +14,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from database import add_arguments
@@ -63,12 +63,12 @@ class Plan:
 def measure(plan: Plan, name: str, contender: Contender, folder: Path) -> Figures:
     """The whole run in one fresh JVM, then the restart in another."""
     log = f"provider-{name}-{plan.rows}"
-    own = {key: value for key, value in asdict(plan).items() if key != "heap"}
+    workload = {key: value for key, value in asdict(plan).items() if key != "heap"}
     if name == OURS:  # without an id DynamoDB is asked whose version a number is; HDFS-backed has none
         contender = replace(contender, conf={**contender.conf, f"{CONF}.checkpointFormatVersion": "2"})
-    whole = run("ProviderBenchmark", contender, own, folder=folder, heap=plan.heap, log=log)
-    own["reopen"] = "true"
-    restart = run("ProviderBenchmark", contender, own, folder=folder, heap=plan.heap, log=f"{log}.restart")
+    whole = run("ProviderBenchmark", contender, workload, folder=folder, heap=plan.heap, log=log)
+    workload["reopen"] = "true"
+    restart = run("ProviderBenchmark", contender, workload, folder=folder, heap=plan.heap, log=f"{log}.restart")
     return whole | {"restart_open_ms": restart["restart_open_ms"], "engine": contender.engine}
 
 
@@ -77,24 +77,24 @@ def measure_all(plan: Plan, names: list[str], endpoint: str | None, engine: str,
     runs = [(name, name, plan) for name in names]
     if OURS in names:
         runs.insert(names.index(OURS) + 1, (SMALL, OURS, replace(plan, rows=SMALL_ROWS)))
-    found: dict[str, Figures] = {}
+    by_label: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
         for number, (label, name, its_plan) in enumerate(runs):
             with (
                 out.status(f"{label}: {its_plan.rows:,} rows"),
                 prepared(CONTENDERS[name], endpoint, engine) as contender,
             ):
-                found[label] = measure(its_plan, name, contender, Path(scratch) / str(number))
-    return found
+                by_label[label] = measure(its_plan, name, contender, Path(scratch) / str(number))
+    return by_label
 
 
-def targets(found: Mapping[str, Figures]) -> list[Target]:
+def targets(by_label: Mapping[str, Figures]) -> list[Target]:
     """The targets that what was measured allows to judge."""
-    if OURS not in found:
+    if OURS not in by_label:
         return []
-    ours = found[OURS]
-    others = [figures["batch_ms"] for name, figures in found.items() if name not in (OURS, SMALL)]
-    small = found[SMALL]
+    ours = by_label[OURS]
+    others = [figures["batch_ms"] for name, figures in by_label.items() if name not in (OURS, SMALL)]
+    small = by_label[SMALL]
     # 0 means that no sidecar was seen: not a number passes no target.
     sidecar_mb = ours["sidecar_rss_max_mb"] or math.nan
     judged = [
@@ -103,8 +103,8 @@ def targets(found: Mapping[str, Figures]) -> list[Target]:
     ]
     if others:
         judged.append(Target("whole batch: ours / the best of the others", ours["batch_ms"] / min(others), 0.12))
-    if "hdfs" in found:
-        hdfs = found["hdfs"]
+    if "hdfs" in by_label:
+        hdfs = by_label["hdfs"]
         for key, text, limit in (
             ("get_ns", "get", 0.4),
             ("put_ns", "put", 1),
@@ -114,20 +114,20 @@ def targets(found: Mapping[str, Figures]) -> list[Target]:
     return judged
 
 
-def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None:
+def show_figures(out: Console, plan: Plan, by_label: Mapping[str, Figures]) -> None:
     """One column for each provider."""
     title = f"{plan.rows:,} rows, {plan.updates:,} updates a batch, medians of {plan.batches} batches"
     table = Table()
     table.add_column("")
-    for name in found:
+    for name in by_label:
         table.add_column(name, justify="right")
     for key, text, digits in SHOWN:
-        cells = [f"{figures[key]:,.{digits}f}" for figures in found.values()]
-        if any(figures[key] for figures in found.values()):
+        cells = [f"{figures[key]:,.{digits}f}" for figures in by_label.values()]
+        if any(figures[key] for figures in by_label.values()):
             table.add_row(text, *cells)
     out.print(title, table, sep="\n")
-    if OURS in found:
-        out.print(f"{OURS}: on {found[OURS]['engine']}")
+    if OURS in by_label:
+        out.print(f"{OURS}: on {by_label[OURS]['engine']}")
 
 
 def arguments() -> argparse.Namespace:
@@ -141,27 +141,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heap", default="4g", help="of each JVM, least and most (default: %(default)s)")
     add_arguments(parser)
     parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
-    given = parser.parse_args()
-    unknown = set(given.providers.split(",")) - set(CONTENDERS)
+    options = parser.parse_args()
+    unknown = set(options.providers.split(",")) - set(CONTENDERS)
     if unknown:
         parser.error(f"unknown providers: {', '.join(sorted(unknown))}; known: {', '.join(CONTENDERS)}")
-    return given
+    return options
 
 
 def main() -> None:
-    given = arguments()
-    if not given.no_build:
+    options = arguments()
+    if not options.no_build:
         build()
-    plan = Plan(given.rows, given.updates, given.batches, given.warmup, given.seed, given.heap)
+    plan = Plan(**{each.name: getattr(options, each.name) for each in fields(Plan)})
     out = console()
-    found = measure_all(plan, given.providers.split(","), given.endpoint, given.engine, out)
-    show_figures(out, plan, found)
-    judged = targets(found)
+    by_label = measure_all(plan, options.providers.split(","), options.endpoint, engine=options.engine, out=out)
+    show_figures(out, plan, by_label)
+    judged = targets(by_label)
     if judged:
         show(out, judged)
     else:
         out.print("No target is judged: they all compare ours with something.")
-    file = save("provider", vars(given), {name: dict(figures) for name, figures in found.items()}, judged)
+    file = save("provider", vars(options), {name: dict(figures) for name, figures in by_label.items()}, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

@@ -33,7 +33,7 @@ def spark_session(
     """A Spark of two threads, whose state goes to the store that is named; `settings` are those of dynastate."""
     from pyspark.sql import SparkSession
 
-    given: dict[str, bool | float | int | str | None] = {
+    confs: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": heap,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -44,7 +44,7 @@ def spark_session(
         **conf,
         **OTHER_STORES.get(store, {}),
     }
-    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=given)
+    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=confs)
     if store not in OTHER_STORES:
         import dynastate
 
@@ -52,9 +52,11 @@ def spark_session(
     return builder.getOrCreate()
 
 
-def in_own_process(script: str, work: Mapping[str, Any], used: Database, scratch: Path, log: str) -> Any:
+def in_own_process(script: str, work: Mapping[str, Any], database: Database, scratch: Path, log: str) -> Any:
     """What `script --work` leaves in the file `answer` of its work, in a fresh Python process."""
     answer = scratch / "answer.json"
-    order = json.dumps({**work, "endpoint": used.endpoint, "scratch": str(scratch), "answer": str(answer)})
-    run_logged([sys.executable, script, "--work", order], {**used.environment, "PYSPARK_PYTHON": sys.executable}, log)
+    order = json.dumps({**work, "endpoint": database.endpoint, "scratch": str(scratch), "answer": str(answer)})
+    run_logged(
+        [sys.executable, script, "--work", order], {**database.environment, "PYSPARK_PYTHON": sys.executable}, log
+    )
     return json.loads(answer.read_text())

@@ -152,18 +152,18 @@ def timers_and_ttl(rows: DataFrame, _: DataFrame) -> DataFrame:
             self.last = handle.getValueState("last", "rows long", 1)
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-            taken = list(rows)
+            batch = list(rows)
             count, amount, note = self.total.get() or (0, 0, "")
-            count, amount = count + len(taken), amount + sum(row.amount for row in taken)
-            self.total.update((count, amount, max(note, *(row.note for row in taken))))
-            what = "seen again" if self.last.exists() else "seen"
-            self.last.update((len(taken),))
+            count, amount = count + len(batch), amount + sum(row.amount for row in batch)
+            self.total.update((count, amount, max(note, *(row.note for row in batch))))
+            kind = "seen again" if self.last.exists() else "seen"
+            self.last.update((len(batch),))
             for timer in list(self.handle.listTimers()):
                 self.handle.deleteTimer(timer)
             now_ms = timerValues.getCurrentProcessingTimeInMs()
             self.handle.registerTimer(now_ms + 1)
             self.handle.registerTimer(now_ms + hour_ms)
-            yield Row(key=key[0], what=what, rows=count, amount=amount)
+            yield Row(key=key[0], what=kind, rows=count, amount=amount)
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
             total = self.total.get()
@@ -179,8 +179,8 @@ def timers_and_ttl_in_scala(rows: DataFrame, _: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
     jvm: Any = rows.sparkSession._jvm  # noqa: SLF001  # PySpark has no other way to Scala
-    made = jvm.io.dynastate.benchmarks.Processors.timersAndTtl(rows._jdf)  # noqa: SLF001
-    return DataFrame(made, rows.sparkSession)
+    frame = jvm.io.dynastate.benchmarks.Processors.timersAndTtl(rows._jdf)  # noqa: SLF001
+    return DataFrame(frame, rows.sparkSession)
 
 
 QUERIES = {
@@ -199,13 +199,13 @@ def make_input(plan: Plan, folder: Path) -> None:
             random = np.random.default_rng((plan.seed, side, number))
             keys = random.integers(0, plan.keys, plan.rows)
             late = random.integers(0, LATE * MINUTE_US, plan.rows) * random.integers(0, 2, plan.rows)
-            at = START_US + number * MINUTE_US + random.integers(0, MINUTE_US, plan.rows) - late
+            times = START_US + number * MINUTE_US + random.integers(0, MINUTE_US, plan.rows) - late
             table = pa.table(
                 {
                     "key": [f"customer-{key:09d}" for key in keys.tolist()],
                     "amount": random.integers(0, 1_000_000, plan.rows),
                     "note": [random.bytes(32).hex() for _ in range(plan.rows)],
-                    "at": pa.array(at, pa.timestamp("us", tz="UTC")),
+                    "at": pa.array(times, pa.timestamp("us", tz="UTC")),
                 }
             )
             file = folder / str(side) / f"{number:04d}.parquet"
@@ -234,7 +234,7 @@ def run_part(plan: Plan, store: str, endpoint: str, memory_mb: int, part: int, s
     spark = spark_session(store, plan.heap, scratch, confs(plan), endpoint=endpoint, memory_mb=memory_mb)
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     sides = [reader.parquet(str(scratch / "input" / str(side))) for side in range(2)]
-    writer = QUERIES[plan.query].build(*sides).writeStream.format("parquet").outputMode("append")
+    writer = QUERIES[plan.query].build(sides[0], sides[1]).writeStream.format("parquet").outputMode("append")
     places = {"checkpointLocation": str(scratch / "checkpoint"), "path": str(scratch / "output")}
     # One trigger after the other: with processing time, "all that is available" has no end.
     started = writer.options(**places).start()
@@ -261,8 +261,8 @@ def processor_s(process: int) -> float:
             fields = file.read_text().rpartition(")")[2].split()
             parents[int(file.parent.name)], spent[int(file.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
     below = [process]
-    for each in below:
-        below += [child for child, parent in parents.items() if parent == each]
+    for ancestor in below:
+        below += [child for child, parent in parents.items() if parent == ancestor]
     return sum(spent.get(each, 0) for each in below) / os.sysconf("SC_CLK_TCK")
 
 
@@ -284,68 +284,68 @@ def batch_figures(progress: StreamingQueryProgress) -> Batch:
     }
 
 
-def part_of(plan: Plan, store: str, used: Database, memory_mb: int, part: int, scratch: Path) -> Part:
+def part_of(plan: Plan, store: str, running: Database, memory_mb: int, part: int, scratch: Path) -> Part:
     """One part of a run, in a fresh process."""
     work = {"plan": asdict(plan), "store": store, "memory_mb": memory_mb, "part": part}
-    found: Part = in_own_process(__file__, work, used, scratch, f"queries_beyond_memory-{store}")
-    return found
+    figures: Part = in_own_process(__file__, work, running, scratch, log=f"queries_beyond_memory-{store}")
+    return figures
 
 
-def measure(plan: Plan, store: str, used: Database, memory_mb: int, scratch: Path) -> tuple[Figures, pa.Table]:
+def measure(plan: Plan, store: str, running: Database, memory_mb: int, scratch: Path) -> tuple[Figures, pa.Table]:
     """All parts of a run: its figures, and its sorted output."""
-    parts = [part_of(plan, store, used, memory_mb, part, scratch) for part in range(PARTS)]
+    parts = [part_of(plan, store, running, memory_mb, part=part, scratch=scratch) for part in range(PARTS)]
     output = pq.read_table(scratch / "output")
     figures = {
-        **summary(plan, *(part["batches"] for part in parts)),
+        **summary(plan, parts[0]["batches"], parts[1]["batches"]),
         "processor_s": sum(part["processor_s"] for part in parts),
-        "engine": used.engine,
+        "engine": running.engine,
         "limit_mb": memory_mb,
         "output_rows": len(output),
     }
     return figures, output.sort_by([(name, "ascending") for name in output.column_names])
 
 
-def summary(plan: Plan, before: list[Batch], after: list[Batch]) -> Figures:
+def summary(plan: Plan, first_part: list[Batch], after: list[Batch]) -> Figures:
     """Medians of the measured batches without the first one after the restart, which is apart; the state at the end."""
-    if before[-1]["batch"] < plan.fill + plan.batches - 1 or after[-1]["batch"] != plan.files - 1:
-        sys.exit(f"benchmark: {plan.query} ended its parts with {before[-1]} and {after[-1]}")
-    measured, first = [*before[plan.fill :], *after[1:]], after[0]
+    if first_part[-1]["batch"] < plan.fill + plan.batches - 1 or after[-1]["batch"] != plan.files - 1:
+        sys.exit(f"benchmark: {plan.query} ended its parts with {first_part[-1]} and {after[-1]}")
+    measured, first = [*first_part[plan.fill :], *after[1:]], after[0]
     medians = {key: statistics.median(batch[key] for batch in measured) for key in first}
     last = {key: after[-1][key] for key in ("state_rows", "memory_mb", "disk_mb")}
     firsts = {f"first_{key}": first[key] for key in ("batch_ms", "load_ms")}
-    return {**medians, **last, **firsts, "batches": [*before, *after]}
+    return {**medians, **last, **firsts, "batches": [*first_part, *after]}
 
 
-def measure_all(plan: Plan, given: argparse.Namespace, out: Console) -> dict[str, Figures]:
+def measure_all(plan: Plan, options: argparse.Namespace, out: Console) -> dict[str, Figures]:
     """One query on every store, one after the other, on the same files."""
-    found: dict[str, Figures] = {}
+    by_store: dict[str, Figures] = {}
     outputs: dict[str, pa.Table] = {}
-    memory_mb = given.memory_mb
+    memory_mb = options.memory_mb
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
         shared = Path(folder) / "input"
         make_input(plan, shared)
-        for store in given.stores:
+        for store in options.stores:
             scratch = Path(folder) / store
             scratch.mkdir()
             (scratch / "input").symlink_to(shared, target_is_directory=True)
             with out.status(f"{plan.query}: {store}"), ExitStack() as stack:
                 ours = store not in OTHER_STORES
-                used = stack.enter_context(database(given.endpoint, given.engine)) if ours else NO_DATABASE
+                running = stack.enter_context(database(options.endpoint, options.engine)) if ours else NO_DATABASE
                 limit_mb = 0 if store == UNBOUNDED else memory_mb
-                found[store], outputs[store] = measure(plan, store, used, limit_mb, scratch)
-            if store == UNBOUNDED and not given.memory_mb:
-                most = max(batch["memory_mb"] for batch in found[store]["batches"])
+                by_store[store], outputs[store] = measure(plan, store, running, limit_mb, scratch=scratch)
+            if store == UNBOUNDED and not options.memory_mb:
+                most = max(batch["memory_mb"] for batch in by_store[store]["batches"])
                 memory_mb = max(1, int(most * SHARE))
     for store, output in outputs.items():
-        if not output.equals(outputs[given.stores[-1]]):
-            sys.exit(f"benchmark: {plan.query}: the output of {store} is not that of {given.stores[-1]}")
-    return found
+        if not output.equals(outputs[options.stores[-1]]):
+            sys.exit(f"benchmark: {plan.query}: the output of {store} is not that of {options.stores[-1]}")
+    return by_store
 
 
-def targets(found: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
+def targets(by_query: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
     """The targets that what was measured allows to judge."""
     judged = []
-    for query, stores in found.items():
+    for query, stores in by_query.items():
         others = [stores[store] for store in ROCKSDB if store in stores]
         if OURS not in stores or not others:
             continue
@@ -355,18 +355,18 @@ def targets(found: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
     return judged
 
 
-def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None:
+def show_figures(out: Console, plan: Plan, by_store: Mapping[str, Figures]) -> None:
     """One column for each store."""
-    table = Table(f"{plan.query}, {plan.rows:,} rows a batch", *found)
+    table = Table(f"{plan.query}, {plan.rows:,} rows a batch", *by_store)
     for column in table.columns[1:]:
         column.justify = "right"
     for key, text in SHOWN:
-        table.add_row(text, *(f"{figures[key]:,.0f}" for figures in found.values()))
+        table.add_row(text, *(f"{figures[key]:,.0f}" for figures in by_store.values()))
     out.print(table)
-    limits = [figures["limit_mb"] for store, figures in found.items() if store == OURS]
-    engines = {figures["engine"] for figures in found.values()} - {""}
+    limits = [figures["limit_mb"] for store, figures in by_store.items() if store == OURS]
+    engines = {figures["engine"] for figures in by_store.values()} - {""}
     out.print(
-        f"outputs are equal, {next(iter(found.values()))['output_rows']:,} rows",
+        f"outputs are equal, {next(iter(by_store.values()))['output_rows']:,} rows",
         *(f"memoryMb={limit} on {', '.join(engines)}" for limit in limits),
         sep="; ",
     )
@@ -374,17 +374,17 @@ def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None
 
 def work(order: str) -> None:
     """What the process of one part does: run the query, leave what it took in a file."""
-    given = json.loads(order)
-    rest = {name: given[name] for name in ("store", "endpoint", "memory_mb", "part")}
-    found = run_part(Plan(**given["plan"]), **rest, scratch=Path(given["scratch"]))
-    Path(given["answer"]).write_text(json.dumps(found))
+    values = json.loads(order)
+    rest = {name: values[name] for name in ("store", "endpoint", "memory_mb", "part")}
+    figures = run_part(Plan(**values["plan"]), **rest, scratch=Path(values["scratch"]))
+    Path(values["answer"]).write_text(json.dumps(figures))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, known in (("queries", QUERIES), ("stores", STORES)):
-        every = ",".join(known)
-        parser.add_argument(f"--{name}", type=names_of(known), default=every, help=f"any of {every} (default: all)")
+    for name, names in (("queries", QUERIES), ("stores", STORES)):
+        every = ",".join(names)
+        parser.add_argument(f"--{name}", type=names_of(names), default=every, help=f"any of {every} (default: all)")
     parser.add_argument("--scale", type=float, default=1, help="of rows a batch and keys (default: %(default)s)")
     parser.add_argument("--fill", type=int, default=10, help="batches before the measured ones (default: %(default)s)")
     parser.add_argument(
@@ -398,35 +398,35 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     # In this order: the first one says how much memory the second one gets.
-    given.stores = [store for store in STORES if store in given.stores]
-    if OURS in given.stores and UNBOUNDED not in given.stores and not given.memory_mb:
+    options.stores = [store for store in STORES if store in options.stores]
+    if OURS in options.stores and UNBOUNDED not in options.stores and not options.memory_mb:
         parser.error(f"{OURS} needs --memory-mb, or {UNBOUNDED}, which says how much a fifth of the state is")
-    return given
+    return options
 
 
 def main() -> None:
-    given = arguments()
-    if given.work is not None:
-        work(given.work)
+    options = arguments()
+    if options.work is not None:
+        work(options.work)
         return
-    if not given.no_build:
+    if not options.no_build:
         build()
     out = console()
-    found: dict[str, dict[str, Figures]] = {}
-    for name in given.queries:
+    by_query: dict[str, dict[str, Figures]] = {}
+    for name in options.queries:
         query = QUERIES[name]
-        rows, keys = (max(1, int(number * given.scale)) for number in (query.rows, query.keys))
-        plan = Plan(name, rows, keys, given.fill, given.batches, given.seed, given.heap)
-        found[name] = measure_all(plan, given, out)
-        show_figures(out, plan, found[name])
-    judged = targets(found)
+        rows, keys = (max(1, int(number * options.scale)) for number in (query.rows, query.keys))
+        plan = Plan(name, rows, keys, options.fill, batches=options.batches, seed=options.seed, heap=options.heap)
+        by_query[name] = measure_all(plan, options, out)
+        show_figures(out, plan, by_query[name])
+    judged = targets(by_query)
     if judged:
         show(out, judged)
     else:
         out.print(f"No target is judged: they compare {OURS} with RocksDB.")
-    file = save("queries_beyond_memory", vars(given), found, judged)
+    file = save("queries_beyond_memory", vars(options), by_query, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

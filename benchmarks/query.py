@@ -123,10 +123,10 @@ def batch_figures(progress: StreamingQueryProgress) -> dict[str, float]:
     }
 
 
-def measure(plan: Plan, store: str, used: Database, scratch: Path) -> Figures:
+def measure(plan: Plan, store: str, running: Database, scratch: Path) -> Figures:
     """The figures of one store's query."""
     batches = in_own_process(
-        __file__, {"plan": asdict(plan), "store": store}, used, scratch, f"query-{plan.partitions}-{store}"
+        __file__, {"plan": asdict(plan), "store": store}, running, scratch, log=f"query-{plan.partitions}-{store}"
     )
     return summary(plan, store, batches)
 
@@ -135,8 +135,8 @@ def summary(plan: Plan, store: str, batches: list[dict[str, float]]) -> Figures:
     """Medians of the measured batches, once it is sure that all batches ran and all keys are there."""
     expected = plan.fill_batches + plan.batches
     if len(batches) != expected or (store != EMPTY and batches[-1]["state_rows"] != plan.keys):
-        found = f"{len(batches)} batches and {batches[-1]['state_rows'] if batches else 0} keys"
-        sys.exit(f"benchmark: {store} ended with {found}, expected {expected} and {plan.keys}")
+        text = f"{len(batches)} batches and {batches[-1]['state_rows'] if batches else 0} keys"
+        sys.exit(f"benchmark: {store} ended with {text}, expected {expected} and {plan.keys}")
     measured = batches[plan.fill_batches :]
     medians = {key: statistics.median(batch[key] for batch in measured) for key, _ in SHOWN}
     return {**medians, "state_mb": batches[-1]["state_bytes"] / 2**20, "batches": batches}
@@ -144,7 +144,7 @@ def summary(plan: Plan, store: str, batches: list[dict[str, float]]) -> Figures:
 
 def measure_all(plan: Plan, stores: list[str], endpoint: str | None, engine: str, out: Console) -> dict[str, Figures]:
     """Every store asked for, one after the other, on the same files."""
-    found: dict[str, Figures] = {}
+    by_store: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
         shared = Path(folder) / "input"
         make_input(plan, shared)
@@ -153,15 +153,15 @@ def measure_all(plan: Plan, stores: list[str], endpoint: str | None, engine: str
             scratch.mkdir()
             (scratch / "input").symlink_to(shared, target_is_directory=True)
             with out.status(f"{store}, {plan.partitions} partitions"), ExitStack() as stack:
-                used = stack.enter_context(database(endpoint, engine)) if store == OURS else NO_DATABASE
-                found[store] = {**measure(plan, store, used, scratch), "engine": used.engine}
-    return found
+                running = stack.enter_context(database(endpoint, engine)) if store == OURS else NO_DATABASE
+                by_store[store] = {**measure(plan, store, running, scratch), "engine": running.engine}
+    return by_store
 
 
-def targets(found: Found) -> list[Target]:
+def targets(by_partitions: Found) -> list[Target]:
     """Those of which all sides were measured."""
     judged: list[Target] = []
-    for partitions, by in found.items():
+    for partitions, by in by_partitions.items():
         if {OURS, *BASELINES} <= set(by) and partitions in AT_MOST:
             ratio = by[OURS]["trigger_ms"] / min(by[each]["trigger_ms"] for each in BASELINES)
             text = f"query, {partitions} partitions, median batch: ours / the better of Spark's two"
@@ -172,7 +172,7 @@ def targets(found: Found) -> list[Target]:
     return judged
 
 
-def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None:
+def show_figures(out: Console, plan: Plan, by_store: Mapping[str, Figures]) -> None:
     """One column for each store."""
     title = (
         f"{plan.keys:,} keys, {plan.rows:,} rows a batch, {plan.partitions} partitions, "
@@ -180,24 +180,24 @@ def show_figures(out: Console, plan: Plan, found: Mapping[str, Figures]) -> None
     )
     table = Table()
     table.add_column("")
-    for name in found:
+    for name in by_store:
         table.add_column(name, justify="right")
     for key, text in [*SHOWN, ("state_mb", "memory the store says it uses, MB")]:
-        table.add_row(text, *(f"{figures[key]:,.{1 if figures[key] < 100 else 0}f}" for figures in found.values()))
+        table.add_row(text, *(f"{figures[key]:,.{1 if figures[key] < 100 else 0}f}" for figures in by_store.values()))
     out.print(title, table, sep="\n")
-    if OURS in found:
-        out.print(f"{OURS}: on {found[OURS]['engine']}")
+    if OURS in by_store:
+        out.print(f"{OURS}: on {by_store[OURS]['engine']}")
 
 
 def work(order: str) -> None:
     """What the process of one store does: run the query, leave its batches in a file."""
-    given = json.loads(order)
-    batches = run_query(Plan(**given["plan"]), given["store"], given["endpoint"], Path(given["scratch"]))
-    Path(given["answer"]).write_text(json.dumps(batches))
+    values = json.loads(order)
+    batches = run_query(Plan(**values["plan"]), values["store"], values["endpoint"], Path(values["scratch"]))
+    Path(values["answer"]).write_text(json.dumps(batches))
 
 
 def arguments() -> argparse.Namespace:
-    known = [OURS, *OTHER_STORES]
+    names = [OURS, *OTHER_STORES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=500_000, help="keys in the state (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=50_000, help="rows a batch (default: %(default)s)")
@@ -205,37 +205,42 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the keys and amounts (default: %(default)s)")
     parser.add_argument("--partitions", type=numbers, default="2,200", help="numbers of them (default: %(default)s)")
     parser.add_argument(
-        "--stores", default=",".join([OURS, *BASELINES, EMPTY]), help=f"any of {','.join(known)} (default: %(default)s)"
+        "--stores", default=",".join([OURS, *BASELINES, EMPTY]), help=f"any of {','.join(names)} (default: %(default)s)"
     )
     parser.add_argument("--heap", default="4g", help="of Spark's JVM (default: %(default)s)")
     add_arguments(parser)
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    unknown = set(given.stores.split(",")) - set(known)
+    options = parser.parse_args()
+    unknown = set(options.stores.split(",")) - set(names)
     if unknown:
-        parser.error(f"unknown stores: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-    return given
+        parser.error(f"unknown stores: {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    return options
 
 
 def main() -> None:
-    given = arguments()
-    if given.work is not None:
-        work(given.work)
+    options = arguments()
+    if options.work is not None:
+        work(options.work)
         return
     build()
     out = console()
-    found: dict[int, dict[str, Figures]] = {}
-    for partitions in given.partitions:
-        plan = Plan(given.keys, given.rows, given.batches, given.seed, given.heap, partitions)
-        found[partitions] = measure_all(plan, given.stores.split(","), given.endpoint, given.engine, out)
-        show_figures(out, plan, found[partitions])
-    judged = targets(found)
+    by_partitions: dict[int, dict[str, Figures]] = {}
+    for partitions in options.partitions:
+        plan = Plan(
+            **{name: getattr(options, name) for name in ("keys", "rows", "batches", "seed", "heap")},
+            partitions=partitions,
+        )
+        by_partitions[partitions] = measure_all(
+            plan, options.stores.split(","), options.endpoint, engine=options.engine, out=out
+        )
+        show_figures(out, plan, by_partitions[partitions])
+    judged = targets(by_partitions)
     if judged:
         show(out, judged)
     else:
         out.print(f"No target is judged: they compare {OURS} with {' and '.join(BASELINES)}.")
-    size = asdict(plan) | {"partitions": given.partitions}
-    file = save("query", size, {str(partitions): by for partitions, by in found.items()}, judged)
+    size = asdict(plan) | {"partitions": options.partitions}
+    file = save("query", size, {str(partitions): by for partitions, by in by_partitions.items()}, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

@@ -56,71 +56,71 @@ LABELS = {
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
 
 
-def measure(contender: Contender, rows: int, given: argparse.Namespace, folder: Path, log: str) -> dict[str, Any]:
+def measure(contender: Contender, rows: int, options: argparse.Namespace, folder: Path, log: str) -> dict[str, Any]:
     """Fill and leave a store in one process, and open it in as many others as there are turns; medians."""
     # Every provider is left at its best: with a snapshot of the last version.
     contender = replace(contender, conf={**contender.conf, f"{CONF}.minDeltasForSnapshot": "1"})
-    own = {"rows": rows, **{name: getattr(given, name) for name in ("updates", "batches", "warmup", "seed")}}
-    left = run("RecoveryBenchmark", contender, own, folder=folder, heap=given.heap, log=log)
-    own |= {"version": left["version"], "counts": left["counts"]}
+    workload = {"rows": rows, **{name: getattr(options, name) for name in ("updates", "batches", "warmup", "seed")}}
+    filled = run("RecoveryBenchmark", contender, workload, folder=folder, heap=options.heap, log=log)
+    workload |= {"version": filled["version"], "counts": filled["counts"]}
     turns = [
-        run("ColdOpenBenchmark", contender, own, folder=folder, heap=given.heap, log=f"{log}.open")
-        for _ in range(given.turns)
+        run("ColdOpenBenchmark", contender, workload, folder=folder, heap=options.heap, log=f"{log}.open")
+        for _ in range(options.turns)
     ]
     opened = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
-    return left | opened | {"turns": turns, "engine": contender.engine}
+    return filled | opened | {"turns": turns, "engine": contender.engine}
 
 
-def measure_all(given: argparse.Namespace, out: Console) -> dict[str, dict[int, dict[str, Any]]]:
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+def measure_all(options: argparse.Namespace, out: Console) -> dict[str, dict[int, dict[str, Any]]]:
+    by_name: dict[str, dict[int, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
-        for name in given.providers:
-            for rows in given.rows:
+        for name in options.providers:
+            for rows in options.rows:
                 log = f"recovery-{name}-{rows}"
                 with (
                     out.status(f"{name}: {rows:,} rows"),
-                    prepared(STORES[name], given.endpoint, given.engine) as contender,
+                    prepared(STORES[name], options.endpoint, options.engine) as contender,
                 ):
-                    found.setdefault(name, {})[rows] = measure(contender, rows, given, Path(scratch) / log, log)
-    return found
+                    by_name.setdefault(name, {})[rows] = measure(contender, rows, options, Path(scratch) / log, log=log)
+    return by_name
 
 
-def targets(found: Found) -> list[Target]:
+def targets(by_name: Found) -> list[Target]:
     """What was measured allows to judge these."""
-    rocksdb = [sizes[LARGE]["first_get_ms"] for name, sizes in found.items() if "rocksdb" in name and LARGE in sizes]
-    ours = found.get(OURS, {})
+    rocksdb = [sizes[LARGE]["first_get_ms"] for name, sizes in by_name.items() if "rocksdb" in name and LARGE in sizes]
+    ours = by_name.get(OURS, {})
     judged = []
     if LARGE in ours and rocksdb:
         ratio = ours[LARGE]["first_get_ms"] / min(rocksdb)
         judged.append(Target(f"cold open of {LARGE:,} rows to the first get: ours / the better RocksDB", ratio, 1.5))
-    files = found.get("hdfs", {})
+    files = by_name.get("hdfs", {})
     if LARGE in ours and LARGE in files:
         ratio = ours[LARGE]["every_row_ms"] / files[LARGE]["every_row_ms"]
         judged.append(Target(f"cold open of {LARGE:,} rows to every row: ours / HDFS-backed", ratio, 0.75))
     for name in (OURS, ON_DEMAND):
-        sizes = found.get(name, {})
+        sizes = by_name.get(name, {})
         if LARGE in sizes and SMALL in sizes:
             ratio = sizes[LARGE]["first_get_ms"] / sizes[SMALL]["first_get_ms"]
             judged.append(Target(f"{name}, to the first get: {LARGE:,} rows / {SMALL:,} rows", ratio, 2))
     return judged
 
 
-def show_figures(out: Console, rows: int, found: Found) -> None:
+def show_figures(out: Console, rows: int, by_name: Found) -> None:
     """One column for each provider."""
-    table = Table(f"cold open, {rows:,} rows", *found)
+    table = Table(f"cold open, {rows:,} rows", *by_name)
     for column in table.columns[1:]:
         column.justify = "right"
     for key, text in SHOWN:
-        table.add_row(text, *(f"{sizes[rows][key]:,.0f}" for sizes in found.values()))
+        table.add_row(text, *(f"{sizes[rows][key]:,.0f}" for sizes in by_name.values()))
     out.print(table)
 
 
-def draw(found: Found, file: Path) -> None:
+def draw(by_name: Found, file: Path) -> None:
     """Batch time and recovery time against rows of state, one line for each provider."""
     mpl.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     batch, recovery = figure.subplots(1, 2)
-    for number, (name, sizes) in enumerate(found.items()):
+    for number, (name, sizes) in enumerate(by_name.items()):
         rows = sorted(sizes)
         style = {"color": f"C{number}", "marker": "o", "label": LABELS[name], "linewidth": 2.5 if name == OURS else 1.5}
         batch.plot(rows, [sizes[each]["batch_ms"] for each in rows], **style)
@@ -153,25 +153,25 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     build()
     out = console()
-    found = measure_all(given, out)
-    for rows in given.rows:
-        show_figures(out, rows, found)
+    by_name = measure_all(options, out)
+    for rows in options.rows:
+        show_figures(out, rows, by_name)
     for name in (OURS, ON_DEMAND):
-        ours = found.get(name, {})
+        ours = by_name.get(name, {})
         if ours:
             out.print(f"{name}: on {next(iter(ours.values()))['engine']}")
     picture = RESULTS / "recovery.png"
-    draw(found, picture)
+    draw(by_name, picture)
     out.print(f"drawn in {picture.relative_to(ROOT)}")
-    judged = targets(found)
+    judged = targets(by_name)
     if judged:
         show(out, judged)
     else:
         out.print(f"No target is judged: it compares {OURS} with RocksDB at {LARGE:,} rows.")
-    file = save("recovery", vars(given), found, judged)
+    file = save("recovery", vars(options), by_name, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

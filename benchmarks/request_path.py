@@ -47,7 +47,7 @@ def verbs(tables: Tables, way: str, dice: random.Random) -> Iterator[tuple[str, 
     """What is measured, by name: it gets the number of the call."""
 
     def put(store: str, number: int, size: int) -> tuple[Key, Item]:
-        key = part_key(store, 1, NO_ATTEMPT, number, 1)
+        key = part_key(store, 1, NO_ATTEMPT, sequence=number, shards=1)
         return key, item_key(key) | {"format": FORMAT, "data": dice.randbytes(size)}
 
     small = put(f"{way}/small", 0, 1_500)
@@ -94,7 +94,7 @@ class Stores:
         self._version, self._parent = self._version + 1, by
 
     def _commit(self, name: str, by: Attempt) -> None:
-        under_way = self._engine.begin(name, self._run, self._version, self._parent, by)
+        under_way = self._engine.begin(name, self._run, base=self._version, parent=self._parent, attempt=by)
         under_way.append(self._chunks[name])
         under_way.commit({0: 0}, '{"families":[]}')
 
@@ -105,40 +105,42 @@ class Stores:
 
 def timed(call: Callable[[int], object], numbers: range, of_each: int = 1) -> tuple[float, float]:
     """Processor and wall time in milliseconds: of a call, or of each of the things that a call does."""
-    wall, used, count = time.perf_counter(), time.process_time(), len(numbers) * of_each
+    wall, processor, count = time.perf_counter(), time.process_time(), len(numbers) * of_each
     for number in numbers:
         call(number)
-    return 1000 * (time.process_time() - used) / count, 1000 * (time.perf_counter() - wall) / count
+    return 1000 * (time.process_time() - processor) / count, 1000 * (time.perf_counter() - wall) / count
 
 
-def measure(given: argparse.Namespace, endpoint: str) -> dict[str, dict[str, tuple[float, float]]]:
+def measure(options: argparse.Namespace, endpoint: str) -> dict[str, dict[str, tuple[float, float]]]:
     """Processor and wall time in milliseconds, by verb and way."""
     settings = Settings(endpoint=endpoint, region=REGION)
     times: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    dice = random.Random(given.seed)  # noqa: S311  # the same items at every run
+    dice = random.Random(options.seed)  # noqa: S311  # the same items at every run
     both = {BOTO3: BotoTables(settings, client=make_client(settings)), DIRECT: BotoTables(settings)}
     with closing(both[BOTO3]), closing(both[DIRECT]):
         called = {way: dict(verbs(tables, way, dice)) for way, tables in both.items()}
-        stores = {way: Stores(tables, settings, way, given.stores, given.rows) for way, tables in both.items()}
-        for number in range(given.rounds + 1):
+        stores = {way: Stores(tables, settings, way, options.stores, rows=options.rows) for way, tables in both.items()}
+        for number in range(options.rounds + 1):
             for way in both if number % 2 else reversed(both):
-                first = number * given.calls
-                found = {verb: timed(call, range(first, first + given.calls)) for verb, call in called[way].items()}
+                first = number * options.calls
+                times_by_verb = {
+                    verb: timed(call, range(first, first + options.calls)) for verb, call in called[way].items()
+                }
                 stores[way].prepare()
-                found[COMMIT] = timed(stores[way].commit, range(1), given.stores)
+                times_by_verb[COMMIT] = timed(stores[way].commit, range(1), options.stores)
                 if number:  # the first round opens connections and stores
-                    for verb, each in found.items():
-                        times.setdefault(verb, {}).setdefault(way, []).append(each)
+                    for verb, pair in times_by_verb.items():
+                        times.setdefault(verb, {}).setdefault(way, []).append(pair)
         for every in stores.values():
             every.close()
     return {
-        verb: {way: tuple(map(statistics.median, zip(*of, strict=True))) for way, of in ways.items()}
+        verb: {way: tuple(map(statistics.median, zip(*pairs, strict=True))) for way, pairs in ways.items()}
         for verb, ways in times.items()
     }
 
 
-def targets(found: dict[str, dict[str, tuple[float, float]]]) -> list[Target]:
-    commit = found[COMMIT]
+def targets(times: dict[str, dict[str, tuple[float, float]]]) -> list[Target]:
+    commit = times[COMMIT]
     return [
         Target("processor time of a commit: direct / boto3", commit[DIRECT][0] / commit[BOTO3][0], 0.6),
         Target("processor time of a commit of 20 rows, direct, ms", commit[DIRECT][0], 0.8),
@@ -157,25 +159,25 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     out = console()
-    with database(given.endpoint, given.engine) as running:
+    with database(options.endpoint, options.engine) as running:
         os.environ.update(running.environment)
-        found = measure(given, running.endpoint)
+        times = measure(options, running.endpoint)
         engine = running.engine
-    table = Table(f"ms each, medians of {given.rounds}")
+    table = Table(f"ms each, medians of {options.rounds}")
     for heading in ("boto3, processor", "direct, processor", "ratio", "boto3, wall", "direct, wall"):
         table.add_column(heading, justify="right")
-    for verb, ways in found.items():
+    for verb, ways in times.items():
         (boto3, boto3_wall), (direct, direct_wall) = ways[BOTO3], ways[DIRECT]
-        name = f"{verb} of {given.rows} rows, {given.stores} stores" if verb == COMMIT else verb
+        name = f"{verb} of {options.rows} rows, {options.stores} stores" if verb == COMMIT else verb
         table.add_row(name, *(f"{each:.2f}" for each in (boto3, direct, direct / boto3, boto3_wall, direct_wall)))
     out.print(table)
     out.print(f"on {engine}")
-    judged = targets(found)
+    judged = targets(times)
     show(out, judged)
-    asked: dict[str, Any] = {key: value for key, value in vars(given).items() if key not in ("endpoint", "engine")}
-    file = save("request_path", asked | {"engine": engine}, dict(found), judged)
+    settings: dict[str, Any] = {key: value for key, value in vars(options).items() if key not in ("endpoint", "engine")}
+    file = save("request_path", settings | {"engine": engine}, dict(times), judged)
     out.print(f"kept in {file}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

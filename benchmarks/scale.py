@@ -41,39 +41,39 @@ SHOWN = [
 Found = dict[str, dict[str, dict[str, Any]]]
 
 
-def measure(given: argparse.Namespace) -> Found:
+def measure(options: argparse.Namespace) -> Found:
     """Medians of some JVMs for each case and number of sidecars."""
-    found: Found = {}
+    by_case: Found = {}
     with (
         tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
-        prepared(CONTENDERS[OURS], given.endpoint, given.engine) as contender,
+        prepared(CONTENDERS[OURS], options.endpoint, options.engine) as contender,
     ):
-        for stores, rows, threads in product(given.stores, given.rows, given.threads):
-            batches = min(max(3, given.commits // stores), BATCHES_MAX)
-            own = {"stores": stores, "threads": threads, "rows": ROWS_A_CHANGE * rows, "updates": rows}
-            own |= {"batches": batches, "warmup": batches, "seed": given.seed}
+        for stores, rows, threads in product(options.stores, options.rows, options.threads):
+            batches = min(max(3, options.commits // stores), BATCHES_MAX)
+            workload = {"stores": stores, "threads": threads, "rows": ROWS_A_CHANGE * rows, "updates": rows}
+            workload |= {"batches": batches, "warmup": batches, "seed": options.seed}
             turns: dict[str, list[dict[str, Any]]] = {}
-            for turn, sidecars in product(range(given.turns), (DEFAULT, *map(str, given.sidecars))):
+            for turn, sidecars in product(range(options.turns), (DEFAULT, *map(str, options.sidecars))):
                 # As in queries of today, in which the driver names the version: then an open sends no request.
                 conf = {f"{CONF}.checkpointFormatVersion": "2"}
                 if sidecars != DEFAULT:
                     conf[f"{CONF}.dynastate.sidecars"] = sidecars
                 kind = replace(contender, conf={**contender.conf, **conf})
                 folder = Path(scratch) / f"{stores}-{rows}-{threads}-{sidecars}-{turn}"
-                figures = run("ScaleBenchmark", kind, own, folder=folder, heap=given.heap, log="scale")
+                figures = run("ScaleBenchmark", kind, workload, folder=folder, heap=options.heap, log="scale")
                 # A sidecar uses one core at a time.
                 turns.setdefault(sidecars, []).append(figures | {"most_commits": 1000 / figures["busiest_ms"]})
             case = f"{stores} stores of {rows} rows, {threads} threads"
-            found[case] = {
+            by_case[case] = {
                 sidecars: {key: statistics.median(each[key] for each in every) for key in every[0]}
                 for sidecars, every in turns.items()
             }
-    return found
+    return by_case
 
 
-def targets(found: Found) -> list[Target]:
+def targets(by_case: Found) -> list[Target]:
     """Of the case with most stores, when both sides were measured."""
-    case, by = list(found.items())[-1]
+    case, by = list(by_case.items())[-1]
     if TWO not in by:
         return []
     default, two = by[DEFAULT], by[TWO]
@@ -105,22 +105,22 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     build()
     out = console()
     with out.status("batches of many stores"):
-        found = measure(given)
+        by_case = measure(options)
     table = Table("", "sidecars", *(text for _, text, _ in SHOWN))
     for column in table.columns[2:]:
         column.justify = "right"
-    for case, by in found.items():
+    for case, by in by_case.items():
         for sidecars, figures in by.items():
             kind = f"{figures['processes']:.0f}" + (", by default" if sidecars == DEFAULT else "")
             table.add_row(case, kind, *(f"{figures[key]:,.{digits}f}" for key, _, digits in SHOWN))
     out.print(table)
-    judged = targets(found)
+    judged = targets(by_case)
     show(out, judged)
-    file = save("scale", vars(given), found, judged)
+    file = save("scale", vars(options), by_case, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

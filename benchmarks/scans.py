@@ -39,11 +39,11 @@ SHOWN = [
 ]
 
 
-def measure(name: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The figures of one provider."""
-    with prepared(STORES[name], given.endpoint, given.engine) as contender:
-        found = run("ScanBenchmark", contender, {}, folder=folder, heap="2g", log=f"scans-{name}")
-        return found | {"engine": contender.engine}
+    with prepared(STORES[name], options.endpoint, options.engine) as contender:
+        figures = run("ScanBenchmark", contender, {}, folder=folder, heap="2g", log=f"scans-{name}")
+        return figures | {"engine": contender.engine}
 
 
 def targets(ours: dict[str, Any], on_disk: dict[str, Any], rocksdb: dict[str, Any]) -> list[Target]:
@@ -68,19 +68,19 @@ def targets(ours: dict[str, Any], on_disk: dict[str, Any], rocksdb: dict[str, An
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    given = parser.parse_args()
+    options = parser.parse_args()
     build()
     out = console()
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch:
-        found = {name: measure(name, Path(scratch) / name, given) for name in STORES}
-    table = Table("", *found)
+        by_store = {name: measure(name, Path(scratch) / name, options) for name in STORES}
+    table = Table("", *by_store)
     for key, text in SHOWN:
-        table.add_row(text, *(f"{figures[key]:,.0f}" for figures in found.values()))
+        table.add_row(text, *(f"{figures[key]:,.0f}" for figures in by_store.values()))
     out.print(table)
-    judged = targets(found[OURS], found[ON_DISK], found[ROCKSDB])
+    judged = targets(by_store[OURS], by_store[ON_DISK], by_store[ROCKSDB])
     show(out, judged)
-    out.print(f"{OURS}: on {found[OURS]['engine']}")
-    save("scans", vars(given), found, judged)
+    out.print(f"{OURS}: on {by_store[OURS]['engine']}")
+    save("scans", vars(options), by_store, judged)
     sys.exit(0 if all(target.met for target in judged) else 1)
 
 

@@ -61,14 +61,14 @@ def show(out: Console, targets: Sequence[Target]) -> None:
     out.print(table)
 
 
-def save(name: str, asked: dict[str, Any], figures: dict[str, Any], targets: Sequence[Target]) -> Path:
+def save(name: str, options: dict[str, Any], figures: dict[str, Any], targets: Sequence[Target]) -> Path:
     """Write what was asked, found and judged to <name>.json of the results; returns the file."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     file = RESULTS / f"{name}.json"
     content = {
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "asked": asked,
+        "asked": options,
         "figures": figures,
         "targets": [target.as_json for target in targets],
     }

@@ -65,14 +65,14 @@ def run_step(step: str, heap: str, endpoint: str, scratch: Path) -> dict[str, An
         rows = dynastate.import_checkpoint(spark, str(scratch / "export"), str(scratch / step)).rows
     else:
         schema = "count long, sum double, max float"
-        rows = dynastate.migrate(spark, str(scratch / "fill"), str(scratch / step), same, schema).rows
+        rows = dynastate.migrate(spark, str(scratch / "fill"), str(scratch / step), same, schema=schema).rows
     seconds = time.perf_counter() - started
     jvm: Any = spark._jvm  # noqa: SLF001
     beans = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
     pools = [bean for bean in beans if bean.getCollectionUsage() is not None]
-    used = sum(bean.getPeakUsage().getUsed() for bean in pools if "Old" in bean.getName())
+    used_bytes = sum(bean.getPeakUsage().getUsed() for bean in pools if "Old" in bean.getName())
     spark.stop()
-    return {"seconds": seconds, "rows": rows, "old_generation_peak_mb": used / 1e6}
+    return {"seconds": seconds, "rows": rows, "old_generation_peak_mb": used_bytes / 1e6}
 
 
 def same(_: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def same(_: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def copy(used: Database) -> dict[str, Any]:
+def copy(running: Database) -> dict[str, Any]:
     """Copy the first namespace to other tables, and read both ends again; seconds, rows, and peak memory."""
     from dynastate.dynamodb.admin import create_tables
     from dynastate.dynamodb.boto_tables import BotoTables
@@ -88,8 +88,8 @@ def copy(used: Database) -> dict[str, Any]:
     from dynastate.operations.regions.copy import copy_stores, plan_copy
     from dynastate.settings import Settings
 
-    os.environ.update(used.environment)
-    settings = Settings(endpoint=used.endpoint, region=REGION)
+    os.environ.update(running.environment)
+    settings = Settings(endpoint=running.endpoint, region=REGION)
     other = replace(settings, delta_table="copy-delta", snapshot_table="copy-snapshot")
     create_tables(other)
     started = time.perf_counter()
@@ -100,12 +100,12 @@ def copy(used: Database) -> dict[str, Any]:
     return {"seconds": seconds, "rows": rows, "old_generation_peak_mb": 0}
 
 
-def targets(found: dict[str, dict[str, Any]]) -> list[Target]:
+def targets(by_step: dict[str, dict[str, Any]]) -> list[Target]:
     """What was measured, judged: microseconds a row."""
     return [
         Target(
             f"{step}: microseconds a row",
-            1e6 * found[step]["seconds"] / found[step]["rows"],
+            1e6 * by_step[step]["seconds"] / by_step[step]["rows"],
             1e6 / ROWS_A_SECOND,
         )
         for step in JUDGED
@@ -119,38 +119,38 @@ def main() -> None:
     parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
     add_arguments(parser)
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work is not None:
-        order = json.loads(given.work)
-        found = run_step(order["step"], order["heap"], order["endpoint"], Path(order["scratch"]))
-        Path(order["answer"]).write_text(json.dumps(found))
+    options = parser.parse_args()
+    if options.work is not None:
+        order = json.loads(options.work)
+        figures = run_step(order["step"], order["heap"], order["endpoint"], Path(order["scratch"]))
+        Path(order["answer"]).write_text(json.dumps(figures))
         return
-    if not given.no_build:
+    if not options.no_build:
         build()
     out = console()
     steps: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder, database(given.endpoint, given.engine) as used:
+    with tempfile.TemporaryDirectory() as folder, database(options.endpoint, options.engine) as running:
         scratch = Path(folder)
         with out.status("input"):
-            make_input(given.keys, scratch / "input")
+            make_input(options.keys, scratch / "input")
         for step in STEPS:
             with out.status(step):
                 if step == "copy":
-                    steps[step] = copy(used)
+                    steps[step] = copy(running)
                 else:
-                    work = {"step": step, "heap": given.heap}
-                    steps[step] = in_own_process(__file__, work, used, scratch, f"transfer-{step}")
-            if steps[step]["rows"] != given.keys:
-                sys.exit(f"benchmark: {step} found {steps[step]['rows']} rows, not {given.keys}")
-            of = steps[step]
-            rate = of["rows"] / of["seconds"]
+                    work = {"step": step, "heap": options.heap}
+                    steps[step] = in_own_process(__file__, work, running, scratch, log=f"transfer-{step}")
+            if steps[step]["rows"] != options.keys:
+                sys.exit(f"benchmark: {step} found {steps[step]['rows']} rows, not {options.keys}")
+            step_figures = steps[step]
+            rate = step_figures["rows"] / step_figures["seconds"]
             out.print(
-                f"{step}: {of['seconds']:.1f} s, {rate:,.0f} rows a second, "
-                f"old generation at most {of['old_generation_peak_mb']:,.0f} MB"
+                f"{step}: {step_figures['seconds']:.1f} s, {rate:,.0f} rows a second, "
+                f"old generation at most {step_figures['old_generation_peak_mb']:,.0f} MB"
             )
     judged = targets(steps)
     show(out, judged)
-    file = save("transfer", vars(given), steps, judged)
+    file = save("transfer", vars(options), steps, judged)
     out.print(f"kept in {file.relative_to(ROOT)}")
     sys.exit(0 if all(target.met for target in judged) else 1)
 

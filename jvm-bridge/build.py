@@ -51,8 +51,8 @@ def java() -> str:
         where = home or "PATH"
         fail(f"no Java in {where}; install a JDK or JRE 17, 21 or 25 (Debian: apt-get install openjdk-17-jre-headless)")
     answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(\d+)', answer.stderr)
-    if found is None or int(found.group(1)) < 17:
+    match = re.search(r'version "(\d+)', answer.stderr)
+    if match is None or int(match.group(1)) < 17:
         fail(f"Java 17 or newer is needed, found {answer.stderr.splitlines()[:1]}; install openjdk-17-jre-headless")
     return str(command)
 
@@ -101,10 +101,10 @@ def install(interpreter: Path | str, *options: str) -> None:
 def package_version() -> str:
     """The version, from its only place: src/dynastate/version.py."""
     text = (ROOT / "src" / "dynastate" / "version.py").read_text()
-    found = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
-    if found is None:
+    version = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if version is None:
         fail("src/dynastate/version.py holds no __version__ line")
-    return str(found.group(1))
+    return str(version.group(1))
 
 
 def bridge_jar(minor: str) -> Path:
@@ -117,8 +117,8 @@ def is_for(folder: Path, minor: str) -> bool:
     if bounds is None:
         fail(f"{folder} must be named since-X, before-Y or since-X-before-Y")
 
-    since, before = bounds.groups()
-    return (not since or number(since) <= number(minor)) and (not before or number(minor) < number(before))
+    since, limit = bounds.groups()
+    return (not since or number(since) <= number(minor)) and (not limit or number(minor) < number(limit))
 
 
 def number(version: str) -> list[int]:
@@ -132,8 +132,8 @@ def bridge_trees(minor: str) -> list[Path]:
 def sources_of(trees: list[Path], minor: str) -> list[tuple[str, Path]]:
     """The .scala files of trees for a minor of Spark, shims among them, each with its path from the tree."""
     shims = [folder for tree in trees for folder in tree.parent.glob("shims/*") if is_for(folder, minor)]
-    found = [(file, folder) for folder in [*trees, *shims] for file in folder.rglob("*.scala")]
-    return [(file.relative_to(folder).as_posix(), file) for file, folder in sorted(found)]
+    sources = [(file, folder) for folder in [*trees, *shims] for file in folder.rglob("*.scala")]
+    return [(file.relative_to(folder).as_posix(), file) for file, folder in sorted(sources)]
 
 
 def pack(path: Path, contents: Mapping[str, bytes]) -> None:
@@ -190,19 +190,19 @@ def main() -> None:
     parser.add_argument("--fetch", metavar="SPARK", help="only install this pyspark below build/")
     parser.add_argument("--install", nargs=argparse.REMAINDER, metavar="PYTHON OPTION", help="only install packages")
     parser.add_argument("--check-java", action="store_true", help="only check whether a usable Java is installed")
-    given = parser.parse_args()
-    if given.check_java:
+    options = parser.parse_args()
+    if options.check_java:
         java()
-    elif given.fetch:
-        fetch(given.fetch)
-    elif given.install:
-        install(*given.install)
-    elif given.all:
+    elif options.fetch:
+        fetch(options.fetch)
+    elif options.install:
+        install(*options.install)
+    elif options.all:
         each_spark([__file__])
-    elif (given.sources is None) != (given.jar is None):
+    elif (options.sources is None) != (options.jar is None):
         parser.error("--sources and --jar go together")
     else:
-        build(given.sources, given.jar, given.classpath)
+        build(options.sources, options.jar, options.classpath)
 
 
 def build(sources: list[Path] | None, jar: Path | None, classpath: list[Path]) -> None:

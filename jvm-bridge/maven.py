@@ -32,8 +32,8 @@ UNSIGNED: Final = {".asc", *(f".{name}" for name in CHECKSUMS)}
 
 def project() -> dict[str, Any]:
     toml = importlib.import_module("tomllib")  # by its name: mypy looks at the oldest Python we support, which has none
-    found: dict[str, Any] = toml.loads((build.ROOT / "pyproject.toml").read_text())["project"]
-    return found
+    elements: dict[str, Any] = toml.loads((build.ROOT / "pyproject.toml").read_text())["project"]
+    return elements
 
 
 def folder_of(repository: Path, artifact: str) -> Path:
@@ -108,9 +108,9 @@ def scaladoc(minor: str, spark_jars: Path, into: Path) -> None:
     # Without it, each page has the path of the checkout.
     command += ["-sourcepath", str(build.ROOT), "-d", str(into)]
     command += [str(file) for _, file in build.sources_of(build.bridge_trees(minor), minor)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        build.fail(f"there is no Scaladoc for Spark {minor}: {done.stdout[-2_000:]}")
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if process.returncode != 0:
+        build.fail(f"there is no Scaladoc for Spark {minor}: {process.stdout[-2_000:]}")
 
 
 def lay_out(repository: Path) -> Path:
@@ -147,9 +147,11 @@ def check_key(key: str) -> None:
     if shutil.which("gpg") is None:
         build.fail("gpg is missing, which signs; install it (Debian: apt-get install gnupg)")
     command = ["gpg", "--batch", "--list-secret-keys", key]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        build.fail(f"gpg has no secret key {key}; 'gpg --list-secret-keys' shows those it has: {done.stderr.strip()}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        build.fail(
+            f"gpg has no secret key {key}; 'gpg --list-secret-keys' shows those it has: {process.stderr.strip()}"
+        )
 
 
 def sign(folder: Path, key: str) -> None:
@@ -157,9 +159,9 @@ def sign(folder: Path, key: str) -> None:
     for file in sorted(folder.iterdir()):
         if file.suffix not in UNSIGNED:
             command = ["gpg", "--batch", "--yes", "--armor", "--detach-sign", "--local-user", key, str(file)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                build.fail(f"gpg did not sign {file.name} with key {key}: {done.stderr.strip()}")
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode != 0:
+                build.fail(f"gpg did not sign {file.name} with key {key}: {process.stderr.strip()}")
 
 
 def make_bundle(repository: Path, folders: list[Path]) -> Path:
@@ -175,12 +177,12 @@ def main() -> None:
     parser.add_argument("--repository", type=Path, default=REPOSITORY, help="folder of the repository")
     parser.add_argument("--all", action="store_true", help="for every Spark we support")
     parser.add_argument("--key", default="", help="key of GnuPG's that signs")
-    given = parser.parse_args()
-    if given.key:
-        check_key(given.key)
-    repository = given.repository.resolve()
+    options = parser.parse_args()
+    if options.key:
+        check_key(options.key)
+    repository = options.repository.resolve()
     minors = [build.pyspark()[0]]
-    if given.all:
+    if options.all:
         minors = list(build.SPARKS)
         shutil.rmtree(repository, ignore_errors=True)
         build.each_spark([__file__, "--repository", str(repository)])
@@ -189,11 +191,11 @@ def main() -> None:
     folders = [folder_of(repository, artifact_of(minor)) for minor in minors]
     for folder in folders:
         print(f"{GROUP}:{folder.parent.name}:{folder.name}")
-    if given.key:
+    if options.key:
         for folder in folders:
-            sign(folder, given.key)
+            sign(folder, options.key)
         print(f"signed; upload {make_bundle(repository, folders)}")
-    elif given.all:
+    elif options.all:
         print("not signed, so Maven Central would refuse it: make maven KEY=ID")
 
 
