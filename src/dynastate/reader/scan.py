@@ -56,11 +56,11 @@ def ranges_bits(buckets_bits: int) -> int:
 
 
 class _Ranges:
-    """The 2^bits ranges of one version. `done` of them were read."""
+    """The 2^bits ranges of one version. The ranges below `_next` were read."""
 
     def __init__(self, partition: Partition, entry: VersionEntry, family: Family, bits: int) -> None:
         self._partition, self._entry, self._family, self._bits = partition, entry, family, bits
-        self._done = 0
+        self._next = 0
 
     def rows(self) -> Iterator[tuple[bytes, RowValue]]:
         """The rows of the remaining ranges, by one route. Its changes are spread over a file for each range."""
@@ -69,9 +69,9 @@ class _Ranges:
             memory = MEMORY_BYTES >> self._bits
             files = [opened.enter_context(closing(SpillFile(memory))) for _ in range(1 << self._bits)]
             self._spread(opening, files)
-            while self._done < len(files):
-                rows = self._range(self._done, opening.snapshot, files[self._done])
-                self._done += 1
+            while self._next < len(files):
+                rows = self._range(self._next, opening.snapshot, files[self._next])
+                self._next += 1
                 yield from rows.items()
                 del rows  # before the next range is read
 

@@ -66,6 +66,6 @@ class Check:
                 error.name_table(self.tables.names)
             self.failed[store] = str(error)
 
-    def _progress(self, _done: int = 0, _total: int | None = None) -> None:
+    def _progress(self, _count: int = 0, _total: int | None = None) -> None:
         if self._cancel.is_set():
             raise _CancelledError

@@ -191,7 +191,7 @@ class Watch:
     ) -> None:
         self._engine, self._tables, self._prices, self._clock = engine, tables, prices, clock
         self._reports = ReportFile(reports) if reports else None
-        self._known = Known(namespace, has_reports=bool(reports))
+        self._last_look = Known(namespace, has_reports=bool(reports))
         self._monitor: Monitor | None = None
         self._stores: list[str] = []
         self._loads: dict[str, StoreLoad] = {}
@@ -204,7 +204,7 @@ class Watch:
 
     def begin(self) -> None:
         """Begin a look, if the last one is older than `LOOK_S`."""
-        self._background.begin(NO_STORES_S if self._known.is_missing else LOOK_S)
+        self._background.begin(NO_STORES_S if self._last_look.is_missing else LOOK_S)
 
     def known(self, waited_s: float = 0.0) -> Known:
         """The namespace by a look that is not older than `LOOK_S`, or by the last one that was answered.
@@ -212,23 +212,23 @@ class Watch:
         While looks fail it does not wait for the next one. The caller has waited for `waited_s` already.
         """
         self.begin()
-        if self._known.looked is None and not self._known.problem:
+        if self._last_look.looked is None and not self._last_look.problem:
             self._background.wait(FIRST_WAIT_S - waited_s)
-        elif not self._known.is_unreachable:
+        elif not self._last_look.is_unreachable:
             self._background.wait(WAIT_S - waited_s)
-        return self._known
+        return self._last_look
 
     def _look(self) -> None:
         spent, began = Meter(), now_utc()
         try:
             look = self._read(self._tables.metered(spent))
-            self._known = replace(look, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
+            self._last_look = replace(look, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
         except VersionMissingError as failed:
-            is_first = not self._known.activities
+            is_first = not self._last_look.activities
             self._fail(spent, None if is_first else began, NOT_COMMITTED if is_first else self._text(failed))
         except (UnavailableError, ConfigurationError) as failed:
             # An endpoint that cannot be reached at the start may be wrong, which is an error of configuration.
-            is_unreachable = isinstance(failed, UnavailableError) or self._known.looked is None
+            is_unreachable = isinstance(failed, UnavailableError) or self._last_look.looked is None
             self._fail(spent, began, str(failed), is_unreachable=is_unreachable)
         except DynastateError as failed:
             self._fail(spent, began, self._text(failed))
@@ -241,9 +241,9 @@ class Watch:
         return str(failed)
 
     def _fail(self, spent: Meter, began: datetime | None, problem: str, *, is_unreachable: bool = False) -> None:
-        failed = began and (self._known.failed or began)
-        look = replace(self._known, spent=spent, failed=failed, problem=problem)
-        self._known = replace(look, is_unreachable=is_unreachable)
+        failed = began and (self._last_look.failed or began)
+        look = replace(self._last_look, spent=spent, failed=failed, problem=problem)
+        self._last_look = replace(look, is_unreachable=is_unreachable)
 
     def _read(self, tables: Tables) -> Known:
         is_listed = self._monitor is None or self._clock() - self._listed_s > self._list_every_s
@@ -253,7 +253,7 @@ class Watch:
             activities = self._activities(tables.meter)
         except (VersionMissingError, CorruptStateError):
             # Stores that are dropped lose their versions before their meta items.
-            if is_listed or (self._known.problem and self._clock() - self._listed_s < NO_STORES_S):
+            if is_listed or (self._last_look.problem and self._clock() - self._listed_s < NO_STORES_S):
                 raise
             self._list(tables)
             activities = self._activities(tables.meter)
@@ -262,7 +262,7 @@ class Watch:
             self._list(tables)
             activities = activities if self._monitor is monitor else self._activities(tables.meter)
         if self._monitor is None:
-            return Known(self._known.namespace, has_reports=self._known.has_reports, is_missing=True)
+            return Known(self._last_look.namespace, has_reports=self._last_look.has_reports, is_missing=True)
         lineages = self._monitor.lineages
         self._epoch = self._newest_epoch
         batches: Sequence[Batch] = ()
@@ -275,7 +275,7 @@ class Watch:
             batches = self._reports.recent(self._runs)
         self._size(tables, lineages)
         return replace(
-            self._known,
+            self._last_look,
             activities=activities,
             loads=[self._loads[store] for store in self._stores if store in self._loads],
             lineages=lineages,
@@ -290,12 +290,12 @@ class Watch:
 
     @property
     def _list_every_s(self) -> float:
-        is_first_batch = all(each.version <= 1 for each in self._known.activities)
+        is_first_batch = all(each.version <= 1 for each in self._last_look.activities)
         return FIRST_BATCH_S if is_first_batch else STORES_S
 
     def _list(self, tables: Tables) -> None:
         """List the stores of the current query, without those that are being dropped."""
-        namespace_items = read_namespace(tables, self._known.namespace)
+        namespace_items = read_namespace(tables, self._last_look.namespace)
         items = stores_in_list(tables, namespace_items)
         live_items = {store: item for store, item in items.items() if DROPPED not in item}
         stores = queries_of(tables, namespace_items, live_items).current

@@ -62,7 +62,7 @@ class World:
         """The namespace after a look in the background."""
         self.after(3)
         self.watch._background.wait(10)
-        return self.watch._known
+        return self.watch._last_look
 
     def commit(self) -> None:
         for each in self.stores:
