@@ -63,23 +63,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for commands in (
-    inspect.app,
-    sql.app,
-    skew.app,
-    cost.app,
-    top.app,
-    ui.app,
-    maintain.app,
-    copy.app,
-    failover.app,
-    rollback.app,
-    transfer.app,
-    tables.app,
-    doctor.app,
-    local.app,
-):
-    app.add_typer(commands)
+for module in (inspect, sql, skew, cost, top, ui, maintain, copy, failover, rollback, transfer, tables, doctor, local):
+    app.add_typer(module.app)
 
 
 def _show_version(is_given: bool) -> None:

@@ -65,7 +65,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help='The key as a JSON objec
 Family = Annotated[str, typer.Option(metavar="NAME", help="Column family. By default the only one.")]
 
 
-def _option(kind: Any, name: str, default: Any, help_: str, metavar: str | None = None) -> inspect.Parameter:
+def _option(name: str, default: str | bool, help_: str, metavar: str | None = None) -> inspect.Parameter:
     declared = typer.Option(
         f"--{name}",
         metavar=metavar,
@@ -76,21 +76,19 @@ def _option(kind: Any, name: str, default: Any, help_: str, metavar: str | None 
     )
     own_name = "as_json" if name == "json" else name.replace("-", "_")
     return inspect.Parameter(
-        own_name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+        own_name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type(default), declared]
     )
 
 
 _TABLES: Final = (
-    _option(str, "endpoint", "", "DynamoDB endpoint. By default AWS_ENDPOINT_URL, or the Region's own.", metavar="URL"),
-    _option(str, "region", "", "AWS Region. By default AWS_REGION, or the profile's.", metavar="REGION"),
-    _option(str, "delta-table", DELTA_TABLE, "Name of the delta table.", metavar="NAME"),
-    _option(str, "snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", metavar="NAME"),
-    _option(str, "objects", "", "Where in S3 a command that writes rows puts large parts.", metavar="S3-URL"),
-    _option(
-        str, "objects-endpoint", "", "S3 endpoint. By default AWS_ENDPOINT_URL_S3, or the Region's own.", metavar="URL"
-    ),
+    _option("endpoint", "", "DynamoDB endpoint. By default AWS_ENDPOINT_URL, or the Region's own.", "URL"),
+    _option("region", "", "AWS Region. By default AWS_REGION, or the profile's.", "REGION"),
+    _option("delta-table", DELTA_TABLE, "Name of the delta table.", "NAME"),
+    _option("snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", "NAME"),
+    _option("objects", "", "Where in S3 a command that writes rows puts large parts.", "S3-URL"),
+    _option("objects-endpoint", "", "S3 endpoint. By default AWS_ENDPOINT_URL_S3, or the Region's own.", "URL"),
 )
-_WIDE: Final = _option(bool, "wide", False, "Whole ids and lines, however narrow the terminal is.")
+_WIDE: Final = _option("wide", False, "Whole ids and lines, however narrow the terminal is.")
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def command(
 
     The function takes a `Call`, then its own parameters. `examples` are shown in its help, without `dynastate`.
     """
-    shared = [*(_TABLES if tables else ()), _option(bool, "json", False, json), *([_WIDE] if wide else [])]
+    shared = [*(_TABLES if tables else ()), _option("json", False, json), *([_WIDE] if wide else [])]
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own_parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]

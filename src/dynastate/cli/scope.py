@@ -75,6 +75,5 @@ def counted(outcomes: Outcomes[Any]) -> str:
     """The number of stores, and of stores that were not done."""
     rest = outcomes.stores - len(outcomes.results) - len(outcomes.failed)
     failed = f", {len(outcomes.failed):,} failed" if outcomes.failed else ""
-    return f"{plural(outcomes.stores, 'store')}{failed}" + (
-        f", {rest:,} not done when it was interrupted" if rest else ""
-    )
+    undone = f", {rest:,} not done when it was interrupted" if rest else ""
+    return f"{plural(outcomes.stores, 'store')}{failed}{undone}"

@@ -63,7 +63,7 @@ class Checkpoint:
         return max(self._numbers("commits"), default=-1) + 1
 
     def under_way(self) -> int | None:
-        """The batch that has begun and has not ended; None: the query is between two batches."""
+        """The batch that has begun and has not ended. Returns None if the query is between two batches."""
         begun, ended = max(self._numbers("offsets"), default=-1), self.committed() - 1
         return begun if begun > ended else None
 
