@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Final
 from dynastate.redaction import redact
 
 
-def message_of(*said: object, **facts: object) -> str:
+def message_of(*words: object, **facts: object) -> str:
     """The text of an error, with the facts last."""
-    return " ".join([*map(str, said), *(f"{name}={value}" for name, value in facts.items())])
+    return " ".join([*map(str, words), *(f"{name}={value}" for name, value in facts.items())])
 
 
 class DynastateError(Exception):

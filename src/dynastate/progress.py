@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Called with how much is done, of how much.
+#: Called with the count and the total.
 ProgressCallback = Callable[[int, int], None]
 
 
-def no_progress(done: int, total: int) -> None:
+def no_progress(count: int, total: int) -> None:
     """Ignore progress."""

@@ -80,11 +80,11 @@ def protect(*secrets: str) -> None:
 
 def protect_credentials(*secrets: str | None) -> None:
     """Hide these until `_CREDENTIALS_MAX` others have been used since."""
-    used = dict.fromkeys(each for each in secrets if each)
+    unique = dict.fromkeys(each for each in secrets if each)
     with _lock:
-        for each in used:
-            _credentials.pop(each, None)
-        _credentials.update(used)
+        for secret in unique:
+            _credentials.pop(secret, None)
+        _credentials.update(unique)
         while len(_credentials) > _CREDENTIALS_MAX:
             del _credentials[next(iter(_credentials))]
 
@@ -106,12 +106,12 @@ def redact(text: str) -> str:
 
 def as_cause(error: BaseException | None) -> BaseException | None:
     """An error to chain, for a trace; None: it, or what caused it, has a secret in it."""
-    each = error
-    while each is not None:
-        text = f"{each} {each.args!r}"
+    cause = error
+    while cause is not None:
+        text = f"{cause} {cause.args!r}"
         if redact(text) != text:
             return None
-        each = each.__cause__ or each.__context__
+        cause = cause.__cause__ or cause.__context__
     return error
 
 
@@ -173,24 +173,24 @@ class _Redacted(TextIOBase):
 def _known() -> frozenset[str]:
     """The secrets in use, and those of the environment as it is now."""
     with _lock:
-        known = {*_lasting, *_credentials}
-    known |= {os.environ.get(name, "") for name in _VARIABLES}
+        secrets = {*_lasting, *_credentials}
+    secrets |= {os.environ.get(name, "") for name in _VARIABLES}
     for name in _HEADERS:
-        known |= {unquote(each.partition("=")[2]) for each in os.environ.get(name, "").split(",")}
+        secrets |= {unquote(each.partition("=")[2]) for each in os.environ.get(name, "").split(",")}
     for name in _URLS:
         if user := _USER.search(os.environ.get(name, "")):
-            known |= {user[1], user[1].partition(":")[2]}
-    return frozenset(known)
+            secrets |= {user[1], user[1].partition(":")[2]}
+    return frozenset(secrets)
 
 
 @lru_cache(maxsize=1)
-def _indexed(known: frozenset[str]) -> tuple[Sequence[str], _Index]:
+def _indexed(secrets: frozenset[str]) -> tuple[Sequence[str], _Index]:
     """The secrets to hide, the longest first, which may contain others, and the index of all their forms."""
     index: dict[str, list[tuple[str, int]]] = {}
-    for form in {form for secret in known for form in _forms(secret)}:
+    for form in {form for secret in secrets for form in _forms(secret)}:
         for offset in range(0, len(form) - _ANCHOR + 1, _ANCHOR_STEP):
             index.setdefault(form[offset : offset + _ANCHOR], []).append((form, offset))
-    return sorted((each for each in known if len(each) >= _LENGTH_MIN), key=len, reverse=True), index
+    return sorted((each for each in secrets if len(each) >= _LENGTH_MIN), key=len, reverse=True), index
 
 
 @lru_cache(maxsize=4 * _CREDENTIALS_MAX)
@@ -199,10 +199,10 @@ def _forms(secret: str) -> frozenset[str]:
     parts = {secret, unquote(secret), secret.strip(), *re.split(r"[^!-~]+", secret)}
     forms = {_plain(each)[0] for each in parts}
     for data in {each.encode(errors="replace") for each in parts if len(each) >= _LENGTH_MIN}:
-        for before in range(3):
+        for offset in range(3):
             # Characters that other bytes take part in are left out.
-            text = b64encode(bytes(before) + data).decode().rstrip("=")
-            forms.add(text[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6])
+            text = b64encode(bytes(offset) + data).decode().rstrip("=")
+            forms.add(text[(offset * 8 + 5) // 6 : (offset + len(data)) * 8 // 6])
     return frozenset(each for each in forms if len(each) >= _LENGTH_MIN)
 
 
@@ -245,15 +245,15 @@ def _hide(text: str, index: _Index) -> str:
 def _places(plain: str, index: _Index) -> Iterator[tuple[int, int]]:
     """The ranges of a text with pieces of a secret that are as long as a window, or whole."""
     end = 0
-    for at in range(len(plain) - _ANCHOR + 1):
+    for start in range(len(plain) - _ANCHOR + 1):
         # Before that, each window is in the range that ends there.
-        if (anchor := plain[at : at + _ANCHOR]) in index and at > end - _WINDOW:
+        if (anchor := plain[start : start + _ANCHOR]) in index and start > end - _WINDOW:
             for form, offset in index[anchor]:
-                before, after = 0, _ANCHOR
-                while before < min(offset, at) and plain[at - before - 1] == form[offset - before - 1]:
-                    before += 1
-                while offset + after < len(form) and plain[at + after : at + after + 1] == form[offset + after]:
-                    after += 1
-                if before + after >= min(len(form), _WINDOW):
-                    end = max(end, at + after)
-                    yield at - before, at + after
+                back, ahead = 0, _ANCHOR
+                while back < min(offset, start) and plain[start - back - 1] == form[offset - back - 1]:
+                    back += 1
+                while offset + ahead < len(form) and plain[start + ahead : start + ahead + 1] == form[offset + ahead]:
+                    ahead += 1
+                if back + ahead >= min(len(form), _WINDOW):
+                    end = max(end, start + ahead)
+                    yield start - back, start + ahead

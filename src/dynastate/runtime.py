@@ -37,11 +37,11 @@ _runtime = Runtime()
 def using(runtime: Runtime) -> Iterator[None]:
     """Take time, ids and threads of this process from elsewhere, within the block."""
     global _runtime  # noqa: PLW0603  # one value for the process is what this module is for
-    before, _runtime = _runtime, runtime
+    previous, _runtime = _runtime, runtime
     try:
         yield
     finally:
-        _runtime = before
+        _runtime = previous
 
 
 def monotonic() -> float:

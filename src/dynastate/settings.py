@@ -146,35 +146,35 @@ class Settings:
             object.__setattr__(self, item.name, number if is_decimal else value)
 
     def _require_url(self, name: str) -> None:
-        given = getattr(self, name)
-        if not is_endpoint(given):
+        url = getattr(self, name)
+        if not is_endpoint(url):
             raise ConfigurationError(
                 f"{PREFIX}{_spark_name(name)} must be a URL such as http://127.0.0.1:8000, without user or password",
-                got=repr(without_user(given)),
+                got=repr(without_user(url)),
             )
 
     @classmethod
-    def from_spark(cls, given: Mapping[str, str]) -> Settings:
+    def from_spark(cls, conf: Mapping[str, str]) -> Settings:
         """Settings from Spark's names without the prefix (`deltaTable`, …) to text.
 
         Raises:
             ConfigurationError: an unknown name, or a value that is not of its kind.
         """
-        known = {_spark_name(item.name): item for item in fields(cls)}
+        items = {_spark_name(item.name): item for item in fields(cls)}
         values: dict[str, str | int | Decimal] = {}
-        for name, text in given.items():
-            item = known.get(name)
+        for name, text in conf.items():
+            item = items.get(name)
             if item is None:
-                raise ConfigurationError(f"unknown setting {PREFIX}{name}; known are {', '.join(sorted(known))}")
+                raise ConfigurationError(f"unknown setting {PREFIX}{name}; known are {', '.join(sorted(items))}")
             values[item.name] = _from_text(item, text)
         return cls(**values)  # type: ignore[arg-type]  # checked by each field
 
-    def to_spark(self, given: Collection[str] = ()) -> dict[str, str]:
-        """The settings that differ from their defaults, and those that are `given`, by full Spark name."""
+    def to_spark(self, names: Collection[str] = ()) -> dict[str, str]:
+        """The settings that differ from their defaults, and those of `names`, by full Spark name."""
         return {
             PREFIX + _spark_name(item.name): _to_text(value)
             for item in fields(self)
-            if (value := getattr(self, item.name)) is not None and (item.name in given or value != item.default)
+            if (value := getattr(self, item.name)) is not None and (item.name in names or value != item.default)
         }
 
 

@@ -182,7 +182,7 @@ def test_a_size_that_is_not_set_is_not_zero(name: str) -> None:
     """Memory and disk: 0 turns a limit or the disk off, and is passed on; what is not set, or None, is not."""
     spark_name = name.replace("_mb", "Mb")
     assert getattr(Settings(), name) is None
-    assert Settings().to_spark(given=[name]) == {}
+    assert Settings().to_spark(names=[name]) == {}
     assert Settings.from_spark({spark_name: "0"}).to_spark() == {f"{PREFIX}{spark_name}": "0"}
 
 
