@@ -12,17 +12,17 @@ from dynastate.format.items import FORMAT, other_format
 from dynastate.format.keys import SHARDS_MAX, Home, check_store
 from dynastate.format.parts import Sums
 
-#: The extra of version entries and manifests that name items of another store: only forks have it.
+#: The extra of version entries and manifests of forks that name items of another store.
 HOME: Final = 1
 #: The extra of version entries with several parts that has the bounds of their hashes.
 BOUNDS: Final = 2
-#: The extra of version entries that has the changes themselves: there are few of them, and no parts.
+#: The extra of version entries without parts: their few changes.
 INLINE: Final = 3
-#: The extra of version entries and manifests whose parts are, in part, in objects of S3.
+#: The extra of version entries and manifests of which some or all parts are in objects of S3.
 OBJECTS: Final = 4
-#: The extra of version entries that says how many values the version has more than its parent.
+#: The extra of version entries with the number of values that the version has more than its parent.
 ADDED: Final = 5
-#: In a version entry: it was imported.
+#: The empty extra of version entries that were imported.
 IMPORTED: Final = 6
 
 _CRC = struct.Struct("<I")
@@ -37,12 +37,12 @@ def seal(store: str, body: bytes) -> bytes:
     return raw + _CRC.pack(_sealing_crc(store, raw))
 
 
-def unseal(store: str, raw: bytes, what: str) -> Cursor:
-    """A cursor on the body of a binary value, once format and CRC are verified. `what` names it in errors."""
+def unseal(store: str, raw: bytes, kind: str) -> Cursor:
+    """A cursor on the body of a binary value whose format and CRC are verified. `kind` names it in errors."""
     if not raw or raw[0] != FORMAT:
-        raise CorruptStateError(other_format(what, raw[0] if raw else 0), store=store)
+        raise CorruptStateError(other_format(kind, raw[0] if raw else 0), store=store)
     if len(raw) < 5 or _sealing_crc(store, raw[:-4]) != _CRC.unpack(raw[-4:])[0]:
-        raise CorruptStateError(f"{what} has a wrong checksum: its bytes are corrupt", store=store)
+        raise CorruptStateError(f"{kind} has a wrong checksum: its bytes are corrupt", store=store)
     return Cursor(raw[:-4], 1)
 
 
@@ -79,9 +79,9 @@ def varints(numbers: Iterable[int]) -> bytes:
 class Cursor:
     """Takes fields off a byte string, never past its end."""
 
-    def __init__(self, raw: bytes, at: int) -> None:
+    def __init__(self, raw: bytes, offset: int) -> None:
         self._raw = raw
-        self._at = at
+        self._at = offset
 
     def take(self, length: int) -> bytes:
         if self._at + length > len(self._raw):
@@ -113,7 +113,7 @@ class Cursor:
 
 def decode_sums(cursor: Cursor) -> Sums:
     parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
-    return Sums(parts, records, raw_bytes, stored_bytes, cursor.take(8))
+    return Sums(parts, records, raw_bytes=raw_bytes, stored_bytes=stored_bytes, digest=cursor.take(8))
 
 
 def encode_extras(extras: Mapping[int, bytes]) -> bytes:
@@ -122,19 +122,19 @@ def encode_extras(extras: Mapping[int, bytes]) -> bytes:
     return varint(len(extras)) + b"".join(fields)
 
 
-def decode_extras(store: str, cursor: Cursor, known: Collection[int], what: str) -> dict[int, Cursor]:
-    """Extras by tag. Any of them may change what the value means, so one that is not `known` is refused."""
-    found: dict[int, Cursor] = {}
+def decode_extras(store: str, cursor: Cursor, known_tags: Collection[int], kind: str) -> dict[int, Cursor]:
+    """Extras by tag. An extra may change the meaning of the value, so one that is not in `known_tags` is refused."""
+    extras: dict[int, Cursor] = {}
     for _ in range(cursor.varint()):
         tag, raw = cursor.varint(), cursor.take(cursor.varint())
-        if tag not in known:
+        if tag not in known_tags:
             raise CorruptStateError(
-                f"{what} has field {tag}, which this package does not know; upgrade dynastate", store=store
+                f"{kind} has field {tag}, which this package does not know; upgrade dynastate", store=store
             )
-        if found and tag <= max(found):
-            raise CorruptStateError(f"{what} has field {tag} twice, or in the wrong place", store=store)
-        found[tag] = Cursor(raw, 0)
-    return found
+        if extras and tag <= max(extras):
+            raise CorruptStateError(f"{kind} has field {tag} twice, or in the wrong place", store=store)
+        extras[tag] = Cursor(raw, 0)
+    return extras
 
 
 def encode_text(text: str) -> bytes:

@@ -53,18 +53,18 @@ def schema_id(value: bytes) -> int:
     return int.from_bytes(value[end : end + _SCHEMA_ID_BYTES], "little")
 
 
-def apply_change(found: MutableMapping[Any, RowValue], place: Any, change: Change) -> None:
-    """Apply a change to rows, of which that of its key is at `place`. Lists grow in place."""
+def apply_change(rows: MutableMapping[Any, RowValue], row_key: Any, change: Change) -> None:
+    """Apply a change to rows by `row_key`, the key of its row there. Lists grow in place."""
     if change.value is None:
-        found.pop(place, None)
+        rows.pop(row_key, None)
     elif change.operation == MERGE:
-        before = found.get(place)
-        if isinstance(before, list):
-            before.append(change.value)
+        value = rows.get(row_key)
+        if isinstance(value, list):
+            value.append(change.value)
         else:
-            found[place] = change.value if before is None else [before, change.value]
+            rows[row_key] = change.value if value is None else [value, change.value]
     else:
-        found[place] = change.value
+        rows[row_key] = change.value
 
 
 def encode_changes(changes: Iterable[Change]) -> bytes:
@@ -78,23 +78,23 @@ def encode_changes(changes: Iterable[Change]) -> bytes:
 
 
 def decode_changes(records: bytes) -> Iterator[Change]:
-    at = 0
-    while at < len(records):
-        if at + _HEADER.size > len(records):
-            raise CorruptStateError("a chunk of changes ends within a record's header", at=at, length=len(records))
-        tag, key_length, value_length = _HEADER.unpack_from(records, at)
-        key_at = at + _HEADER.size
+    offset = 0
+    while offset < len(records):
+        if offset + _HEADER.size > len(records):
+            raise CorruptStateError("a chunk of changes ends within a record's header", at=offset, length=len(records))
+        tag, key_length, value_length = _HEADER.unpack_from(records, offset)
+        key_at = offset + _HEADER.size
         value_at = key_at + key_length
         end = value_at + max(value_length, 0)
         if value_length < DELETE_MARKER or end > len(records):
-            raise CorruptStateError("a chunk of changes ends within a record", at=at, length=len(records))
+            raise CorruptStateError("a chunk of changes ends within a record", at=offset, length=len(records))
         value = None if value_length == DELETE_MARKER else records[value_at:end]
         change = Change(tag >> 12, tag & FAMILY_MAX, records[key_at:value_at], value)
         # Only a put may be a delete marker.
         if change.operation > MERGE or (change.operation == MERGE and value is None):
-            raise CorruptStateError("a chunk contains a change that this package does not know", tag=tag, at=at)
+            raise CorruptStateError("a chunk contains a change that this package does not know", tag=tag, at=offset)
         yield change
-        at = end
+        offset = end
 
 
 def key_hash(key: bytes) -> int:

@@ -52,7 +52,7 @@ TABLE: Final = (
     Codec(RAW, inf, lambda chunk, *, dense: chunk, lambda packed, _: packed),  # noqa: ARG005
     Codec(LZ4, 255, _compress_lz4, _decompress_lz4),
     # Four bytes are a block of at most 128 KiB.
-    Codec(ZSTD, 32 * 1024, zstd.compress, zstd.decompress, zstd.library),
+    Codec(ZSTD, 32 * 1024, zstd.compress, zstd.decompress, require=zstd.library),
 )
 CODECS: Final = {codec.name: codec for codec in TABLE}
 #: The names of the codecs by the byte that names them in binary values.
@@ -86,7 +86,7 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
 
     Raises:
         ConfigurationError: zstd is not installed.
-        CorruptStateError: the block is none, or has another length.
+        CorruptStateError: the bytes are no block, or have another length.
     """
     # Allocate memory for what a block can contain, not for what it claims to contain.
     if codec != RAW and not 0 <= raw_bytes <= CODECS[codec].expansion * (len(packed) + 1):
@@ -99,4 +99,4 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
 
 def cut(packed: bytes) -> list[bytes]:
     """The fragments of a compressed chunk, at least one."""
-    return [packed[at : at + FRAGMENT_BYTES_MAX] for at in range(0, max(1, len(packed)), FRAGMENT_BYTES_MAX)]
+    return [packed[start : start + FRAGMENT_BYTES_MAX] for start in range(0, max(1, len(packed)), FRAGMENT_BYTES_MAX)]

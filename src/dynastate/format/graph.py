@@ -1,7 +1,7 @@
-"""The version graph: all version ids of a store with their parents and snapshots. The only place that walks it.
+"""The version graph: all version ids of a store with their parents and snapshots. No other module walks it.
 
-ancestors    from a version down its parents; `lineage`, `reachable`, `route`, `span` and `since` are made of it
-bases        from version 0 up, the snapshot that each version is read from; `openable` is made of it
+ancestors    walks from a version down its parents; `lineage`, `reachable`, `route`, `span` and `since` use it
+bases        walks from version 0 up: the snapshot that each version is read from; `openable` uses it
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, Vers
 class VersionGraph:
     """The versions of one store from a lowest one up, its snapshots and its meta item, as its table lists them.
 
-    `meta` is None, and `meta_item` empty, where that item does not exist.
+    `meta` is None, and `meta_item` empty, if the meta item does not exist.
     """
 
     def __init__(self, store: str, items: Iterable[tuple[Key, Item]], lowest: int = 0) -> None:
@@ -48,11 +48,11 @@ class VersionGraph:
         self.lists: dict[Key, list[tuple[bytes, VersionEntry]]] = {}
         #: The version lists that a fork depends on: only commits change them.
         self.pinned: set[Key] = set()
-        #: What the items of version lists have beside their entries.
+        #: The attributes of the items of version lists, except their entries.
         self.list_attributes: dict[Key, Item] = {}
         #: The runs that version lists refuse.
         self.refused: dict[Key, frozenset[str]] = {}
-        #: The newest epoch of the store that was here before, and was dropped; 0: none is known.
+        #: The newest epoch of an earlier store of this name that was dropped; 0 if none is known.
         self.dropped_epoch = 0
         for key, item in items:
             self.add(key, item)
@@ -78,17 +78,17 @@ class VersionGraph:
                 listed.append((raw, entry))
                 # A repeated append of one attempt keeps its first place in the order of commits.
                 self._entries.setdefault(entry.version, {}).setdefault(entry.attempt, entry)
-        elif (of := keys.maker_of_snapshot(key)) is not None:
+        elif (version_id := keys.maker_of_snapshot(key)) is not None:
             try:
-                self._snapshots[of] = parse_snapshot(key, item)
+                self._snapshots[version_id] = parse_snapshot(key, item)
             except CorruptStateError as corrupt:
-                self.skip_snapshot(of, corrupt)
+                self.skip_snapshot(version_id, corrupt)
         else:
             raise unknown_item(key, item)
 
-    def skip_snapshot(self, of: VersionId, corrupt: CorruptStateError) -> None:
-        """Make no route begin with the snapshot of that version: it is corrupt. Routes fall back to older data."""
-        self.skipped[of] = corrupt
+    def skip_snapshot(self, version_id: VersionId, corrupt: CorruptStateError) -> None:
+        """Let no route begin with the corrupt snapshot of a version. Routes fall back to older data."""
+        self.skipped[version_id] = corrupt
 
     def leave_out_after(self, epoch: int) -> None:
         """Leave out the versions of runs with higher epochs."""
@@ -112,7 +112,7 @@ class VersionGraph:
 
     @property
     def runs(self) -> dict[int, str]:
-        """The newest query runs, by epoch. All that a fork began with counts as of one run, its making."""
+        """The newest query runs, by epoch. Versions that a fork began with count as one run: the making of the fork."""
         if self.meta is None:
             return {}
         fork_epoch = self.meta.fork_epoch
@@ -121,7 +121,7 @@ class VersionGraph:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no store: nothing, or fences and schemas, which a drop and a refused commit leave."""
+        """Whether there is no store: no items, or only fences and schemas, which a drop and a refused commit leave."""
         return not (self.meta or self._entries or self._snapshots)
 
     def entries(self) -> Iterator[VersionEntry]:
@@ -134,17 +134,17 @@ class VersionGraph:
         return list(self._snapshots.values())
 
     def done_snapshots(self) -> list[Snapshot]:
-        """Every snapshot that is done, also one that is skipped."""
+        """Every snapshot that is done, skipped ones included."""
         return [each for each in self.snapshots() if each.stage == DONE]
 
     def snapshot(self, version: int, attempt: Attempt) -> Snapshot | None:
-        """The snapshot of a version, if it has one that can be read."""
-        of = VersionId(version, attempt)
-        found = self._snapshots.get(of)
-        return found if found is not None and found.stage == DONE and of not in self.skipped else None
+        """The readable snapshot of a version, or None."""
+        version_id = VersionId(version, attempt)
+        snapshot = self._snapshots.get(version_id)
+        return snapshot if snapshot is not None and snapshot.stage == DONE and version_id not in self.skipped else None
 
     def entry(self, version: int, attempt: Attempt) -> VersionEntry | None:
-        """The entry of a version by that attempt, if it was read."""
+        """The entry of a version and attempt, or None if it was not read."""
         return self._entries.get(version, {}).get(attempt)
 
     def versions(self) -> list[int]:
@@ -156,26 +156,26 @@ class VersionGraph:
         return keys.version_list_key(self.store, version) in self.pinned
 
     def schema(self, entry: VersionEntry) -> str:
-        wanted = keys.schema_key(self.store, entry.schema)
-        held = self._schemas.get(wanted.sort)
-        if held is None:
-            raise CorruptStateError("the schema item of a version is lost", version=entry.version, **where(wanted))
-        return parse_schema(wanted, held)
+        key = keys.schema_key(self.store, entry.schema)
+        item = self._schemas.get(key.sort)
+        if item is None:
+            raise CorruptStateError("the schema item of a version is lost", version=entry.version, **where(key))
+        return parse_schema(key, item)
 
     def schemas(self, entries: Iterable[VersionEntry]) -> dict[bytes, str]:
         one_of_each = {each.schema: each for each in entries}
         return {digest: self.schema(each) for digest, each in one_of_each.items()}
 
     def find(self, version: int, attempt: Attempt, run: QueryRun | None = None) -> VersionEntry:
-        """The entry of a version: the given attempt; for NO_ATTEMPT the highest epoch, of equals the last appended.
+        """The entry of a version and attempt. For NO_ATTEMPT, the attempt with the highest epoch wins.
 
-        Among equals, one that can be opened comes first: a zombie may commit after clean-up has deleted its ancestors.
-        A `run` gets no attempt that is another query's: its checkpoint was restored since.
+        If several attempts have the highest epoch, the last one that can be opened wins: a zombie may commit after
+        clean-up has deleted its ancestors. A `run` never gets an attempt of another query.
 
         Raises:
-            VersionMissingError: there is none; the message names the existing versions.
-            ConfigurationError: the number alone does not say whose version is meant: several checkpoint locations have
-                made it, the run's own not as the last; or more queries than are listed have written to the store.
+            VersionMissingError: there is no such entry; the message names the existing versions.
+            ConfigurationError: the number alone does not identify the version: several checkpoint locations have made
+                it, and the run's own location was not the last; or the meta item no longer lists all queries.
         """
         entry = self._by_number(version, run) if attempt == NO_ATTEMPT else self.entry(version, attempt)
         if entry is None:
@@ -198,7 +198,7 @@ class VersionGraph:
         return self.meta is not None and self.meta.is_foreign(entry.version, entry.epoch, query)
 
     def _refuse_unclear(self, newest: VersionEntry, attempts: Iterable[VersionEntry], run: QueryRun) -> None:
-        """Refuse a version that its number does not tell from what another location or query has made of it."""
+        """Refuse a version that another location or query may have made with the same number."""
         if self.meta is None:
             return
         about = {"store": self.store, "version": newest.version}
@@ -211,59 +211,60 @@ class VersionGraph:
             )
         if self.meta.location_at(newest.epoch) == run.location:
             return
-        places = {self.meta.location_at(each.epoch) for each in attempts}
-        places |= self.meta.claimants(newest.version, newest.epoch)
-        if len(places) > 1:
+        locations = {self.meta.location_at(each.epoch) for each in attempts}
+        locations |= self.meta.claimants(newest.version, newest.epoch)
+        if len(locations) > 1:
             raise ConfigurationError(
                 "several checkpoint locations have made this version, and format v1 of checkpoints does not say which "
                 "one is meant: fork a later version, or go back with dynastate rollback to a batch before the first "
                 "that several have made",
                 **about,
-                locations=",".join(sorted(place or "the fork's origin" for place in places)),
+                locations=",".join(sorted(location or "the fork's origin" for location in locations)),
             )
 
     def _has_base(self, entry: VersionEntry) -> bool:
-        """Whether an attempt's ancestors are there, from a snapshot or version 0 on, as far as they were read."""
+        """Whether an attempt's ancestors lead to a snapshot or version 0, as far as they were read."""
         lowest = self._lowest // keys.LIST_SIZE * keys.LIST_SIZE
 
         def is_next_to_base(entry: VersionEntry) -> bool:
             parent = entry.parent_id
-            has_snapshot = self.snapshot(*entry.id) is not None or self.snapshot(*parent) is not None
+            ids = (entry.id, parent)
+            has_snapshot = any(self.snapshot(version, attempt) is not None for version, attempt in ids)
             return has_snapshot or parent == EMPTY or parent.version < lowest
 
         return any(map(is_next_to_base, self.ancestors(entry)))
 
-    def count_values(self, of: VersionId) -> int | None:
-        """The values that a version has, and the records that a snapshot of it: one for a row, all those of a list.
+    def count_values(self, version_id: VersionId) -> int | None:
+        """The number of values of a version, which is also the number of records in a snapshot of it.
 
-        It is the records of the nearest snapshot below, and what the versions since have added. None: one of them does
-        not say, or is not listed.
+        A row has one value, a list all of its values. The count is the records of the nearest snapshot below and the
+        values that the versions after it added. Returns None if one of these versions has no count, or is not listed.
         """
-        total, at = 0, self.entry(*of)
-        while at is not None and at.added is not None:
-            total += at.added
-            below = self._snapshots.get(at.parent_id)
-            if at.parent_id == EMPTY or (below is not None and below.stage == DONE):
+        total, entry = 0, self.entry(version_id.version, version_id.attempt)
+        while entry is not None and entry.added is not None:
+            total += entry.added
+            below = self._snapshots.get(entry.parent_id)
+            if entry.parent_id == EMPTY or (below is not None and below.stage == DONE):
                 return total + (below.records if below is not None else 0)
-            at = self.entry(*at.parent_id)
+            entry = self.entry(entry.version - 1, entry.parent)
         return None
 
     def newest(self) -> VersionEntry:
         """The newest version of the newest run: of the highest epoch, then the highest version.
 
-        A run that started over, or from an older version, makes lower versions than there are.
+        A run that started over, or from an older version, makes versions below existing ones.
         """
-        found = max(reversed([*self.entries()]), key=lambda each: (each.epoch, each.version), default=None)
-        if found is None:
+        newest = max(reversed([*self.entries()]), key=lambda entry: (entry.epoch, entry.version), default=None)
+        if newest is None:
             raise self._missing(0, NO_ATTEMPT)
-        return found
+        return newest
 
     def ancestors(self, entry: VersionEntry) -> Iterator[VersionEntry]:
         """A version and its ancestors as far as they are listed, newest first."""
-        at: VersionEntry | None = entry
-        while at is not None:
-            yield at
-            at = self.entry(*at.parent_id)
+        ancestor: VersionEntry | None = entry
+        while ancestor is not None:
+            yield ancestor
+            ancestor = self.entry(ancestor.version - 1, ancestor.parent)
 
     def lineage(self, entry: VersionEntry) -> list[VersionEntry]:
         """A version and its ancestors as far as they are listed, oldest first."""
@@ -271,93 +272,94 @@ class VersionGraph:
 
     def reachable(self, entries: Iterable[VersionEntry]) -> set[VersionId]:
         """The ids of versions and of all their ancestors."""
-        found: set[VersionId] = set()
+        ids: set[VersionId] = set()
         for entry in entries:
-            found.update(takewhile(lambda each: each not in found, (each.id for each in self.ancestors(entry))))
-        return found
+            ids.update(takewhile(lambda version_id: version_id not in ids, (each.id for each in self.ancestors(entry))))
+        return ids
 
     def route(self, version: int, attempt: Attempt) -> tuple[VersionId, list[VersionEntry]]:
-        """How a version is read: the nearest snapshot below or version 0, and the entries after it, oldest first.
+        """The route of a version: the nearest snapshot below or version 0, and the entries after it, oldest first.
 
         Raises:
-            VersionMissingError: the version is not there.
+            VersionMissingError: the version does not exist.
         """
         path: list[VersionEntry] = []
         newest = self.find(version, attempt)
-        at = newest.id
+        base = newest.id
         for entry in self.ancestors(newest):
-            if self.snapshot(*entry.id) is not None:
+            if self.snapshot(entry.version, entry.attempt) is not None:
                 break
             path.append(entry)
-            at = entry.parent_id
-        if at != EMPTY and self.snapshot(*at) is None:
+            base = entry.parent_id
+        if base != EMPTY and self.snapshot(base.version, base.attempt) is None:
             raise self._parent_lost(path)
-        return at, path[::-1]
+        return base, path[::-1]
 
     def span(self, first: int, last: int, attempt: Attempt) -> list[VersionEntry]:
-        """The entries from version `first` to `last`, which that attempt made, by their parents; oldest first.
+        """The entries from version `first` to `last`, which `attempt` made, by their parents; oldest first.
 
         The list with the version before `first` must have been read.
 
         Raises:
-            VersionMissingError: one is not there; or it was imported, so that it has no changes.
+            VersionMissingError: an entry does not exist, or was imported and so has no changes.
         """
-        found = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
-        if found[-1].is_imported:
-            key = keys.version_list_key(self.store, found[-1].version)
+        entries = [entry for entry in self.ancestors(self.find(last, attempt)) if entry.version >= first]
+        if entries[-1].is_imported:
+            key = keys.version_list_key(self.store, entries[-1].version)
             raise VersionMissingError(
                 "this version was imported, by dynastate import or another transfer, and what it changed is not known: "
                 "read all its rows, and then the changes after it",
                 store=self.store,
-                version=found[-1].version,
+                version=entries[-1].version,
                 table=key.role,
                 item=key.sort,
             )
-        if found[-1].version > first:
-            raise self._missing(*found[-1].parent_id)
-        return found[::-1]
+        if entries[-1].version > first:
+            raise self._missing(entries[-1].version - 1, entries[-1].parent)
+        return entries[::-1]
 
     def bases(
         self, starts: Collection[VersionId] | None = None, lost: Collection[tuple[int, Attempt]] = ()
     ) -> dict[VersionId, VersionId | None]:
-        """The version id of the snapshot that each version is read from; EMPTY: from version 0; None: it cannot be.
+        """The version id of the snapshot that each version is read from: EMPTY for version 0, None if it is unreadable.
 
-        `starts` have a snapshot, by default one that can be read; `lost` are those whose own items are lost or corrupt.
+        `starts` are the versions with a snapshot, by default with a readable one. `lost` are the versions whose own
+        items are lost or corrupt.
         """
         if starts is None:
-            starts = {each.of for each in self.snapshots() if self.snapshot(*each.of) is not None}
-        found: dict[VersionId, VersionId | None] = {EMPTY: EMPTY}
+            starts = {each.of for each in self.done_snapshots()} - self.skipped.keys()
+        bases: dict[VersionId, VersionId | None] = {EMPTY: EMPTY}
         for entry in self.entries():
-            own, parent = entry.id, entry.parent_id
-            if own in starts:
-                found[own] = own
-            elif own in lost:
-                found[own] = None
+            version_id, parent = entry.id, entry.parent_id
+            if version_id in starts:
+                bases[version_id] = version_id
+            elif version_id in lost:
+                bases[version_id] = None
             else:
-                found[own] = found.get(parent, parent if parent in starts else None)
-        return found
+                bases[version_id] = bases.get(parent, parent if parent in starts else None)
+        return bases
 
     def openable(self, path: Sequence[VersionEntry]) -> list[VersionEntry]:
-        """The part of a lineage that can be opened: from the oldest version on that a snapshot or version 0 leads to.
+        """The versions of a lineage that can be opened: they begin with the oldest one that has a base.
 
-        Clean-up left the others: it deletes a snapshot before the versions on it, and leaves lists that a fork
-        depends on. Where a snapshot is corrupt, or no version can be opened, none were deleted: they are retained, and
-        opening one reports what is lost.
+        Clean-up left the others: it deletes a snapshot before the versions on it, and leaves lists that a fork depends
+        on. If a snapshot is corrupt, or no version has a base, the result has all versions, and opening one reports
+        the lost items.
         """
         starts = {each.of for each in self.done_snapshots()} | self.skipped.keys()
         bases = self.bases(starts)
-        return next((list(path[place:]) for place, entry in enumerate(path) if bases[entry.id] is not None), list(path))
+        return next((list(path[index:]) for index, entry in enumerate(path) if bases[entry.id] is not None), list(path))
 
     def _parent_lost(self, path: Sequence[VersionEntry]) -> CorruptStateError:
-        """The error of a route without a beginning: if a snapshot on it is skipped, that one is corrupt."""
+        """The error of a route without a base. It names a skipped snapshot on the route as corrupt."""
         gap = self._gap(path[-1])
         ids = [*(each.id for each in path), path[-1].parent_id]
         corrupt = next((self.skipped[each] for each in ids if each in self.skipped), None)
         if corrupt is None:
             return gap
         named = {name: corrupt.facts[name] for name in ("table", "store_shard", "item")}
-        said = f"{corrupt.reason}; and nothing older is there to fall back to: {gap.reason}"
-        return CorruptStateError(said, **named, lost=gap.facts["item"])
+        reason = f"{corrupt.reason}; and nothing older is there to fall back to: {gap.reason}"
+        return CorruptStateError(reason, **named, lost=gap.facts["item"])
 
     def _gap(self, entry: VersionEntry) -> CorruptStateError:
         about = {"store": self.store, "version": entry.version, "attempt": entry.attempt.hex()}
@@ -365,7 +367,7 @@ class VersionGraph:
             listed = where(keys.version_list_key(self.store, entry.version))
             return CorruptStateError("a version entry names no parent", **about, **listed)
         lost = where(keys.version_list_key(self.store, entry.version - 1))
-        lost |= {"snapshot": keys.snapshot_key(self.store, *entry.parent_id).sort}
+        lost |= {"snapshot": keys.snapshot_key(self.store, entry.version - 1, entry.parent).sort}
         return CorruptStateError(
             "the parent of a version is not there, nor a snapshot of it: its version list, or the snapshot, is lost or "
             "was deleted",
@@ -375,10 +377,10 @@ class VersionGraph:
         )
 
     def _missing(self, version: int, attempt: Attempt, run: QueryRun | None = None) -> VersionMissingError:
-        there = self.versions()
+        versions = self.versions()
         key = keys.version_list_key(self.store, version)
         facts: dict[str, object] = {"store": self.store, "version": version}
-        if not there:
+        if not versions:
             message = (
                 "no state of this store is in the tables. If the checkpoint was moved, set "
                 "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and dynastate adopt that; if it "
@@ -396,7 +398,7 @@ class VersionGraph:
             facts |= {"attempt": attempt.hex(), "attempts": ",".join(each.hex() for each in self._entries[version])}
         else:
             message = "this version does not exist"
-            facts["versions"] = ranges(there)
+            facts["versions"] = ranges(versions)
         return VersionMissingError(message, **facts, table=key.role, item=key.sort)
 
 
@@ -405,22 +407,22 @@ Listed = tuple[Sequence[VersionEntry], Mapping[int, str]]
 
 
 def is_of_one_run(stores: Iterable[Listed], version: int) -> bool:
-    """Whether no two stores have a version of different runs, as far as their runs are listed.
+    """Whether one run made a version in all stores, as far as their runs are listed.
 
-    After a query was taken back, or started again, some stores have versions of a new run until its first batch is
-    committed in all, and the others those of the run before: with other input, if it was taken back.
+    After a rollback or a restart, some stores have versions of the new run and others versions of the previous run,
+    until the first batch of the new run is committed in all. After a rollback the two runs had different input.
 
-    A run that a store no longer lists came before all that it lists; one that it does not list yet, after them: the
+    A run that a store no longer lists is older than all that it lists. A run that it does not list yet is newer: the
     meta item of a replica may arrive after the version lists that need it.
     """
     runs: set[str] = set()
     not_later: set[str] = set()
     unlisted: list[tuple[bool, Mapping[int, str]]] = []
     for entries, listed in stores:
-        at = version - entries[0].version
-        if not 0 <= at < len(entries):
+        index = version - entries[0].version
+        if not 0 <= index < len(entries):
             continue
-        epoch = entries[at].epoch
+        epoch = entries[index].epoch
         if epoch in listed:
             runs.add(listed[epoch])
             not_later |= {run for other, run in listed.items() if other <= epoch}
@@ -432,22 +434,22 @@ def is_of_one_run(stores: Iterable[Listed], version: int) -> bool:
 
 
 def last_of_one_run(stores: Sequence[Listed]) -> int:
-    """The newest version that all stores have, and that no two have of different runs; 0: there is none."""
-    first, last = (pick(entries[at].version for entries, _ in stores) for pick, at in ((max, 0), (min, -1)))
+    """The newest version that one run made in all stores; 0 if there is none."""
+    first, last = max(entries[0].version for entries, _ in stores), min(entries[-1].version for entries, _ in stores)
     return next((version for version in range(last, first - 1, -1) if is_of_one_run(stores, version)), 0)
 
 
 def since(
     newest_first: Iterable[VersionEntry], have: Collection[VersionId]
 ) -> tuple[VersionId, tuple[VersionEntry, ...]] | None:
-    """The newest of `have` on a path, and the entries after it, oldest first; None: none of them is on it."""
-    after: list[VersionEntry] = []
+    """The newest of `have` on a path, and the entries after it, oldest first. Returns None if none is on the path."""
+    later: list[VersionEntry] = []
     for entry in newest_first:
         if entry.id in have:
-            return entry.id, tuple(after[::-1])
-        after.append(entry)
+            return entry.id, tuple(later[::-1])
+        later.append(entry)
         if entry.parent_id in have:
-            return entry.parent_id, tuple(after[::-1])
+            return entry.parent_id, tuple(later[::-1])
     return None
 
 

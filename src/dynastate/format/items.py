@@ -18,7 +18,7 @@ _Member = TypeVar("_Member")
 
 @dataclass(frozen=True, slots=True)
 class StorageSize:
-    """A number of items, and their sizes in bytes by DynamoDB's rules; and bytes in objects of S3."""
+    """A number of items, their size in bytes by DynamoDB's rules, and bytes in objects of S3."""
 
     items: int = 0
     bytes: int = 0
@@ -32,12 +32,12 @@ NOTHING: Final = StorageSize()
 
 
 def total(sizes: Iterable[StorageSize]) -> StorageSize:
-    items = own = in_objects = 0
-    for each in sizes:
-        items += each.items
-        own += each.bytes
-        in_objects += each.object_bytes
-    return StorageSize(items, own, in_objects)
+    items = stored_bytes = object_bytes = 0
+    for size in sizes:
+        items += size.items
+        stored_bytes += size.bytes
+        object_bytes += size.object_bytes
+    return StorageSize(items, stored_bytes, object_bytes)
 
 
 def size_of(item: Item) -> StorageSize:
@@ -57,7 +57,7 @@ def item_bytes(item: Item) -> int:
 
 
 def text_bytes(text: str) -> int:
-    """Length of a text in UTF-8; of one in ASCII without encoding it."""
+    """Length of a text in UTF-8. A text in ASCII is not encoded."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -81,25 +81,25 @@ def check_format(key: Key, item: Item) -> None:
         raise CorruptStateError(other_format("item", form), **where(key))
 
 
-def other_format(what: str, form: int) -> str:
-    """The message for something of another format than this package's."""
+def other_format(kind: str, form: int) -> str:
+    """The message for a stored value whose format this package does not read."""
     if form > FORMAT:
         advice = "upgrade dynastate"
     elif form in (1, 2):
         advice = "only versions before 0.2.0 wrote it, which was never released; use empty tables, or another namespace"
     else:
         advice = "no package ever wrote that: it is corrupt"
-    return f"{what} has format {form}, this package reads {FORMAT}; {advice}"
+    return f"{kind} has format {form}, this package reads {FORMAT}; {advice}"
 
 
 def number(key: Key, item: Item, name: str) -> int:
-    """An attribute that must be there, and be a number."""
+    """An attribute that must exist and be a number."""
     value = item.get(name)
     if not isinstance(value, int):
         raise CorruptStateError(f"item has no number {name}", **where(key))
     return value
 
 
-def is_map(value: object, of: type[_Member]) -> TypeGuard[dict[str, _Member]]:
+def is_map(value: object, member: type[_Member]) -> TypeGuard[dict[str, _Member]]:
     """Whether an attribute is a map with members of a type."""
-    return isinstance(value, dict) and all(isinstance(each, of) for each in value.values())
+    return isinstance(value, dict) and all(isinstance(each, member) for each in value.values())

@@ -57,9 +57,9 @@ META: Final = "meta"
 SNAPSHOT_RANGE: Final = ("snapshot/", "snapshot/~")
 #: Lowest and highest sort key of manifests.
 MANIFEST_RANGE: Final = ("snapshot_manifest/", "snapshot_manifest/~")
-#: The lowest sort key of version lists. Those of format 2 begin there: who reads all lists finds and refuses them.
+#: The lowest sort key of version lists. Lists of format 2 begin there, so a read of all lists finds and refuses them.
 LISTS: Final = "group/"
-#: Lowest and highest sort key of everything of a store but parts and buckets.
+#: Lowest and highest sort key of everything of a store except parts and buckets.
 STORE_RANGE: Final = (LISTS, MANIFEST_RANGE[1])
 _URL: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
@@ -179,31 +179,31 @@ _BUCKET = re.compile(r"bucket/([0-9]{20})/([0-9a-f]{32})/([0-9]{4})/([0-9]{6})")
 
 
 def maker_of_part(key: Key) -> VersionId | None:
-    """The version id that the key of a part names; None: it is no key of a part."""
-    found = _PART.fullmatch(key.sort)
-    return None if found is None else VersionId(*_maker(found))
+    """The version id that the key of a part names. Returns None for any other key."""
+    match = _PART.fullmatch(key.sort)
+    return None if match is None else VersionId(int(match[1]), _attempt_of(match))
 
 
 def maker_of_snapshot(key: Key) -> VersionId | None:
-    """The version id that the key of a snapshot's item names; None: it is no such key."""
-    found = _SNAPSHOT.fullmatch(key.sort)
-    return None if found is None else VersionId(*_maker(found))
+    """The version id that the key of a snapshot's item names. Returns None for any other key."""
+    match = _SNAPSHOT.fullmatch(key.sort)
+    return None if match is None else VersionId(int(match[1]), _attempt_of(match))
 
 
 def maker_of_manifest(key: Key) -> SnapshotId | None:
-    """The snapshot whose manifest has this key; None: it is no key of a manifest."""
-    found = _MANIFEST.fullmatch(key.sort)
-    return None if found is None else SnapshotId(*_maker(found))
+    """The snapshot whose manifest has this key. Returns None for any other key."""
+    match = _MANIFEST.fullmatch(key.sort)
+    return None if match is None else SnapshotId(int(match[1]), _attempt_of(match))
 
 
 def maker_of_bucket(key: Key) -> tuple[SnapshotId, int] | None:
-    """The snapshot that wrote a bucket's item, and the bucket's number; None: it is no key of a bucket."""
-    found = _BUCKET.fullmatch(key.sort)
-    return None if found is None else (SnapshotId(*_maker(found)), int(found[3]))
+    """The snapshot that wrote a bucket's item, and the bucket's number. Returns None for any other key."""
+    match = _BUCKET.fullmatch(key.sort)
+    return None if match is None else (SnapshotId(int(match[1]), _attempt_of(match)), int(match[3]))
 
 
-def _maker(found: re.Match[str]) -> tuple[int, Attempt]:
-    return int(found[1]), Attempt(bytes.fromhex(found[2]))
+def _attempt_of(match: re.Match[str]) -> Attempt:
+    return Attempt(bytes.fromhex(match[2]))
 
 
 def bucket_range(snapshot: SnapshotId) -> tuple[str, str]:
@@ -224,15 +224,15 @@ def parts_range(first: int, below: int) -> tuple[str, str]:
 
 
 def graph_range(lowest: int, highest: int) -> tuple[str, str]:
-    """Lowest and highest sort key of everything that opening a version can need: lists, meta, schemas, snapshots.
+    """Lowest and highest sort key of the items that opening a version can need: lists, meta, schemas, snapshots.
 
-    The version lists begin with that of version `lowest`, the snapshots end with those of version `highest`.
+    The version lists begin with the list of version `lowest`, the snapshots end with version `highest`.
     """
     return lists_from(lowest), f"snapshot/{highest:020d}/~"
 
 
 def lists_from(lowest: int) -> str:
-    """The lowest sort key of the version lists from that with version `lowest` on."""
+    """The lowest sort key of the version lists that begin with the list of version `lowest`."""
     return f"list/{lowest // LIST_SIZE:016d}" if lowest >= LIST_SIZE else LISTS
 
 

@@ -1,4 +1,4 @@
-r"""Snapshot manifests: which items hold each bucket of a snapshot (docs/storage-format.md).
+r"""Snapshot manifests: the items that hold each bucket of a snapshot (docs/storage-format.md).
 
 manifest := format:u8  body  crc32:u32                             crc32 over {store} "\n" and all bytes before it
 body     := version attempt:16 id:16 base bits:u8 holders (version id:16)* extras bucket * 2^bits
@@ -48,8 +48,8 @@ class Bucket:
     """The rows whose key hashes lie in one range. `holder` is the snapshot that wrote it.
 
     A bucket without rows has no holder, but a delete marker: `emptied`, the version at which it was found empty.
-    `home` is the store that contains its items, if it is another one: an origin of a fork.
-    `place` is where its parts are in objects of S3, if they are no items.
+    `home` is the store that contains its items, if that is an origin of a fork.
+    `place` is the place of its parts in objects of S3, or None if they are items.
     """
 
     holder: SnapshotId = NO_HOLDER
@@ -84,7 +84,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest(SnapshotName):
-    """A snapshot's 2^bits buckets. `base` is the version of the snapshot that others were carried from, 0: none.
+    """A snapshot's 2^bits buckets. `base` is the version of the snapshot whose buckets it reuses, or 0.
 
     The changes of the versions after `base` are folded in.
     """
@@ -102,9 +102,8 @@ class SnapshotManifest(SnapshotName):
         )
 
     def objects(self, store: str) -> set[ObjectId]:
-        """The objects that hold its buckets, without those of another store."""
-        own = (bucket for bucket in self.buckets if bucket.home is None)
-        return {place for bucket in own for place in bucket.objects(store)}
+        """The objects that hold its buckets, without objects of another store."""
+        return {each for bucket in self.buckets if bucket.home is None for each in bucket.objects(store)}
 
     @property
     def locations(self) -> set[str]:
@@ -112,9 +111,9 @@ class SnapshotManifest(SnapshotName):
         return {bucket.place.location for bucket in self.buckets if bucket.place}
 
     def sparse(self) -> list[int]:
-        """The buckets whose objects are, by more than half, of buckets that it does not name: of older snapshots.
+        """The buckets in objects of which more than half belongs to buckets that it does not name.
 
-        Those of another store are left out.
+        Buckets of another store are left out.
         """
         streams: dict[tuple[SnapshotId, ObjectPlace], list[int]] = {}
         for number, bucket in enumerate(self.buckets):
@@ -123,21 +122,20 @@ class SnapshotManifest(SnapshotName):
         return sorted(
             number
             for (_, place), numbers in streams.items()
-            if 2 * sum(self.buckets[each].object_bytes for each in numbers) < self._held_bytes(place, numbers)
+            if 2 * sum(self.buckets[each].object_bytes for each in numbers) < self._size_of_objects(place, numbers)
             for number in numbers
         )
 
-    def _held_bytes(self, place: ObjectPlace, numbers: Sequence[int]) -> int:
+    def _size_of_objects(self, place: ObjectPlace, numbers: Sequence[int]) -> int:
         """Size of the objects of one stream that hold some buckets."""
-        held = {each for number in numbers for each in self.buckets[number].object_numbers()}
-        return sum(min(OBJECT_BYTES, place.stream_bytes - each * OBJECT_BYTES) for each in held)
+        objects = {each for number in numbers for each in self.buckets[number].object_numbers()}
+        return sum(min(OBJECT_BYTES, place.stream_bytes - each * OBJECT_BYTES) for each in objects)
 
     def keys(self, store: str, bucket: int, shards: int) -> Iterator[Key]:
         """The keys of a bucket's items, in sequence."""
-        held = self.buckets[bucket]
-        home = held.home or Home(store, shards)
-        for sequence in range(held.parts):
-            yield bucket_key(home.store, *held.holder, bucket, sequence, home.shards)
+        holder, home = self.buckets[bucket].holder, self.buckets[bucket].home or Home(store, shards)
+        for sequence in range(self.buckets[bucket].parts):
+            yield bucket_key(home.store, holder.version, holder.id, bucket, sequence=sequence, shards=home.shards)
 
 
 def encode_manifest(store: str, manifest: SnapshotManifest) -> bytes:
@@ -151,7 +149,7 @@ def encode_manifest(store: str, manifest: SnapshotManifest) -> bytes:
             places.append(homes.setdefault(bucket.home, len(homes)))
     header = binary.varint(manifest.version) + manifest.attempt + manifest.id + binary.varint(manifest.base)
     header += bytes([manifest.bits]) + binary.varint(len(holders))
-    writers = [binary.varint(version) + own for version, own in holders]
+    writers = [binary.varint(holder.version) + holder.id for holder in holders]
     named = [binary.encode_home(home) for home in homes if home]
     listed = b"".join([binary.varint(len(named)), *named, binary.varints(places)])
     extras = binary.encode_extras(({binary.HOME: listed} if named else {}) | _encode_places(manifest.buckets))
@@ -160,7 +158,7 @@ def encode_manifest(store: str, manifest: SnapshotManifest) -> bytes:
 
 
 def _encode_places(buckets: Sequence[Bucket]) -> dict[int, bytes]:
-    """The extra that says where buckets are in objects; none, if all are items."""
+    """The extra with the places of buckets in objects; no extra if all are items."""
     streams: dict[tuple[str, int], int] = {}
     places: list[int] = []
     for place in (bucket.place for bucket in buckets):
@@ -178,7 +176,7 @@ def _encode_bucket(bucket: Bucket, holders: dict[SnapshotId, int]) -> bytes:
 
 def decode_manifest(store: str, raw: bytes) -> SnapshotManifest:
     cursor = binary.unseal(store, raw, "manifest")
-    version, attempt, own = cursor.varint(), Attempt(cursor.take(16)), Attempt(cursor.take(16))
+    version, attempt, snapshot_id = cursor.varint(), Attempt(cursor.take(16)), Attempt(cursor.take(16))
     base, bits = cursor.varint(), cursor.take(1)[0]
     if bits > BITS_MAX:
         raise CorruptStateError("manifest has an impossible number of buckets", store=store, bits=bits)
@@ -194,24 +192,25 @@ def decode_manifest(store: str, raw: bytes) -> SnapshotManifest:
     buckets = tuple(_bucket(cursor, holders, homes, place) for place in places)
     if not cursor.at_end():
         raise CorruptStateError("manifest has too many bytes", store=store, version=version)
-    return SnapshotManifest(version, attempt, own, base, bits, buckets)
+    return SnapshotManifest(version, attempt, snapshot_id, base=base, bits=bits, buckets=buckets)
 
 
 def _home(cursor: binary.Cursor, homes: list[Home | None]) -> Home | None:
-    place = cursor.varint()
-    if place >= len(homes):
-        raise CorruptStateError("manifest names a store that it does not list", place=place)
-    return homes[place]
+    number = cursor.varint()
+    if number >= len(homes):
+        raise CorruptStateError("manifest names a store that it does not list", place=number)
+    return homes[number]
 
 
 def _decode_places(cursor: binary.Cursor, count: int) -> list[ObjectPlace | None]:
     streams = [(binary.decode_text(cursor), cursor.varint()) for _ in range(cursor.varint())]
     places: list[ObjectPlace | None] = []
     for _ in range(count):
-        place = cursor.varint()
-        if place > len(streams):
-            raise CorruptStateError("manifest names a stream of objects that it does not list", place=place)
-        places.append(ObjectPlace(*streams[place - 1], cursor.varint()) if place else None)
+        number = cursor.varint()
+        if number > len(streams):
+            raise CorruptStateError("manifest names a stream of objects that it does not list", place=number)
+        location, size = streams[number - 1] if number else ("", 0)
+        places.append(ObjectPlace(location, size, cursor.varint()) if number else None)
     return places
 
 
@@ -223,17 +222,17 @@ def _bucket(
         raise CorruptStateError("manifest names a holder that it does not list", holder=holder)
     if holder == 0:
         return Bucket(emptied=cursor.varint())
-    return Bucket(holders[holder], 0, *binary.decode_sums(cursor), homes[holder], place)
+    return Bucket(holders[holder], **binary.decode_sums(cursor)._asdict(), home=homes[holder], place=place)
 
 
 def manifest_item(key: Key, raw: bytes) -> Item:
     return item_key(key) | {"format": FORMAT, "data": raw}
 
 
-def parse_manifest(store: str, snapshot: Snapshot, key: Key, found: Item) -> SnapshotManifest:
-    check_format(key, found)
-    facts = where(key) | {"snapshot": snapshot_key(store, *snapshot.of).sort}
-    raw = found.get("data")
+def parse_manifest(store: str, snapshot: Snapshot, key: Key, item: Item) -> SnapshotManifest:
+    check_format(key, item)
+    facts = where(key) | {"snapshot": snapshot_key(store, snapshot.version, snapshot.attempt).sort}
+    raw = item.get("data")
     if not isinstance(raw, bytes) or digest_of(raw) != snapshot.digest:
         raise CorruptStateError("a manifest is not the one that its snapshot names", **facts)
     try:
@@ -248,6 +247,6 @@ def parse_manifest(store: str, snapshot: Snapshot, key: Key, found: Item) -> Sna
 
 
 def bits_for(state_bytes: int) -> int:
-    """The number of hash bits that name a bucket, so that one has about half a megabyte before compression."""
-    wanted = max(1, state_bytes // (512 * 1024))
-    return min(BITS_MAX, (wanted - 1).bit_length())
+    """The number of hash bits that make buckets of about half a megabyte before compression."""
+    buckets = max(1, state_bytes // (512 * 1024))
+    return min(BITS_MAX, (buckets - 1).bit_length())

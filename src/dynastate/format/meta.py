@@ -15,12 +15,12 @@ from dynastate.format.keys import SHARDS_MAX, Key, meta_key, schema_digest, sche
 EPOCHS_KEPT: Final = 16
 #: The pins of forks that depend on an item. It is not replaced or deleted while there are any.
 FORKS: Final = "forks"
-#: In a meta item: the store was forked, and what a fork needed may have been deleted by clean-up long after the rest.
+#: In a meta item: the store was forked, so clean-up may have deleted items that a fork needed long after the others.
 FORKED: Final = "forked"
-#: In the meta item of a fork: its origin, the version, the sort keys there that it still depends on, and what is in
-#: `forks` of these items for it.
+#: In the meta item of a fork: its origin, the version, the sort keys in the origin that it still depends on, and its
+#: pin in `forks` of these items.
 ORIGIN, ORIGIN_VERSION, PINS, PIN = "origin", "origin_version", "pins", "pin"
-#: In the meta item of a store that is to be dropped; the next run takes the mark away, unless items are being deleted.
+#: In the meta item of a store that is to be dropped. The next run removes the mark, unless items are being deleted.
 DROPPED: Final = "dropped"
 MARKED, DELETING = 1, 2
 #: In a meta item: every location of S3 in which the store may have objects.
@@ -28,14 +28,14 @@ OBJECTS: Final = "objects"
 #: In a meta item: the newest queries that a store has had, each by its first epoch.
 QUERIES: Final = "queries"
 QUERIES_KEPT: Final = 16
-#: In a meta item, by the first epochs of queries and locations: the lowest version that their runs resumed from; and
-#: the highest version that there was when a location was adopted.
+#: In a meta item, by the first epochs of queries and locations: the lowest version that their runs resumed from, and
+#: the highest version that existed when a location was adopted.
 BASES, HEIGHTS = "bases", "heights"
-#: In a schema item, and in a version list of a fork: who wrote it last. A drop deletes what it has read, and not what
-#: is written there since.
+#: In a schema item, and in a version list of a fork: its last writer. A drop deletes an item only if its writer is
+#: still the one that it read.
 WRITER: Final = "writer"
-#: In place of a run, in a meta item: the making of a fork, and an adoption. A UUID follows, so that a late request,
-#: which compares the runs of a meta item, finds them changed.
+#: In a meta item, in place of a run: the making of a fork, and an adoption. A UUID follows, so that a late request
+#: fails, because it compares the runs of the meta item.
 FORK, ADOPTION = "fork-", "adopt-"
 _CORRUPT: Final = "the store's meta item is corrupt"
 
@@ -52,16 +52,16 @@ class QueryRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreMeta:
-    """The meta item of a store: shards, epochs by run id, and whose state this is.
+    """The meta item of a store: shards, epochs by run id, and the queries and locations that it belonged to.
 
-    `queries` are the ids of queries, each by the first epoch from which on the store was its own. The last one made the
-    store its own at the time `began`, by the clock of its executor, which decides nothing.
-    `locations` are those of checkpoints, each by the first epoch from which on it holds; a new fork has none.
-    `objects` are those of S3, as s3://bucket/prefix, in which the store may have objects.
-    `bases` are the lowest versions that runs of a query or from a location resumed from, and `heights` the highest
-    versions that there were when a location was adopted, each by the first epoch of that query or location; what comes
-    first has neither, but the base of the first location of a fork.
-    `origin_version` is the version that a fork was made of; 0: the store is no fork.
+    `queries` are the ids of queries, each by its first epoch. The last one entered at the time `began`, by the clock of
+    its executor, which decides nothing.
+    `locations` are locations of checkpoints, each by its first epoch; a new fork has none.
+    `objects` are the locations of S3, as s3://bucket/prefix, in which the store may have objects.
+    `bases` are the lowest versions that runs of a query or from a location resumed from. `heights` are the highest
+    versions that existed when a location was adopted. Both are by the first epoch of the query or location. The first
+    query and location have neither, except the first location of a fork, which has a base.
+    `origin_version` is the version that a fork was made of; 0 if the store is no fork.
     """
 
     shards: int
@@ -86,17 +86,17 @@ class StoreMeta:
 
     @property
     def last_run(self) -> str:
-        """The query run that entered last; of a fork without any, its making."""
+        """The query run that entered last. For a fork without runs, it is the making of the fork."""
         return max(query_runs(self) or self.epochs, key=self.epochs.__getitem__)
 
     @property
     def fork_epoch(self) -> int:
-        """The epoch up to which a fork's versions are its origin's; 0: it is no fork, or runs have come and gone."""
+        """The epoch up to which a fork's versions are its origin's; 0 if it is no fork, or no longer lists it."""
         return max((epoch for run, epoch in self.epochs.items() if run.startswith(FORK)), default=0)
 
     @property
     def location(self) -> str:
-        """The location of the query that the store belongs to; "" of a fork without a run."""
+        """The location of the query that the store belongs to; empty for a fork without a run."""
         return self.location_at(self.epoch)
 
     @property
@@ -106,17 +106,17 @@ class StoreMeta:
         return {self.query, self.query_at(begun - 1)} if self.bases.get(begun) else {self.query}
 
     def location_at(self, epoch: int) -> str:
-        """The location of the runs with that epoch; "": it is not known."""
+        """The location of the runs with an epoch; empty if it is not known."""
         return _at(self.locations, epoch)
 
-    def entered_by(self, run: QueryRun, base: int, now: str) -> Item:
-        """The attributes that change when a run enters next, beside its epoch, and resumes from version `base`."""
+    def entered_by(self, run: QueryRun, base: int, time: str) -> Item:
+        """The attributes, except the epoch, that change when a run enters and resumes from version `base`."""
         changed: Item = {}
         queries, locations = dict(self.queries), dict(self.locations)
         if self.query != run.query:
             listed = {**self.queries, self.epoch + 1: run.query}
             queries = {first: listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}
-            changed |= {"began": now, QUERIES: by_epoch(queries)}
+            changed |= {"began": time, QUERIES: by_epoch(queries)}
         if not self.location:
             locations = {self.epoch + 1: run.location}
             changed["locations"] = by_epoch(locations)
@@ -128,14 +128,14 @@ class StoreMeta:
         return changed if bases == self.bases else changed | {BASES: by_epoch(bases)}
 
     def query_at(self, epoch: int) -> str:
-        """The query of the runs with that epoch; "": it is not known."""
+        """The query of the runs with an epoch; empty if it is not known."""
         return _at(self.queries, epoch)
 
     def is_foreign(self, version: int, epoch: int, query: str) -> bool:
-        """Whether a version that a run with that epoch made is no version of the query, but another one's.
+        """Whether a version that a run with an epoch made belongs to another query.
 
-        What others made before a query began is its own up to the version that it resumed from. A query that never
-        entered has made none: the store that it had was deleted, and this one is another's.
+        Older versions belong to a query up to the version that it resumed from. A query that never entered has no
+        versions: its store was deleted, and this store belongs to another query.
         """
         if "" in (query, other := self.query_at(epoch)) or other == query:
             return False
@@ -143,30 +143,30 @@ class StoreMeta:
         return not begun or min(begun) <= epoch or version > min(self.bases.get(first, version) for first in begun)
 
     def is_forgotten(self, epoch: int, query: str) -> bool:
-        """Whether runs with that epoch were not the query's, as far as is known, and older queries may be forgotten.
+        """Whether runs with an epoch are not known as the query's, and the item may have forgotten older queries.
 
-        Then the query may be one of these, which has made the same versions.
+        Then the query may be a forgotten one that made the same versions.
         """
         return query not in ("", self.query_at(epoch)) and len(self.queries) >= QUERIES_KEPT
 
     def claimants(self, version: int, epoch: int) -> set[str]:
         """The locations that may mean an attempt of their own by a version's number.
 
-        Their runs may have made it: it is above their base, and was there at their end. Or they began with it, and a
-        run with that epoch has made it again since. The origin of a fork, which has no location, has made all up to
-        the version of the fork.
+        Their runs may have made the version: it is above their base, and existed at their end. Or they began with the
+        version, and a run with that epoch has made it again. The origin of a fork has no location, and has made all
+        versions up to the version of the fork.
         """
         spans = sorted(self.locations)
-        found = {""} if version <= self.origin_version else set()
+        locations = {""} if version <= self.origin_version else set()
         for first, end in zip_longest(spans, spans[1:]):
             base = self.bases.get(first, 0 if first == spans[0] and not self.origin_version else version)
             may_have_made = base < version and (end is None or version <= self.heights.get(end, 0))
             if may_have_made or (first <= epoch and version <= self.heights.get(first, 0)):
-                found.add(self.locations[first])
-        return found
+                locations.add(self.locations[first])
+        return locations
 
     def attributes(self) -> Item:
-        """The attributes of the item that say this."""
+        """The attributes of the item."""
         several: Item = {OBJECTS: self.objects} if self.objects else {}
         several |= {name: by_epoch(each) for name, each in ((BASES, self.bases), (HEIGHTS, self.heights)) if each}
         return several | {
@@ -180,18 +180,18 @@ class StoreMeta:
 
 
 def by_epoch(values: Mapping[int, Value]) -> dict[str, Value]:
-    """Values by epochs, as an item has them."""
+    """Values by epochs, in the form of the item."""
     return {str(first): values[first] for first in sorted(values)}
 
 
 def _at(texts: Mapping[int, str], epoch: int) -> str:
-    """The text that holds at an epoch, of those by their first epochs."""
+    """The text that is valid at an epoch. `texts` are by their first epochs."""
     return texts.get(max((first for first in texts if first <= epoch), default=0), "")
 
 
-def meta_item(store: str, meta: StoreMeta, package: str, now: str) -> Item:
+def meta_item(store: str, meta: StoreMeta, package: str, time: str) -> Item:
     """The meta item of a store that is made now."""
-    described: Item = {"format": FORMAT, "store": store, "package": package, "created": now}
+    described: Item = {"format": FORMAT, "store": store, "package": package, "created": time}
     return item_key(meta_key(store)) | described | meta.attributes()
 
 
@@ -215,7 +215,17 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     if not isinstance(objects, frozenset):
         raise CorruptStateError(f"{_CORRUPT}: its locations of objects are no texts", **where(key))
     origin_version = number(key, item, ORIGIN_VERSION) if ORIGIN in item else 0
-    return StoreMeta(shards, epochs, queries, began, locations, objects, bases, heights, origin_version)
+    return StoreMeta(
+        shards,
+        epochs,
+        queries=queries,
+        began=began,
+        locations=locations,
+        objects=objects,
+        bases=bases,
+        heights=heights,
+        origin_version=origin_version,
+    )
 
 
 def _parse_by_epoch(key: Key, listed: object, kind: type[Value], newest: int) -> dict[int, Value]:
@@ -234,12 +244,12 @@ def query_runs(meta: StoreMeta) -> dict[str, int]:
 
 
 def newest_epoch(meta: StoreMeta | None, run_id: str) -> int | None:
-    """The epoch of a run, if it is the newest that writes to the store. A run is entered before it writes."""
+    """The epoch of a run, or None if it is not the newest run of the store. A run enters before it writes."""
     return meta.epoch if meta is not None and meta.epochs.get(run_id) == meta.epoch else None
 
 
 def oldest_runs(epochs: Mapping[str, int]) -> list[str]:
-    """The runs that a meta item forgets when one more is entered."""
+    """The runs that a meta item forgets when one more enters."""
     return sorted(epochs, key=epochs.__getitem__)[: max(0, len(epochs) + 1 - EPOCHS_KEPT)]
 
 

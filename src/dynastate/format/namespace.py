@@ -24,7 +24,7 @@ FORK_PLAN: Final = "fork"
 #: Lowest and highest sort key of the record and of the list of stores.
 NAMESPACE_RANGE: Final = (NAMESPACE, "store/~")
 _STORE: Final = re.compile(r"store/(\d+/\d+/[^/#]+)")
-#: In a record: the id of a copy to these tables that is not complete, beside the mark of a drop: no run enters.
+#: In a record: the id of an incomplete copy to these tables, beside the mark of a drop. No run enters.
 COPY: Final = "copy"
 #: The newest queries that it lists.
 QUERIES_KEPT: Final = 16
@@ -34,8 +34,8 @@ QUERIES_KEPT: Final = 16
 class NamespaceRecord:
     """The query runs of a namespace.
 
-    `epochs` are the numbers of the newest runs, by run id: who has the higher one entered later. `queries` are the
-    ids of queries, each by the number of its first run in a row. `location` is that of the checkpoint that may write.
+    `epochs` are the numbers of the newest runs, by run id: a run with a higher number entered later. `queries` are the
+    ids of queries, each by the number of its first run in a row. `location` is the checkpoint that may write.
     `is_copied`: a copy of the namespace to these tables is not complete, and no run enters.
     """
 
@@ -56,20 +56,20 @@ class NamespaceRecord:
         return self.queries[max(self.queries)]
 
     def rank(self, query: str) -> int:
-        """The number of the newest run with which a query began; 0: it is not listed, so it is the oldest."""
+        """The number of the newest run with which a query began; 0 if it is not listed, and so the oldest."""
         return max((first for first, each in self.queries.items() if each == query), default=0)
 
     def with_query(self, query: str) -> Item:
-        """The attribute that also lists the query of a run that enters next."""
+        """The attribute that also lists the query of the next run."""
         listed = dict(self.queries) if query == self.query else {**self.queries, self.epoch + 1: query}
         return {"queries": {str(first): listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}}
 
 
 @dataclass(frozen=True, slots=True)
 class ForkPlan:
-    """The plan of a fork: to take a version of the stores of a namespace, `origin`, as it was when it was begun.
+    """The plan of a fork: a version of the stores of namespace `origin`, as it was when the fork began.
 
-    `epochs` are those of the newest runs then, by store, without its namespace: what later runs make is not forked.
+    `epochs` are the newest epochs at that time, by store without its namespace: later runs are not forked.
     """
 
     origin: str
@@ -90,10 +90,15 @@ def fork_item(namespace: str, plan: ForkPlan) -> Item:
 def parse_fork(namespace: str, item: Item) -> ForkPlan:
     key = fork_key(namespace)
     check_format(key, item)
-    origin, version, of, epochs = item.get("origin"), number(key, item, "version"), item.get("id"), item.get("epochs")
-    if not isinstance(origin, str) or not isinstance(of, str) or not is_map(epochs, int):
+    origin, version, plan_id, epochs = (
+        item.get("origin"),
+        number(key, item, "version"),
+        item.get("id"),
+        item.get("epochs"),
+    )
+    if not isinstance(origin, str) or not isinstance(plan_id, str) or not is_map(epochs, int):
         raise CorruptStateError("the plan of a fork is corrupt", **where(key))
-    return ForkPlan(origin, version, epochs, of)
+    return ForkPlan(origin, version, epochs, plan_id)
 
 
 def namespace_key(namespace: str) -> Key:
@@ -115,10 +120,10 @@ def store_item(store: str) -> tuple[Key, Item]:
 def listed_store(namespace: str, key: Key, item: Item) -> str:
     """The store that an item lists."""
     check_format(key, item)
-    found = _STORE.fullmatch(key.sort)
-    if found is None:
+    match = _STORE.fullmatch(key.sort)
+    if match is None:
         raise CorruptStateError("the list of a namespace's stores has an item that names none", **where(key))
-    return f"{namespace}/{found[1]}"
+    return f"{namespace}/{match[1]}"
 
 
 def namespace_item(namespace: str, run: str, query: str, location: str) -> Item:
@@ -143,4 +148,4 @@ def parse_namespace(namespace: str, item: Item) -> NamespaceRecord:
     ):
         raise CorruptStateError("the record of the namespace's runs is corrupt", epoch=newest, **where(key))
     queries = {int(first): query for first, query in listed.items()}
-    return NamespaceRecord(namespace, epochs, queries, location, COPY in item)
+    return NamespaceRecord(namespace, epochs, queries=queries, location=location, is_copied=COPY in item)

@@ -25,7 +25,7 @@ from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import Attempt, Key, SnapshotId, VersionId, where
 from dynastate.format.parts import Part, parse_part
 
-#: The size of every object of a stream but the last.
+#: The size of every object of a stream except the last.
 OBJECT_BYTES: Final = 8 * 1024 * 1024
 #: The most parts of an attempt that are in objects: its version entry has a size for each.
 OBJECT_PARTS_MAX: Final = 2_000
@@ -105,7 +105,7 @@ def object_numbers(start: int, end: int) -> range:
 
 
 def store_prefix(store: str) -> str:
-    """The begin of the names of all objects of a store, and of no other's: a store has no '#'."""
+    """The prefix of the names of all objects of a store, and of no other store: a store has no '#'."""
     return f"{store}#"
 
 
@@ -128,19 +128,19 @@ def bucket_stream(location: str, store: str, holder: SnapshotId) -> ObjectStream
 
 
 def maker_of_object(name: str) -> VersionId | SnapshotId | None:
-    """The version id or snapshot that an object's name has; None: it is no name of the engine's."""
-    found = _NAME.fullmatch(name.rpartition("#")[2])
-    if found is None:
+    """The version id or snapshot in an object's name. Returns None if the engine makes no such name."""
+    match = _NAME.fullmatch(name.rpartition("#")[2])
+    if match is None:
         return None
-    kind = VersionId if found[1] == "delta" else SnapshotId
-    return kind(int(found[2]), Attempt(bytes.fromhex(found[3])))
+    kind = VersionId if match[1] == "delta" else SnapshotId
+    return kind(int(match[2]), Attempt(bytes.fromhex(match[3])))
 
 
 def location_of_tables(objects: str, snapshot_table: str) -> str:
     """The location below `objects` of the tables with this snapshot-group table, given by name or ARN.
 
-    Tables that share `objects`, and those that were restored from a backup of others, have the same names of stores. So
-    the last part of a location is the name of the table, and tables delete objects in locations of their own only.
+    Tables that share `objects`, and tables restored from a backup of others, have the same names of stores. So the last
+    part of a location is the name of the table, and tables delete objects only in their own locations.
     """
     return f"{objects}/{_name_of(snapshot_table)}"
 
@@ -156,33 +156,33 @@ def _name_of(table: str) -> str:
 
 def bucket_and_prefix(location: str) -> tuple[str, str]:
     """The bucket of s3://bucket/prefix, and the prefix with a slash at its end, or none."""
-    found = _LOCATION.fullmatch(location)
-    if found is None:
+    match = _LOCATION.fullmatch(location)
+    if match is None:
         raise CorruptStateError("a location of objects is no s3://bucket/prefix", location=location[:200])
-    prefix = (found[2] or "").strip("/")
-    return found[1], f"{prefix}/" if prefix else ""
+    prefix = (match[2] or "").strip("/")
+    return match[1], f"{prefix}/" if prefix else ""
 
 
 def encode_frame(part: Part) -> bytes:
-    fields = part.records, part.raw_bytes, part.fragment, part.fragments, part.hash_min, part.hash_max, part.crc32
-    return _FRAME.pack(FORMAT, CODEC_BYTES.index(part.codec), *fields, len(part.data)) + part.data
+    numbers = part.records, part.raw_bytes, part.fragment, part.fragments, part.hash_min, part.hash_max, part.crc32
+    return _FRAME.pack(FORMAT, CODEC_BYTES.index(part.codec), *numbers, len(part.data)) + part.data
 
 
 def decode_frames(keys: Sequence[Key], raw: bytes) -> Iterator[tuple[Key, Part]]:
-    """The parts with these keys, verified, of the frames that are all of `raw`.
+    """The verified parts with these keys, from the frames in `raw`.
 
     Raises:
-        CorruptStateError: a frame is no part, or that of another key.
+        CorruptStateError: a frame is no part, or the part of another key.
     """
-    at = 0
+    offset = 0
     for key in keys:
-        if at + FRAME_BYTES > len(raw):
+        if offset + FRAME_BYTES > len(raw):
             raise CorruptStateError("an object ends before a part that is named", **where(key))
-        form, codec, *numbers, length = _FRAME.unpack_from(raw, at)
-        at += FRAME_BYTES
+        form, codec, *numbers, length = _FRAME.unpack_from(raw, offset)
+        offset += FRAME_BYTES
         names = ("records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max", "crc32")
-        item: Item = {"format": form, **dict(zip(names, numbers, strict=True)), "data": raw[at : at + length]}
+        item: Item = {"format": form, **dict(zip(names, numbers, strict=True)), "data": raw[offset : offset + length]}
         yield key, parse_part(key, item | ({"codec": CODEC_BYTES[codec]} if codec < len(CODEC_BYTES) else {}))
-        at += length
-    if at != len(raw):
+        offset += length
+    if offset != len(raw):
         raise CorruptStateError("parts in an object have other sizes than what names them says", **where(keys[-1]))

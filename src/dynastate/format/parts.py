@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk as it is stored: `packed` by a codec, `raw_bytes` long without it. `key` is that of its last part."""
+    """A chunk as it is stored: `packed` by a codec, `raw_bytes` long without it. `key` is the key of its last part."""
 
     key: Key
     codec: str
@@ -82,32 +82,33 @@ def part_items(
 ) -> list[tuple[Key, Item]]:
     """The items of one chunk of an attempt. Refuse a chunk that is larger than a reader accepts."""
     key_of = partial(part_key, store, version, attempt, shards=shards)
-    return _chunk_items(store, chunk, key_of, first_sequence, codec, dense=first_sequence < DENSE_PARTS)
+    dense = first_sequence < DENSE_PARTS
+    return _chunk_items(store, chunk, key_of, first_sequence=first_sequence, codec=codec, dense=dense)
 
 
 def bucket_items(
     store: str, snapshot: SnapshotId, bucket: int, first_sequence: int, shards: int, chunk: Chunk, codec: str = LZ4
 ) -> list[tuple[Key, Item]]:
-    """The items of one chunk of a bucket, which are like those of a part."""
-    key_of = partial(bucket_key, store, *snapshot, bucket, shards=shards)
-    return _chunk_items(store, chunk, key_of, first_sequence, codec, dense=True)
+    """The items of one chunk of a bucket, which are like the items of a part."""
+    key_of = partial(bucket_key, store, snapshot.version, snapshot.id, bucket, shards=shards)
+    return _chunk_items(store, chunk, key_of, first_sequence=first_sequence, codec=codec, dense=True)
 
 
 def _chunk_items(
-    store: str, chunk: Chunk, key_of: Callable[[int], Key], first_sequence: int, wanted: str, *, dense: bool
+    store: str, chunk: Chunk, key_of: Callable[[int], Key], *, first_sequence: int, codec: str, dense: bool
 ) -> list[tuple[Key, Item]]:
     raw_bytes = len(chunk.changes)
     if raw_bytes > RAW_BYTES_MAX:
         raise ConfigurationError(
             "a row of state is larger than 64 MiB, which dynastate does not store", store=store, bytes=raw_bytes
         )
-    codec, packed = compress(chunk.changes, wanted, dense=dense and raw_bytes <= CHUNK_BYTES_MAX)
+    codec, packed = compress(chunk.changes, codec, dense=dense and raw_bytes <= CHUNK_BYTES_MAX)
     fragments = cut(packed)
     out: list[tuple[Key, Item]] = []
-    for place, data in enumerate(fragments):
-        key = key_of(first_sequence + place)
+    for fragment, data in enumerate(fragments):
+        key = key_of(first_sequence + fragment)
         hashes = chunk.hash_min, chunk.hash_max
-        fields = (FORMAT, codec, chunk.records, raw_bytes, place, len(fragments), *hashes)
+        fields = (FORMAT, codec, chunk.records, raw_bytes, fragment, len(fragments), *hashes)
         out.append((key, _part_item(key, fields, data)))
     return out
 
@@ -128,7 +129,7 @@ def _part_crc(key: Key, fields: Sequence[object], data: bytes) -> int:
 
 
 def overhead_bytes(key: Key) -> int:
-    """Size of a part's item without its data: exact but for a few digits of its numbers."""
+    """Size of a part's item without its data, exact except for a few digits of its numbers."""
     typical = (FORMAT, "lz4", 1_000, 100_000, 0, 1, 10**9, 3 * 10**9)
     item = item_key(key) | dict(zip(_FIELDS, typical, strict=True))
     return item_bytes(item | {"crc32": 2 * 10**9, "data": b""})
@@ -155,13 +156,13 @@ def parse_part(key: Key, item: Item) -> Part:
 
 
 def join_fragments(key: Key, parts: Sequence[Part]) -> StoredChunk:
-    """The chunk that these consecutive parts hold."""
+    """The chunk of consecutive parts."""
     first = parts[0]
-    expected = [(place, len(parts), first.codec, first.records, first.raw_bytes) for place in range(len(parts))]
+    expected = [(number, len(parts), first.codec, first.records, first.raw_bytes) for number in range(len(parts))]
     if [(part.fragment, part.fragments, part.codec, part.records, part.raw_bytes) for part in parts] != expected:
         raise CorruptStateError("fragments of a chunk do not follow each other", **where(key))
     packed = first.data if len(parts) == 1 else b"".join(part.data for part in parts)
-    return StoredChunk(key, first.codec, first.records, first.raw_bytes, packed)
+    return StoredChunk(key, first.codec, records=first.records, raw_bytes=first.raw_bytes, packed=packed)
 
 
 def parts_digest(crcs: Sequence[int]) -> bytes:
@@ -201,4 +202,5 @@ class Tally:
         self._raw_bytes += raw_bytes
 
     def sums(self) -> Sums:
-        return Sums(self.parts, self._records, self._raw_bytes, self._stored_bytes, parts_digest(self._crcs))
+        digest = parts_digest(self._crcs)
+        return Sums(self.parts, self._records, self._raw_bytes, self._stored_bytes, digest=digest)

@@ -1,8 +1,8 @@
 """Sizes of stores in the two tables and in S3, counted from the items that name others.
 
-Counted: the parts that version lists name; the buckets that manifests name, each once, whichever snapshots carry
-it; the lists, manifests, snapshot, schema and meta items themselves. Not counted: items that nothing names, of attempts
-and snapshots under way, or orphans. Items that a fork shares count for the store that contains them, not for the fork.
+Counted: the parts that version lists name; the buckets that manifests name, once each; and the lists, manifests,
+snapshot, schema and meta items themselves. Not counted: items that nothing names, of attempts and snapshots under way,
+or orphans. Items that a fork shares count for the store that contains them, not for the fork.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dynastate.format.version_list import VERSIONS, VersionEntry
 
 
 def parts_size(store: str, entries: Iterable[VersionEntry]) -> StorageSize:
-    """Size of the parts of versions, without those in another store."""
+    """Size of the parts of versions, without parts in another store."""
     overhead = _part_overhead(store)
     return total(_parts_size(entry, overhead) for entry in entries if entry.home is None and entry.parts)
 
 
 @lru_cache(maxsize=10_000)
 def _part_overhead(store: str) -> int:
-    return overhead_bytes(part_key(store, *EMPTY, 0, 1))
+    return overhead_bytes(part_key(store, EMPTY.version, EMPTY.attempt, sequence=0, shards=1))
 
 
 def _parts_size(entry: VersionEntry, overhead: int) -> StorageSize:
@@ -40,57 +40,57 @@ def _parts_size(entry: VersionEntry, overhead: int) -> StorageSize:
 
 
 def lists_size(graph: VersionGraph, deleted: Collection[VersionId] = ()) -> StorageSize:
-    """Size of everything but snapshots: version lists and their parts, schemas, meta; without `deleted` versions."""
-    found = [size_of(item) for item in graph.descriptions().values()]
+    """Size of everything except snapshots: version lists and parts, schemas, meta; without `deleted` versions."""
+    sizes = [size_of(item) for item in graph.descriptions().values()]
     for key, listed in graph.lists.items():
-        kept = [raw for raw, entry in listed if entry.id not in deleted]
-        if kept:
-            found.append(size_of(graph.list_attributes[key] | {VERSIONS: kept}))
-    return total(found) + parts_size(graph.store, (each for each in graph.entries() if each.id not in deleted))
+        stored_entries = [raw for raw, entry in listed if entry.id not in deleted]
+        if stored_entries:
+            sizes.append(size_of(graph.list_attributes[key] | {VERSIONS: stored_entries}))
+    return total(sizes) + parts_size(graph.store, (each for each in graph.entries() if each.id not in deleted))
 
 
 @dataclass(frozen=True)
 class ManifestSizes:
-    """The size of a manifest, and those of its buckets, by holder and number."""
+    """The size of a manifest, and the sizes of its buckets, by holder and number."""
 
     own: StorageSize
     buckets: dict[tuple[SnapshotId, int], StorageSize]
 
     @classmethod
-    def of(cls, store: str, found: SnapshotManifest) -> ManifestSizes:
-        key = manifest_key(store, found.version, found.id)
-        overhead = overhead_bytes(bucket_key(store, found.version, found.id, 0, 0, 1))
+    def of(cls, store: str, manifest: SnapshotManifest) -> ManifestSizes:
+        key = manifest_key(store, manifest.version, manifest.id)
+        overhead = overhead_bytes(bucket_key(store, manifest.version, manifest.id, bucket=0, sequence=0, shards=1))
         buckets = {
             (bucket.holder, number): (
                 StorageSize(0, 0, bucket.object_bytes)
                 if bucket.place
                 else StorageSize(bucket.parts, bucket.stored_bytes + bucket.parts * overhead)
             )
-            for number, bucket in enumerate(found.buckets)
+            for number, bucket in enumerate(manifest.buckets)
             if bucket.parts and bucket.home is None
         }
-        return cls(size_of(manifest_item(key, encode_manifest(store, found))), buckets)
+        return cls(size_of(manifest_item(key, encode_manifest(store, manifest))), buckets)
 
 
 def snapshots_size(store: str, snapshots: Iterable[Snapshot], contents: dict[Attempt, ManifestSizes]) -> StorageSize:
     """Size of snapshots that are done, with the buckets that their manifests name.
 
-    Where a manifest is not known, all its buckets count as its own, and as the fewest items possible.
+    If a manifest is not known, all its buckets count as its own, and as the fewest possible items.
     """
-    found: list[StorageSize] = []
+    sizes: list[StorageSize] = []
     buckets: dict[tuple[SnapshotId, int], StorageSize] = {}
     for snapshot in snapshots:
-        found.append(size_of(snapshot_item(store, snapshot)))
-        known = contents.get(snapshot.id)
-        if known is None and snapshot.object_bytes:
-            found.append(StorageSize(1, 0, snapshot.object_bytes))
-        elif known is None:
+        sizes.append(size_of(snapshot_item(store, snapshot)))
+        manifest_sizes = contents.get(snapshot.id)
+        if manifest_sizes is None and snapshot.object_bytes:
+            sizes.append(StorageSize(1, 0, snapshot.object_bytes))
+        elif manifest_sizes is None:
             parts = -(-snapshot.raw_bytes // CHUNK_BYTES_MAX)
-            found.append(StorageSize(1 + parts, snapshot.stored_bytes))
+            sizes.append(StorageSize(1 + parts, snapshot.stored_bytes))
         else:
-            found.append(known.own)
-            buckets |= known.buckets
-    return total(found) + total(buckets.values())
+            sizes.append(manifest_sizes.own)
+            buckets |= manifest_sizes.buckets
+    return total(sizes) + total(buckets.values())
 
 
 def store_size(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageSize:
@@ -100,9 +100,11 @@ def store_size(graph: VersionGraph, items: Mapping[Key, Item]) -> StorageSize:
     """
     snapshots = graph.done_snapshots()
     contents: dict[Attempt, ManifestSizes] = {}
-    for each in snapshots:
-        key = manifest_key(graph.store, each.version, each.id)
+    for snapshot in snapshots:
+        key = manifest_key(graph.store, snapshot.version, snapshot.id)
         if key in items:
             with suppress(CorruptStateError):
-                contents[each.id] = ManifestSizes.of(graph.store, parse_manifest(graph.store, each, key, items[key]))
+                contents[snapshot.id] = ManifestSizes.of(
+                    graph.store, parse_manifest(graph.store, snapshot, key, items[key])
+                )
     return lists_size(graph) + snapshots_size(graph.store, snapshots, contents)

@@ -27,8 +27,8 @@ from dynastate.format.keys import Attempt, Home, Key, VersionId, part_key, versi
 from dynastate.format.objects import ObjectId, ObjectParts, ObjectStream, delta_stream
 from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
 
-#: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint, or dropped. A list
-#: with nothing else is a fence.
+#: The runs whose commits a version list refuses: their namespace was adopted for another checkpoint, or dropped. A
+#: list with nothing else is a fence.
 REFUSED: Final = "refused"
 #: In the fence of the first list: the newest epoch of the store that was dropped.
 DROPPED_EPOCH: Final = "epoch"
@@ -49,13 +49,13 @@ class InlineChanges(NamedTuple):
 class VersionEntry:
     """One committed attempt, as the version list names it. Sizes in bytes; `keys` by column family.
 
-    `time_ms` is when it was committed, in milliseconds since 1970 UTC by the committer's clock; it decides nothing.
-    `home` is the store that contains its parts, if it is another one: an origin of a fork.
-    `bounds` are the highest bytes of the smallest and of the largest hash in each part; empty: not known.
+    `time_ms` is the time of the commit, in milliseconds since 1970 UTC by the committer's clock; it decides nothing.
+    `home` is the store that contains its parts, if that is an origin of a fork.
+    `bounds` are the highest bytes of the smallest and of the largest hash in each part; empty if they are not known.
     `inline` are the changes of a commit without parts; `stored_bytes` is then their size.
-    `objects` are the first of its parts, where these are in objects of S3; the others are items.
-    `added` is how many values it has more than its parent (negative: fewer): a row has one, a list all of its values.
-    None: the writer did not count.
+    `objects` are its first parts, if these are in objects of S3; the others are items.
+    `added` is the number of values that it has more than its parent (negative: fewer); None if the writer did not
+    count. A row has one value, a list all of its values.
     `is_imported`: it was written in full, as a snapshot, and its parent was never made.
     """
 
@@ -92,9 +92,9 @@ class VersionEntry:
         return range(len(self.objects.sizes) if self.objects else 0, self.parts)
 
     def stream(self, store: str) -> ObjectStream | None:
-        """The stream of its parts in objects, if there are some."""
-        of = self.home.store if self.home else store
-        return self.objects and delta_stream(self.objects.location, of, *self.id)
+        """The stream of its parts in objects, or None if it has none."""
+        origin = self.home.store if self.home else store
+        return self.objects and delta_stream(self.objects.location, origin, self.version, self.attempt)
 
     def object_ids(self, store: str) -> list[ObjectId]:
         """The objects with its parts."""
@@ -102,15 +102,17 @@ class VersionEntry:
         return stream.objects(0, self.objects.bytes) if stream and self.objects else []
 
     def inline_chunk(self, key: Key) -> StoredChunk | None:
-        """The changes, if they are within the entry, which is in the version list with that key."""
-        return self.inline and StoredChunk(key, self.inline.codec, self.records, self.raw_bytes, self.inline.packed)
+        """The inline changes, or None. `key` is the key of the version list with this entry."""
+        return self.inline and StoredChunk(
+            key, self.inline.codec, records=self.records, raw_bytes=self.raw_bytes, packed=self.inline.packed
+        )
 
 
 def part_keys(store: str, entry: VersionEntry, shards: int, sequences: Sequence[int] | None = None) -> Iterator[Key]:
-    """The keys of a version's parts, in sequence: of all, or some."""
+    """The keys of all parts of a version, or of some, in sequence."""
     home = entry.home or Home(store, shards)
-    wanted = range(entry.parts) if sequences is None else sequences
-    return (part_key(home.store, entry.version, entry.attempt, sequence, home.shards) for sequence in wanted)
+    numbers = range(entry.parts) if sequences is None else sequences
+    return (part_key(home.store, entry.version, entry.attempt, sequence, shards=home.shards) for sequence in numbers)
 
 
 def encode_entry(store: str, entry: VersionEntry) -> bytes:
@@ -155,7 +157,20 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     if is_imported and not extras[binary.IMPORTED].at_end():
         raise CorruptStateError("version entry has a mark that is too long", store=store, version=version)
     return VersionEntry(
-        version, attempt, parent, epoch, schema, *sums, keys, time_ms, home, bounds, inline, objects, added, is_imported
+        version,
+        attempt,
+        parent,
+        epoch=epoch,
+        schema=schema,
+        **sums._asdict(),
+        keys=keys,
+        time_ms=time_ms,
+        home=home,
+        bounds=bounds,
+        inline=inline,
+        objects=objects,
+        added=added,
+        is_imported=is_imported,
     )
 
 
@@ -191,7 +206,7 @@ def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ())
 
 
 def parse_list(key: Key, item: Item) -> list[bytes]:
-    """The version list in an item, its entries as they are stored."""
+    """The entries of the version list in an item, as they are stored."""
     check_format(key, item)
     listed = item.get("versions", [] if REFUSED in item else None)
     if not isinstance(listed, list):
@@ -200,7 +215,7 @@ def parse_list(key: Key, item: Item) -> list[bytes]:
 
 
 def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
-    """An entry of the version list with that key."""
+    """An entry of the version list with this key."""
     try:
         entry = decode_entry(store, raw)
     except CorruptStateError as corrupt:
@@ -211,12 +226,12 @@ def listed_entry(store: str, key: Key, raw: bytes) -> VersionEntry:
 
 
 def not_awaited(key: Key, run: str) -> UnavailableError:
-    """The error of a commit that is not sent, or not sent again, since its task has ended."""
+    """The error of a commit that is not sent, or not sent again, because its task has ended."""
     return UnavailableError("this task ended before its commit was sent", run=run, **where(key))
 
 
 def base_gone(key: Key, run: str) -> ConfigurationError:
-    """The error of a commit to a list that has no versions any more."""
+    """The error of a commit to a list that no longer has versions."""
     return ConfigurationError(
         "the version that this commit follows is not listed any more: clean-up or a drop deleted its version list "
         "while this task was suspended. If the query goes on, it does not need this task; if its namespace was "

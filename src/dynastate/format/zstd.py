@@ -15,7 +15,7 @@ _contexts = threading.local()
 
 
 def library() -> Any:  # the extra has types, but is not always there
-    """The extra's module. Refuse if it is not installed."""
+    """The extra's module. Raises if it is not installed."""
     try:
         import zstandard
     except ImportError as missing:
@@ -27,27 +27,27 @@ def library() -> Any:  # the extra has types, but is not always there
 
 
 def compress(chunk: bytes, *, dense: bool) -> bytes:
-    """One frame with its content size. It has no checksum of its own, since every item has one, and no dictionary."""
-    made = library()
+    """One frame with its content size, without dictionary, and without checksum since every item has one."""
+    zstd = library()
     contexts = _contexts.__dict__.setdefault("compressors", {})
     if dense not in contexts:
-        contexts[dense] = made.ZstdCompressor(LEVELS[dense], write_checksum=False, write_content_size=True)
+        contexts[dense] = zstd.ZstdCompressor(LEVELS[dense], write_checksum=False, write_content_size=True)
     packed: bytes = contexts[dense].compress(chunk)
     return packed
 
 
 def decompress(frame: bytes, raw_bytes: int) -> bytes:
-    """The content of a frame, which is `raw_bytes` long. The caller has bounded these."""
-    made = library()
+    """The content of a frame, which is `raw_bytes` long. The caller has checked this length."""
+    zstd = library()
     context = getattr(_contexts, "decompressor", None)
     if context is None:
-        context = _contexts.decompressor = made.ZstdDecompressor()
+        context = _contexts.decompressor = zstd.ZstdDecompressor()
     try:
         # Memory is allocated for the size that the frame claims.
-        size = made.frame_content_size(frame)
+        size = zstd.frame_content_size(frame)
         if size != raw_bytes:
             raise CorruptStateError("a block has the wrong length", expected=raw_bytes, got=size)
         chunk: bytes = context.decompress(frame, allow_extra_data=False)
-    except made.ZstdError as corrupt:
+    except zstd.ZstdError as corrupt:
         raise CorruptStateError(f"a block cannot be decompressed: {corrupt}") from corrupt
     return chunk
