@@ -11,9 +11,9 @@
     ├── MismatchError        the two ends of the bridge differ in version or break the protocol
     └── InternalError        a defect of dynastate; please report it
 
-Whatever reads or decodes stored bytes raises CorruptStateError where they are lost or corrupt, what needs a
-version raises VersionMissingError where there is none, and what refuses something raises ConfigurationError: docstrings
-do not repeat it. Messages are in lower case, with the facts last, as key=value. `kind` is each error's number in the
+Code that reads or decodes stored bytes raises CorruptStateError if they are lost or corrupt. Code that needs a version
+raises VersionMissingError if it does not exist. Code that refuses a request raises ConfigurationError. Docstrings do
+not repeat this. Messages are in lower case, with the facts last, as key=value. `kind` is each error's number in the
 bridge protocol (docs/protocol.md, "Errors"). No message has a secret in it.
 """
 
@@ -45,8 +45,8 @@ class DynastateError(Exception):
     @property
     def reason(self) -> str:
         """The message without the item's place, for callers that name it themselves."""
-        place = ("table", "store_shard", "item")
-        facts = {name: value for name, value in self.facts.items() if name not in place}
+        item_facts = ("table", "store_shard", "item")
+        facts = {name: value for name, value in self.facts.items() if name not in item_facts}
         return redact(message_of(*self.args, **facts))
 
     def name_table(self, names: Mapping[Any, str]) -> None:

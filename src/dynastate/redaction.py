@@ -1,8 +1,8 @@
 """Secrets, hidden in whatever leaves the process as text: errors, logs, traces and pages all pass `redact`.
 
-It knows the secrets of the environment, and those that were given to it: credentials when they are used, and tokens
-when they are made. It finds them as they are, quoted, URL-encoded, escaped for HTML, in base64, with line breaks
-in between, and cut off; and by where they stand, such as the password of a URL.
+It knows the secrets of the environment, credentials that were used, and tokens that were made. It finds secrets as they
+are, quoted, URL-encoded, escaped for HTML, in base64, with line breaks in between, and cut off. It also finds them by
+their place, such as the password of a URL.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def redact(text: str) -> str:
 
 
 def as_cause(error: BaseException | None) -> BaseException | None:
-    """An error to chain, for a trace; None: it, or what caused it, has a secret in it."""
+    """An error to chain, for a trace. Returns None if the error or one of its causes has a secret in it."""
     cause = error
     while cause is not None:
         text = f"{cause} {cause.args!r}"
@@ -171,7 +171,7 @@ class _Redacted(TextIOBase):
 
 
 def _known() -> frozenset[str]:
-    """The secrets in use, and those of the environment as it is now."""
+    """The secrets in use, and the current secrets of the environment."""
     with _lock:
         secrets = {*_lasting, *_credentials}
     secrets |= {os.environ.get(name, "") for name in _VARIABLES}
@@ -207,7 +207,7 @@ def _forms(secret: str) -> frozenset[str]:
 
 
 def _plain(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """A text with each character spelt plainly, without what may stand between two, and where each one is.
+    """A text with each character spelt plainly and without separators, and the place of each character.
 
     The two alphabets of base64 are made one.
     """
@@ -235,9 +235,9 @@ def _hide(text: str, index: _Index) -> str:
     """A text without the secrets of an index, in whatever spelling, and without long pieces of them."""
     plain, spans = _plain(text)
     pieces, end = list[str](), 0
-    for first, last in sorted((spans[start][0], spans[stop - 1][1]) for start, stop in _places(plain, index)):
-        if first >= end:
-            pieces += text[end:first], MASK
+    for start_of_secret, last in sorted((spans[start][0], spans[stop - 1][1]) for start, stop in _places(plain, index)):
+        if start_of_secret >= end:
+            pieces += text[end:start_of_secret], MASK
         end = max(end, last)
     return "".join([*pieces, text[end:]])
 

@@ -69,9 +69,9 @@ def lock() -> threading.Lock:
     return _runtime.lock()
 
 
-def condition(of: threading.Lock | None = None) -> threading.Condition:
+def condition(base_lock: threading.Lock | None = None) -> threading.Condition:
     """A condition variable, with a lock of its own unless one is given."""
-    return _runtime.condition(of)
+    return _runtime.condition(base_lock)
 
 
 def thread(target: Callable[[], None], name: str) -> threading.Thread:

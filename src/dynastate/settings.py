@@ -44,8 +44,8 @@ _TIMES = (Decimal(0), Decimal(100))
 
 
 def _spark_name(python_name: str) -> str:
-    head, *rest = python_name.split("_")
-    return head + "".join(word.capitalize() for word in rest)
+    head, *words = python_name.split("_")
+    return head + "".join(word.capitalize() for word in words)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def without_user(url: str) -> str:
 
 
 def _from_text(item: Field[Any], text: str) -> str | int | Decimal:
-    """The number that a text is, where a setting is one; any other text is refused then."""
+    """The value of a text: a number, if the setting is one and the text is too; the setting refuses other texts."""
     if "range" not in item.metadata:
         return text
     if isinstance(item.default, Decimal):
@@ -213,7 +213,7 @@ def _from_text(item: Field[Any], text: str) -> str | int | Decimal:
 
 
 def _decimal(value: object) -> Decimal | None:
-    """The number that a value is, as it is written: a float of 0.1 means 0.1. None: it is not a finite number."""
+    """The number of a value, as it is written: a float of 0.1 means 0.1. Returns None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
     number = Decimal(str(value))

@@ -1,7 +1,7 @@
 """The two tables as a whole: make them for development, and check whether they fit.
 
-In production they come from Terraform (`infra/`), which also sets what a table of state should have: point-in-time
-recovery, encryption, protection from deletion. The engine itself never makes a table.
+In production they come from Terraform (`infra/`), which also sets point-in-time recovery, encryption and protection
+from deletion. The engine itself never makes a table.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _POLL_MAX_S: Final = 2.0
 
 
 def create_tables(settings: Settings) -> list[str]:
-    """Make those of the two tables that do not exist, on demand, and return once both can be used.
+    """Make each of the two tables that does not exist, on demand, and return once both can be used.
 
-    A table that exists is left as it is, even where its keys are wrong: `check_tables` reports that.
+    An existing table is left as it is, even if its keys are wrong: `check_tables` reports that.
 
     Returns:
         The names of the tables made, in the order delta, snapshot-group.
@@ -34,18 +34,18 @@ def create_tables(settings: Settings) -> list[str]:
         UnavailableError: throttled until `request_deadline_s`, or a table did not become ACTIVE within 120 seconds.
     """
     with open_tables(settings) as tables:
-        made = [tables.names[role] for role in SPECS if _create(tables, role)]
+        names = [tables.names[role] for role in SPECS if _create(tables, role)]
         deadline = runtime.monotonic() + ACTIVE_DEADLINE_S
         for role in SPECS:
             _wait_until_active(tables, role, deadline)
-    return made
+    return names
 
 
 def check_tables(settings: Settings) -> list[str]:
-    """Compare the two tables with what the package needs: a line for each difference; empty: they fit.
+    """Compare the two tables with the needs of the package. Returns a line for each difference.
 
     Raises:
-        ConfigurationError: a table is missing; or as for `create_tables`.
+        ConfigurationError: a table is missing, or an error of `create_tables`.
         UnavailableError: throttled until `request_deadline_s`.
     """
     with open_tables(settings) as tables:
@@ -53,7 +53,7 @@ def check_tables(settings: Settings) -> list[str]:
 
 
 def _create(tables: BotoTables, role: Role) -> bool:
-    """Make one table; False: it is there already."""
+    """Make one table. Returns False if it exists already."""
     spec = SPECS[role]
     request = {
         "BillingMode": "PAY_PER_REQUEST",

@@ -1,7 +1,7 @@
 """Answers of DynamoDB's HTTP servers, read from a connection.
 
-DynamoDB gives the length of each answer, and such an answer is read here: the standard library parses headers as those
-of a mail, which takes as long as all the rest of a request. It reads all other answers, such as those of a proxy.
+DynamoDB gives the length of each answer, and such an answer is read here: the standard library parses headers like
+the headers of a mail, which takes as long as the rest of a request. It reads all other answers, such as a proxy's.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def read_answer(connection: socket.socket) -> Answer:
         OSError: the connection broke, or the answer did not come in time.
         http.client.HTTPException: the answer is no HTTP, or ends too early.
     """
-    first = connection.recv(FIRST_READ_BYTES)
-    head, _, begun = first.partition(_HEAD_END)
-    plain = _plain_head(head) if len(head) < len(first) else None
+    raw = connection.recv(FIRST_READ_BYTES)
+    head, _, begun = raw.partition(_HEAD_END)
+    plain = _plain_head(head) if len(head) < len(raw) else None
     if plain is None:
-        return _read_any(first, connection)
+        return _read_any(raw, connection)
     status, headers = plain
     length = int(headers["content-length"])
     # Bytes after the length belong to no answer that was asked for.
@@ -45,9 +45,9 @@ def read_answer(connection: socket.socket) -> Answer:
 
 
 def _plain_head(head: bytes) -> tuple[int, dict[str, str]] | None:
-    """Status and headers of an answer that has each header once, and a body of a known length. None: it is another."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, status = first.partition(" ")
+    """Status and headers, or None if a header is repeated or the length of the body is not known."""
+    status_line, *lines = head.decode("latin-1").split("\r\n")
+    version, _, status = status_line.partition(" ")
     headers = {}
     for line in lines:
         name, separator, value = line.partition(":")
@@ -70,17 +70,17 @@ def _read_body(connection: socket.socket, begun: bytes, length: int) -> bytes | 
         return begun[:length]
     body = bytearray(length)
     body[: len(begun)] = begun
-    rest = memoryview(body)[len(begun) :]
-    while rest:
-        got = connection.recv_into(rest)
+    missing = memoryview(body)[len(begun) :]
+    while missing:
+        got = connection.recv_into(missing)
         if got == 0:
-            raise IncompleteRead(bytes(body[: length - len(rest)]), len(rest))
-        rest = rest[got:]
+            raise IncompleteRead(bytes(body[: length - len(missing)]), len(missing))
+        missing = missing[got:]
     return body  # not as bytes: a copy of megabytes takes longer than to read them
 
 
-def _read_any(first: bytes, connection: socket.socket) -> Answer:
-    with HTTPResponse(_Replayed(first, connection), method="POST") as response:  # type: ignore[arg-type]  # it makes files
+def _read_any(raw: bytes, connection: socket.socket) -> Answer:
+    with HTTPResponse(_Replayed(raw, connection), method="POST") as response:  # type: ignore[arg-type]  # it makes files
         response.begin()
         body = response.read()
         headers = {name.lower(): value for name, value in response.getheaders()}
@@ -90,8 +90,8 @@ def _read_any(first: bytes, connection: socket.socket) -> Answer:
 class _Replayed(io.RawIOBase):
     """A connection of which some bytes were read already, as the socket that HTTPResponse takes."""
 
-    def __init__(self, first: bytes, connection: socket.socket) -> None:
-        self._first = first
+    def __init__(self, raw: bytes, connection: socket.socket) -> None:
+        self._first = raw
         self._connection = connection
 
     def makefile(self, _: str) -> io.BufferedReader:
@@ -101,6 +101,6 @@ class _Replayed(io.RawIOBase):
         return True
 
     def readinto(self, into: memoryview) -> int:  # type: ignore[override]  # what BufferedReader gives
-        given, self._first = self._first[: len(into)], self._first[len(into) :]
-        into[: len(given)] = given
-        return len(given) or self._connection.recv_into(into)
+        raw, self._first = self._first[: len(into)], self._first[len(into) :]
+        into[: len(raw)] = raw
+        return len(raw) or self._connection.recv_into(into)

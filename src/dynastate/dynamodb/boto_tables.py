@@ -51,7 +51,7 @@ class BotoTables(Metered):
         self.send, self.names = self._client.send, self._client.names
         self._roles: dict[str, Role] = {name: role for role, name in self.names.items()}
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
-        # Of its own, because it is not known that S3 answers where DynamoDB does.
+        # A policy of its own: S3 may not answer although DynamoDB does.
         self._objects = S3Objects(settings, retries=replace(self._retries), client=s3_client, profile=profile)
         self.meter = Meter()
         self._rates = {role: WriteRate(self._retries.clock, self._retries.sleep) for role in SPECS}
@@ -65,15 +65,15 @@ class BotoTables(Metered):
         return {role: self.call("DescribeTable", role)["Table"] for role in SPECS}
 
     def check(self) -> list[str]:
-        found = self.describe()
-        drift = [line for role in SPECS for line in table_drift(role, self.names[role], found[role])]
+        descriptions = self.describe()
+        drift = [line for role in SPECS for line in table_drift(role, self.names[role], descriptions[role])]
         return drift + (self.objects.check(self.settings.objects) if self.settings.objects else [])
 
     def query(self, role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
         return [(self._key(role, item), item) for item in self._query(role, store_shard, low, high)]
 
     def pages(self, role: Role, store_shard: str, low: str, high: str) -> Iterator[tuple[Key, Item]]:
-        """As `query`, with one page in memory. For operators, never for the engine."""
+        """The items of `query`, with one page in memory. For operators, never for the engine."""
         return ((self._key(role, item), item) for item in self._query(role, store_shard, low, high))
 
     def _query(self, role: Role, store_shard: str, low: str, high: str, **projection: str) -> Iterator[Item]:
@@ -100,30 +100,30 @@ class BotoTables(Metered):
         for key in keys:
             table = waiting.setdefault(self.names[key.role], {"Keys": [], "ConsistentRead": True})
             table["Keys"].append(to_wire(item_key(key)))
-        found: dict[Key, Item] = {}
+        items_by_key: dict[Key, Item] = {}
         retry = self._retry("BatchGetItem")
         while waiting:
             answer = retry.attempt(keys[0].role, partial(self.send, "batch_get_item", RequestItems=waiting))
             if answer is None:
                 continue
-            before = len(found)
+            count = len(items_by_key)
             for name, raws in answer["Responses"].items():
                 items = [self._item(self._roles[name], raw) for raw in raws]
                 self.meter.read(map(item_bytes, items), together=False)
-                found.update((self._key(self._roles[name], item), item) for item in items)
+                items_by_key.update((self._key(self._roles[name], item), item) for item in items)
             unprocessed = answer.get("UnprocessedKeys") or {}
-            waiting = {name: {"Keys": rest["Keys"], "ConsistentRead": True} for name, rest in unprocessed.items()}
-            if len(found) > before:
-                retry.progressed()  # there is more than one answer may hold: no throttle
+            waiting = {name: {"Keys": each["Keys"], "ConsistentRead": True} for name, each in unprocessed.items()}
+            if len(items_by_key) > count:
+                retry.progressed()  # one answer cannot hold all items: no throttle
             elif waiting:
                 retry.answered_in_part(self._roles[next(iter(waiting))], progress=False)
-        self.meter.read([], together=False, missing=len(keys) - len(found))
-        return found
+        self.meter.read([], together=False, missing=len(keys) - len(items_by_key))
+        return items_by_key
 
     def write(self, puts: Sequence[tuple[Key, Item]]) -> None:
-        rest = self.offer(puts)
-        while rest:
-            rest = self.offer(rest)
+        waiting = self.offer(puts)
+        while waiting:
+            waiting = self.offer(waiting)
 
     def offer(self, puts: Sequence[tuple[Key, Item]]) -> Sequence[tuple[Key, Item]]:
         refuse_keys([key for key, _ in puts], WRITES_MAX)
@@ -131,44 +131,44 @@ class BotoTables(Metered):
         role = puts[0][0].role
         rate = self._rates[role]
         retry = self._retry("BatchWriteItem", rate=rate)
-        taken: set[Key] = set()
-        while not taken:
+        written: set[Key] = set()
+        while not written:
             answer = retry.attempt(role, partial(self._put_some, puts, sizes, rate))
             if answer is not None:
-                taken, is_all = answer
+                written, is_all = answer
                 if not is_all:
-                    retry.answered_in_part(role, progress=bool(taken))
-        for key in taken:
+                    retry.answered_in_part(role, progress=bool(written))
+        for key in written:
             self.meter.wrote(sizes[key])
-        return [(key, item) for key, item in puts if key not in taken]
+        return [(key, item) for key, item in puts if key not in written]
 
     def _put_some(
         self, puts: Sequence[tuple[Key, Item]], sizes: Mapping[Key, int], rate: WriteRate
     ) -> tuple[set[Key], bool]:
-        """Send as many items as the rate allows: the keys of those that were taken, and whether that is all of them."""
+        """Send as many items as the rate allows. Returns the keys of the written ones, and whether all of them were."""
         units = {key: units_of_write(size) for key, size in sizes.items()}
         with rate.turn(list(units.values())) as turn:
             waiting: dict[str, list[dict[str, Any]]] = {}
             for key, item in puts[: turn.count]:
                 waiting.setdefault(self.names[key.role], []).append({"PutRequest": {"Item": to_wire(item)}})
             try:
-                left = self._write_batch(waiting)
+                unprocessed = self._write_batch(waiting)
             except Exception as error:
-                turn.taken = 0 if fate_of(error) is Fate.THROTTLED else None
+                turn.units_written = 0 if fate_of(error) is Fate.THROTTLED else None
                 raise
-            rest = {
+            unprocessed_keys = {
                 self._key(self._roles[name], from_wire(raw["PutRequest"]["Item"]))
-                for name, raws in left.items()
+                for name, raws in unprocessed.items()
                 for raw in raws
             }
-            taken = {key for key, _ in puts[: turn.count] if key not in rest}
-            turn.taken = sum(units[key] for key in taken)
-        return taken, not rest
+            written = {key for key, _ in puts[: turn.count] if key not in unprocessed_keys}
+            turn.units_written = sum(units[key] for key in written)
+        return written, not unprocessed_keys
 
     def _write_batch(self, requests: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Send writes, and return those that are unprocessed."""
-        left: dict[str, list[dict[str, Any]]] = self.send("batch_write_item", RequestItems=requests)["UnprocessedItems"]
-        return left
+        answer: dict[str, dict[str, list[dict[str, Any]]]] = self.send("batch_write_item", RequestItems=requests)
+        return answer["UnprocessedItems"]
 
     def delete(self, keys: Sequence[Key]) -> None:
         refuse_keys(keys, WRITES_MAX)
@@ -177,20 +177,20 @@ class BotoTables(Metered):
             waiting.setdefault(self.names[key.role], []).append({"DeleteRequest": {"Key": to_wire(item_key(key))}})
         retry = self._retry("BatchWriteItem")
         while waiting:
-            sent = _count(waiting)
-            left = retry.attempt(keys[0].role, partial(self._write_batch, waiting))
-            if left is None:
+            count = _count(waiting)
+            unprocessed = retry.attempt(keys[0].role, partial(self._write_batch, waiting))
+            if unprocessed is None:
                 continue
-            waiting = left
+            waiting = unprocessed
             if waiting:
-                retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < sent)
+                retry.answered_in_part(self._roles[next(iter(waiting))], progress=_count(waiting) < count)
         self.meter.items_deleted += len(keys)
 
     def find_stores(self) -> Iterator[str]:
-        """Every store, in no order; also dropped ones, of which fences are there. For operators, never for the engine.
+        """Every store, in no order, with dropped ones that left fences. For operators, never for the engine.
 
-        Partition keys cannot be listed, but a scan may begin after any of them. So this takes a request for each
-        partition key of the table, and the units of the first item of each.
+        Partition keys cannot be listed, but a scan may begin after any of them. So each partition key of the table
+        takes one request, and the units of its first item.
         """
         spec = SPECS["snapshot"]
         names = {"ProjectionExpression": "#h", "ExpressionAttributeNames": {"#h": spec.hash_key}}
@@ -225,8 +225,8 @@ class BotoTables(Metered):
         return applied
 
     def list_keys(self, role: Role, store_shard: str, low: str, high: str) -> list[Key]:
-        found = self._query(role, store_shard, low, high, ProjectionExpression="#h, #r")
-        return [self._key(role, item) for item in found]
+        items = self._query(role, store_shard, low, high, ProjectionExpression="#h, #r")
+        return [self._key(role, item) for item in items]
 
     def update(
         self,
@@ -264,7 +264,7 @@ class BotoTables(Metered):
         return item
 
     def _read_again(self, key: Key, retry: Retry) -> Item:
-        """Read an item, as a part of an update whose answer was lost."""
+        """Read an item after an update whose answer was lost."""
         request = {"TableName": self.names[key.role], "Key": to_wire(item_key(key)), "ConsistentRead": True}
         while (answer := retry.attempt(key.role, partial(self.send, "get_item", **request))) is None:
             pass
@@ -305,7 +305,7 @@ class BotoTables(Metered):
         return Key(role, str(item[SPECS[role].hash_key]), str(item[SPECS[role].range_key]))
 
     def call(self, operation: str, role: Role, **request: Any) -> Any:
-        """Send one request about a table until it is answered. Raises what every verb raises."""
+        """Send one request about a table until it is answered. Raises the same errors as every verb."""
         retry = self._retry(operation)
         once = partial(self.send, xform_name(operation), TableName=self.names[role], **request)
         while True:
@@ -314,7 +314,7 @@ class BotoTables(Metered):
                 return answer
 
     def _retry(self, operation: str, *, commits: bool = False, rate: WriteRate | None = None) -> Retry:
-        return Retry(self._retries, self._client, operation, self.meter, commits, rate)
+        return Retry(self._retries, self._client, operation, self.meter, _commits=commits, _rate=rate)
 
     def _conditional(self, operation: str, key: Key, size: int, **request: Any) -> bool:
         try:
@@ -338,16 +338,16 @@ def open_tables(settings: Settings, *, profile: str = "", deadline_s: float | No
 
 
 def table_drift(role: Role, name: str, described: dict[str, Any]) -> list[str]:
-    """How a table differs from what dynastate needs, by its description (the answer of DescribeTable)."""
+    """The differences of a table from the needed one, by its description (the answer of DescribeTable)."""
     spec = SPECS[role]
     kinds = {each["AttributeName"]: each["AttributeType"] for each in described["AttributeDefinitions"]}
     names = ((each["AttributeName"], each["KeyType"]) for each in described["KeySchema"])
     keys = [(name, kind, kinds.get(name)) for name, kind in names]
-    needed = [(spec.hash_key, "HASH", "S"), (spec.range_key, "RANGE", "S")]
+    schema = [(spec.hash_key, "HASH", "S"), (spec.range_key, "RANGE", "S")]
     drift: list[str] = []
-    if keys != needed:
-        there, wanted = (", ".join(f"{key} ({kind}, {data})" for key, kind, data in each) for each in (keys, needed))
-        drift.append(f"table {name} has keys {there}, needed are {wanted}")
+    if keys != schema:
+        texts = [", ".join(f"{key} ({kind}, {data})" for key, kind, data in each) for each in (keys, schema)]
+        drift.append(f"table {name} has keys {texts[0]}, needed are {texts[1]}")
     if described.get("TableStatus", "ACTIVE") not in ("ACTIVE", "UPDATING"):
         drift.append(f"table {name} is {described['TableStatus']}, needed is ACTIVE")
     return drift

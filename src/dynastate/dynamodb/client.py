@@ -42,17 +42,17 @@ _ALWAYS_THERE: Final = {
 
 
 class Client:
-    """A boto3 client that is replaced where it lacks credentials: boto3 looks for them once for each. Safe for threads.
+    """A boto3 client that is replaced if it lacks credentials: boto3 looks for them once. Safe for threads.
 
     Raises:
         ConfigurationError: no Region, or the client cannot be made.
     """
 
-    def __init__(self, settings: Settings, given: Any = None, profile: str = "") -> None:  # boto3's have no types
+    def __init__(self, settings: Settings, client: Any = None, profile: str = "") -> None:  # boto3's have no types
         self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
         self._settings, self._profile = settings, profile
         self._endpoint = endpoint_of(settings)
-        self._given = given
+        self._given = client
         self._made: Any = None
         self._direct: SignedRequests | None = None
         #: The URL that the last request went to, without its path. It may have the account in it.
@@ -122,14 +122,14 @@ class Client:
     def without(self, role: Role, *, was_there: bool) -> str:
         """The message for a table that does not exist; `was_there`: it has answered before."""
         setting = PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
-        place = f"the Region {self._region}" + (f" of {self._endpoint}" if self._endpoint else "")
+        region = f"the Region {self._region}" + (f" of {self._endpoint}" if self._endpoint else "")
         if was_there:
             return (
-                f"table {self.names[role]} ({setting}) was deleted in {place} while it was used; restore it from a "
+                f"table {self.names[role]} ({setting}) was deleted in {region} while it was used; restore it from a "
                 "backup, as docs/backup-and-restore.md says: an empty table has no state"
             )
         return (
-            f"table {self.names[role]} ({setting}) does not exist in {place}; correct the setting or {PREFIX}region, "
+            f"table {self.names[role]} ({setting}) does not exist in {region}; correct the setting or {PREFIX}region, "
             "or make the table: with Terraform (infra/), for development with 'dynastate tables create'"
         )
 
@@ -150,12 +150,12 @@ class Client:
 
 
 def endpoint_of(settings: Settings) -> str:
-    """The endpoint of the settings, or of the variables that boto3 knows; empty: the Region's own."""
+    """The endpoint of the settings, or of the variables that boto3 knows; empty for the Region's own."""
     return settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_DYNAMODB") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def region_of(settings: Settings) -> str:
-    """The Region of the settings, of the environment or of its profile; empty: none is known."""
+    """The Region of the settings, of the environment or of its profile; empty if none is known."""
     with suppress(boto_errors.BotoCoreError):  # a wrong profile is refused where a client is made
         return _named_region(settings) or botocore.session.Session().get_config_variable("region") or ""
     return ""
@@ -174,25 +174,24 @@ def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its
 def make_client_and_session(settings: Settings, profile: str = "") -> tuple[Any, Any]:
     """A boto3 client for these settings, with its own retries off, and botocore's session, which has its credentials.
 
-    They come from boto3's standard chain, which is botocore's, of a `profile` or of the environment. The client is as
-    boto3 makes it, except for the name in its user agent: to import boto3 itself, with transfers of S3, takes a tenth
-    of the sidecar's start.
+    The credentials come from boto3's standard chain, of a `profile` or of the environment. The client equals boto3's,
+    except for its user agent: the import of boto3 itself takes a tenth of the sidecar's start.
 
     Raises:
         ConfigurationError: no Region is known, or a setting of boto3 is wrong.
         CredentialRetrievalError, MetadataRetrievalError: a service that gives credentials fails.
     """
     variables = () if settings.endpoint else ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL")
-    client, session = _make(settings, "dynamodb", endpoint_of(settings), {}, variables, profile)
+    endpoint = endpoint_of(settings)
+    client, session = _make(settings, "dynamodb", endpoint, options={}, variables=variables, profile=profile)
     client.meta.events.register("before-parse.dynamodb", refuse_damaged)
     return client, session
 
 
 def make_s3_client(settings: Settings, profile: str = "") -> Any:
-    """A boto3 client of S3 for these settings, made as that of DynamoDB is. A bucket is in the path of an endpoint.
+    """A boto3 client of S3 for these settings. With an endpoint, the bucket is in the path.
 
-    Raises:
-        ConfigurationError, CredentialRetrievalError, MetadataRetrievalError: as `make_client_and_session`.
+    Raises the same errors as `make_client_and_session`.
     """
     environment = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     endpoint = settings.objects_endpoint or environment
@@ -203,7 +202,7 @@ def make_s3_client(settings: Settings, profile: str = "") -> Any:
         "response_checksum_validation": "when_required",
     }
     variables = () if settings.objects_endpoint else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-    return _make(settings, "s3", endpoint, options, variables, profile)[0]
+    return _make(settings, "s3", endpoint, options=options, variables=variables, profile=profile)[0]
 
 
 def _make(

@@ -35,13 +35,13 @@ def check_credentials(credentials: Any) -> Any:
     ):
         if value and not _USABLE.fullmatch(value):
             source = str(getattr(credentials, "method", None) or "unknown")
-            what = f"{variable}, the {name} of the AWS credentials," if source == "env" else f"the AWS {name}"
-            raise _malformed(what, source=source)
+            subject = f"{variable}, the {name} of the AWS credentials," if source == "env" else f"the AWS {name}"
+            raise _malformed(subject, source=source)
     return frozen
 
 
 def check_environment(endpoint_variables: tuple[str, ...], *, uses_proxy: bool) -> None:
-    """Refuse what boto3 takes of the environment, and shows, or blames on the network.
+    """Refuse values of the environment that boto3 shows, or for which it blames the network.
 
     Raises:
         ConfigurationError: it names the variable.
@@ -66,9 +66,10 @@ def require_endpoint(name: str, url: str) -> None:
         )
 
 
-def _malformed(what: str, **facts: str) -> ConfigurationError:
+def _malformed(subject: str, **facts: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{what} has a character that it cannot have, such as a line break or a space at its end; set it again without",
+        f"{subject} has a character that it cannot have, such as a line break or a space at its end; "
+        "set it again without",
         **facts,
     )
 

@@ -69,10 +69,10 @@ class EmbeddedDynamoDB:
     def __init__(self, port: int = 0, settings: Settings | None = None) -> None:
         if port not in range(65_536):
             raise ConfigurationError("the port of the embedded DynamoDB must be from 0 to 65535", port=port)
-        wanted = settings or Settings()
+        base = settings or Settings()
         self._port = port
         #: The settings to use it with: tables, Region and, once it runs, the endpoint.
-        self.settings = replace(wanted, endpoint="", objects_endpoint="", region=wanted.region or REGION)
+        self.settings = replace(base, endpoint="", objects_endpoint="", region=base.region or REGION)
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -129,14 +129,14 @@ class EmbeddedDynamoDB:
                 raise UnavailableError(
                     "the embedded DynamoDB did not start until the deadline; try again", seconds=START_DEADLINE_S
                 )
-        word, _, rest = process.stdout.readline().strip().partition(" ")
+        word, _, text = process.stdout.readline().strip().partition(" ")
         if word == "failed":
-            raise ConfigurationError(rest)
+            raise ConfigurationError(text)
         if word != "ready":
             raise UnavailableError(
                 "the embedded DynamoDB ended while it started; its standard error says why", said=repr(word)
             )
-        return rest
+        return text
 
     def _stop(self) -> None:
         process, self._process = self._process, None
@@ -154,20 +154,20 @@ class EmbeddedDynamoDB:
 
 def _environment() -> dict[str, str]:
     """Our environment without the variables that moto reads, and with the dummy credentials."""
-    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(_ENVIRONMENT_DROPPED)}
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(_ENVIRONMENT_DROPPED)}
     # A Region that AWS lacks has no tables, as any other that is not ours; moto would fail at each request.
     variables = {
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "MOTO_ALLOW_NONEXISTENT_REGION": "true",
     }
-    return kept | credentials() | variables
+    return inherited | credentials() | variables
 
 
 def main(arguments: list[str]) -> int:
     """Be the child: serve the tables of these settings (JSON) on a port until standard input ends; the exit code."""
-    given = json.loads(arguments[1]) if len(arguments) > 1 else {PREFIX + "region": REGION}
-    settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in given.items()})
+    conf = json.loads(arguments[1]) if len(arguments) > 1 else {PREFIX + "region": REGION}
+    settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in conf.items()})
     try:
         endpoint = f"http://{HOST}:{_serve(int(arguments[0]))}"
         settings = replace(settings, endpoint=endpoint, objects_endpoint=endpoint)
@@ -204,8 +204,8 @@ def _serve(port: int) -> int:
         from moto.moto_server.werkzeug_app import create_backend_app
         from waitress.server import create_server
     except ImportError as error:
-        what = "the embedded DynamoDB needs moto and waitress; pip install 'moto[dynamodb,server]' waitress"
-        raise ConfigurationError(f"{what} ({error})") from error
+        message = "the embedded DynamoDB needs moto and waitress; pip install 'moto[dynamodb,server]' waitress"
+        raise ConfigurationError(f"{message} ({error})") from error
     # It warns of every request that waits for the one before it.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     try:
@@ -221,8 +221,8 @@ def _serve(port: int) -> int:
             asyncore_use_poll=True,  # select() takes no more than 1,024 file descriptors
         )
     except OSError as error:
-        what = f"the embedded DynamoDB cannot listen: {error.strerror}; choose another port, or 0 for a free one"
-        raise ConfigurationError(what, port=port) from error
+        message = f"the embedded DynamoDB cannot listen: {error.strerror}; choose another port, or 0 for a free one"
+        raise ConfigurationError(message, port=port) from error
     threading.Thread(target=server.run, name="dynamodb", daemon=True).start()
     return int(server.effective_port)
 

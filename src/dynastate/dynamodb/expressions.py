@@ -27,8 +27,8 @@ class Expressions:
     def update(self, update: Update) -> str:
         sets = [f"{self._name(name)} = {self._value(value)}" for name, value in update.sets.items()]
         for name, elements in update.appends.items():
-            at, nothing, new = self._name(name), self._value([]), self._value(elements)
-            sets.append(f"{at} = list_append(if_not_exists({at}, {nothing}), {new})")
+            path, nothing, new = self._name(name), self._value([]), self._value(elements)
+            sets.append(f"{path} = list_append(if_not_exists({path}, {nothing}), {new})")
         clauses = {
             "SET": sets,
             "REMOVE": [self._name(name) for name in update.removes],
@@ -38,7 +38,7 @@ class Expressions:
         return " ".join(f"{keyword} {', '.join(terms)}" for keyword, terms in clauses.items() if terms)
 
     def placeholders(self) -> dict[str, Any]:
-        """The members of a request that say what the placeholders stand for."""
+        """The members of a request with the meaning of the placeholders."""
         request: dict[str, Any] = {"ExpressionAttributeNames": self._names}
         if self._values:
             request["ExpressionAttributeValues"] = to_wire(self._values)

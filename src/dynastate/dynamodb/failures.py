@@ -35,7 +35,7 @@ _EXPIRED = {"ExpiredTokenException", "ExpiredToken"}
 
 
 class ForeignAnswerError(Exception):
-    """An answer with status 200 that lacks what each of DynamoDB has."""
+    """An answer with status 200 that lacks a member of every answer of DynamoDB."""
 
 
 class Fate(Enum):
@@ -79,7 +79,7 @@ def from_sts(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status of an answer; 0: there was none."""
+    """The HTTP status of an answer; 0 without an answer."""
     answer = error.response.get("ResponseMetadata", {}) if isinstance(error, boto_errors.ClientError) else {}
     return int(answer.get("HTTPStatusCode", 0))
 
@@ -89,7 +89,7 @@ def code_of(error: BaseException | None) -> str:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Whether an error has no code of DynamoDB, as from a web server or a proxy: botocore takes the status for one."""
+    """Whether an error comes from a web server or a proxy: its code is then the HTTP status."""
     return code_of(error).isdigit() and not from_sts(error)
 
 
@@ -106,12 +106,12 @@ def cause_of(error: Exception) -> str:
 
 
 def throttling_reasons(error: Exception | None) -> str:
-    """Which limit was hit, as DynamoDB says: table, key range, account or on-demand cap."""
+    """The limit that was hit, in DynamoDB's words: table, key range, account or on-demand cap."""
     if not isinstance(error, boto_errors.ClientError):
         return "not said"
     # ThrottlingException spells it with a small t, the other exceptions with a large one.
     reasons = error.response.get("ThrottlingReasons") or error.response.get("throttlingReasons") or []
-    return ",".join(f"{one.get('reason', '?')}:{one.get('resource', '?')}" for one in reasons) or "not said"
+    return ",".join(f"{each.get('reason', '?')}:{each.get('resource', '?')}" for each in reasons) or "not said"
 
 
 class ConditionFailedError(Exception):

@@ -57,7 +57,7 @@ PORTS: Final = {"http": 80, "https": 443}
 
 
 class Target(NamedTuple):
-    """The endpoint of an operation, and what every request of it has."""
+    """The endpoint of an operation, and the common parts of its requests."""
 
     url: str
     headers: dict[str, str]
@@ -70,7 +70,7 @@ class Target(NamedTuple):
 
 
 class SignedRequests:
-    """Requests of one boto3 client, sent without it where its way of sending is known and plain. Safe for threads."""
+    """Requests of one boto3 client, sent without it if its way of sending is known and plain. Safe for threads."""
 
     def __init__(self, client: Any, session: Any) -> None:  # boto3's have no types of their own
         self._client = client
@@ -89,7 +89,7 @@ class SignedRequests:
             http.send = self._send_and_learn
 
     def send(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        """Send one request. Returns what boto3 would, without metadata, and raises what boto3 would."""
+        """Send one request. Returns boto3's result without metadata, and raises boto3's errors."""
         target = self._targets.get(operation)
         credentials: Any = self._credentials() if target else None
         if target is None or credentials.access_key != target.access_key:
@@ -126,8 +126,8 @@ class SignedRequests:
         if operation not in HOT:
             return
         url = urlsplit(sent_to)
-        algorithm, _, rest = headers.get("authorization", "").partition(" Credential=")
-        access_key, _, scope = rest.partition(",")[0].partition("/")
+        algorithm, _, credential = headers.get("authorization", "").partition(" Credential=")
+        access_key, _, scope = credential.partition(",")[0].partition("/")
         reason = (
             ("a proxy" if url.scheme in self._proxies() else "")
             or ("the path of its URL" if url.path not in ("", "/") or url.query or url.username else "")
@@ -143,7 +143,11 @@ class SignedRequests:
                     self._tls = self._make_tls()
                 self._kept.setdefault(base, [])
                 self._targets[operation] = Target(
-                    base, common, headers.get("user-agent", ""), access_key, scope.partition("/")[2]
+                    url=base,
+                    headers=common,
+                    agent=headers.get("user-agent", ""),
+                    access_key=access_key,
+                    scope=scope.partition("/")[2],
                 )
             elif not self._is_logged:
                 self._is_logged = True
@@ -151,9 +155,9 @@ class SignedRequests:
 
     def _proxies(self) -> dict[str, str]:
         """The proxies that boto3 uses, by scheme."""
-        given = self._client.meta.config.proxies
-        found: dict[str, str] = get_environ_proxies(self._client.meta.endpoint_url) if given is None else given
-        return found
+        config = self._client.meta.config.proxies
+        proxies: dict[str, str] = get_environ_proxies(self._client.meta.endpoint_url) if config is None else config
+        return proxies
 
     def _make_tls(self) -> ssl.SSLContext:
         bundle = self._session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or True
@@ -178,9 +182,9 @@ class SignedRequests:
         except (OSError, HTTPException) as error:
             raise boto_errors.ConnectionClosedError(endpoint_url=url, error=error) from error
         finally:
-            kept = self._kept[url]
-            if can_be_kept and not self._is_closed and len(kept) < CONNECTIONS_MAX:
-                kept.append(connection)
+            idle = self._kept[url]
+            if can_be_kept and not self._is_closed and len(idle) < CONNECTIONS_MAX:
+                idle.append(connection)
             else:
                 connection.close()
         parsable = {"status_code": answer.status, "headers": answer.headers, "body": answer.body}
@@ -189,17 +193,17 @@ class SignedRequests:
 
     def _connection(self, url: str) -> socket.socket:
         """The connection that was used last, unless its other end has closed it, or a new one."""
-        while (kept := _pop(self._kept[url])) is not None:
-            if not _has_input(kept):
-                return kept
-            kept.close()
-        place = urlsplit(url)
-        host, connection = place.hostname or "", None
+        while (idle := _pop(self._kept[url])) is not None:
+            if not _has_input(idle):
+                return idle
+            idle.close()
+        target = urlsplit(url)
+        host, connection = target.hostname or "", None
         try:
-            connection = socket.create_connection((host, place.port or PORTS[place.scheme]), CONNECT_TIMEOUT_S)
+            connection = socket.create_connection((host, target.port or PORTS[target.scheme]), CONNECT_TIMEOUT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._tls is not None and place.scheme == "https":
+            if self._tls is not None and target.scheme == "https":
                 connection = self._tls.wrap_socket(connection, server_hostname=host)
             connection.settimeout(READ_TIMEOUT_S)
         except BaseException as error:
@@ -229,16 +233,16 @@ class SignedRequests:
 
 def signed(target: Target, credentials: Any, body: bytes) -> dict[str, str]:
     """The headers of a request with its signature, version 4 of AWS, for the method POST and the path `/`."""
-    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    headers = target.headers | {"x-amz-date": now}
+    time_text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    headers = target.headers | {"x-amz-date": time_text}
     if credentials.token:
         headers["x-amz-security-token"] = credentials.token
     in_order = sorted(headers)
     names = ";".join(in_order)
     lines = "\n".join([f"{name}:{headers[name]}" for name in in_order])
     request = f"POST\n/\n\n{lines}\n\n{names}\n{sha256(body).hexdigest()}"
-    scope = f"{now[:8]}/{target.scope}"
-    to_sign = "\n".join([_ALGORITHM, now, scope, sha256(request.encode()).hexdigest()])
+    scope = f"{time_text[:8]}/{target.scope}"
+    to_sign = "\n".join([_ALGORITHM, time_text, scope, sha256(request.encode()).hexdigest()])
     signature = hmac.digest(_signing_key(credentials.secret_key, scope), to_sign.encode(), "sha256").hex()
     credential = f"{credentials.access_key}/{scope}"
     headers["authorization"] = f"{_ALGORITHM} Credential={credential}, SignedHeaders={names}, Signature={signature}"
@@ -256,26 +260,26 @@ def _signing_key(secret_key: str, scope: str) -> bytes:
 
 
 def refuse_damaged(response_dict: Mapping[str, Any], **_: object) -> None:
-    """Raise ResponseParserError for an answer that is not as it was sent. As a handler of boto3's `before-parse`.
+    """Raise ResponseParserError for a damaged answer. A handler of boto3's `before-parse`.
 
     boto3 itself compares the checksum only where it retries, and the length never.
     """
     headers, body = response_dict["headers"], response_dict["body"]
-    for name, found in (("content-length", len(body)), ("x-amz-crc32", crc32(body))):
-        if headers.get(name) not in (None, str(found)):
+    for name, value in (("content-length", len(body)), ("x-amz-crc32", crc32(body))):
+        if headers.get(name) not in (None, str(value)):
             raise ResponseParserError(f"the answer does not match its {name}, {headers[name]}")
 
 
-def _pop(kept: list[socket.socket]) -> socket.socket | None:
+def _pop(connections: list[socket.socket]) -> socket.socket | None:
     try:
-        return kept.pop()
+        return connections.pop()
     except IndexError:  # another thread was faster
         return None
 
 
 def _close_all(connections: Mapping[str, list[socket.socket]]) -> None:
-    for kept in connections.values():
-        while (connection := _pop(kept)) is not None:
+    for idle in connections.values():
+        while (connection := _pop(idle)) is not None:
             connection.close()
 
 
@@ -287,26 +291,26 @@ def _has_input(sock: socket.socket) -> bool:
 
 
 def encoded(arguments: Mapping[str, Any]) -> bytes:
-    """JSON with base64 in place of bytes. It is put in afterwards: its escaping would take most of the time."""
+    """JSON with base64 in place of bytes. The base64 is inserted later: its escaping would take most of the time."""
     binaries: list[bytes] = []
 
     def keep(value: bytes) -> str:
         binaries.append(b'"%s"' % b64encode(value))
         return _PLACE
 
-    first, *rest = json.dumps(arguments, default=keep).encode().split(_PLACE_ESCAPED)
-    return b"".join([first, *chain.from_iterable(zip(binaries, rest, strict=True))])
+    head, *tails = json.dumps(arguments, default=keep).encode().split(_PLACE_ESCAPED)
+    return b"".join([head, *chain.from_iterable(zip(binaries, tails, strict=True))])
 
 
 def decoded(body: bytes | bytearray) -> Any:
-    """The value of a JSON text, with bytes in place of base64. The JSON parser does not see what is compact.
+    """The value of a JSON text, with bytes in place of base64. The JSON parser does not see compact base64.
 
-    Raises ValueError: the text is no JSON, or has no base64 where that should be.
+    Raises ValueError: the text is no JSON, or a binary value is no base64.
     """
     view, pieces, end = memoryview(body), list[memoryview](), 0
     binaries: deque[bytes] = deque()
-    while (found := body.find(_BINARY, end)) >= 0:
-        start = found + len(_BINARY)
+    while (begin := body.find(_BINARY, end)) >= 0:
+        start = begin + len(_BINARY)
         pieces.append(view[end : start - 1])
         end = body.index(b'"', start) + 1
         is_escaped = body.find(b"\\", start, end) >= 0

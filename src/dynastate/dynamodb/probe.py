@@ -1,4 +1,4 @@
-"""Plain requests to an engine, for checks of what it does: not metered, and cleaned up."""
+"""Plain requests to an engine, for checks of its behaviour: not metered, and cleaned up."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Probe:
 
     def get(self, role: Role, sort: str, store: str = "0") -> Wire | None:
         key = self.key(role, sort, store)
-        found = self.send("get_item", TableName=self.names[role], Key=key, ConsistentRead=True).get("Item")
-        return None if found is None else {name: value for name, value in found.items() if name not in key}
+        item = self.send("get_item", TableName=self.names[role], Key=key, ConsistentRead=True).get("Item")
+        return None if item is None else {name: value for name, value in item.items() if name not in key}
 
     def update(self, role: Role, sort: str, expression: str, store: str = "0", **more: Any) -> Any:
         key = self.key(role, sort, store)
@@ -103,13 +103,13 @@ class Probe:
 
     def pages(self, role: Role, store: str, **more: Any) -> list[list[Wire]]:
         """All pages of a Query for a partition key."""
-        found: list[list[Wire]] = []
+        pages: list[list[Wire]] = []
         start: Mapping[str, Any] = {}
         while True:
             page = self.page(role, store, **more, **start)
-            found.append(page["Items"])
+            pages.append(page["Items"])
             if not page.get("LastEvaluatedKey"):
-                return found
+                return pages
             start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def at_once(self, work: Any, times: int) -> list[Any]:
@@ -132,9 +132,9 @@ class Probe:
         for role, store in sorted(self._stores):
             names = (SPECS[role].hash_key, SPECS[role].range_key)
             keys = [{name: item[name] for name in names} for page in self.pages(role, store) for item in page]
-            for at in range(0, len(keys), WRITES_MAX):
+            for start in range(0, len(keys), WRITES_MAX):
                 waiting: Any = {
-                    self.names[role]: [{"DeleteRequest": {"Key": key}} for key in keys[at : at + WRITES_MAX]]
+                    self.names[role]: [{"DeleteRequest": {"Key": key}} for key in keys[start : start + WRITES_MAX]]
                 }
                 while waiting:
                     waiting = self.send("batch_write_item", RequestItems=waiting).get("UnprocessedItems")

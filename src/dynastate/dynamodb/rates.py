@@ -35,21 +35,21 @@ BURST_S: Final = 300.0
 
 @dataclass
 class Turn:
-    """One request: the number of items that it may have, and what became of them."""
+    """One request: the number of items that it may have, and their outcome."""
 
     count: int
     units: int
     begun: float
     has_waited: bool
-    #: Units of the items that were taken; None: unknown, for a reason other than throttling.
-    taken: int | None = None
+    #: Units of the items that were written; None if they are unknown, for a reason other than throttling.
+    units_written: int | None = None
 
 
 class WriteRate:
     """The write units a second that one table takes, as far as is known: AIMD. Safe for threads.
 
-    Until the table throttles there is no rate; only the units under way are bounded, by what was taken so far. From
-    then on requests are spaced. The first rate follows from what was taken in the last second; it grows while requests
+    Until the table throttles there is no rate: only the units under way are bounded, by the units written so far. After
+    that, requests are spaced. The first rate is the units written in the last second. The rate grows while requests
     wait for it, and falls when the table throttles.
     """
 
@@ -68,7 +68,7 @@ class WriteRate:
 
     @contextmanager
     def turn(self, units: Sequence[int]) -> Iterator[Turn]:
-        """Wait until a request may be sent that begins with items of these units; at the end, learn from its answer."""
+        """Wait until a request with items of these units may be sent; at the end, learn from its answer."""
         with self._changed:
             has_waited = not self._has_room(units[0])
             self._changed.wait_for(lambda: self._has_room(units[0]))
@@ -76,51 +76,51 @@ class WriteRate:
             count = max(1, sum(total <= room for total in accumulate(units)))
             turn = Turn(count, sum(units[:count]), 0.0, has_waited)
             self._under_way += turn.units
-        while (left := self._free_at - self._clock()) > 0:
+        while (pause_s := self._free_at - self._clock()) > 0:
             turn.has_waited = True
-            self._sleep(left)
+            self._sleep(pause_s)
         turn.begun = self._clock()
         try:
             yield turn
         finally:
             with self._changed:
                 self._under_way -= turn.units
-                if turn.taken is not None:
-                    now = self._clock()
-                    self._count(turn.taken, now)
-                    if turn.taken == turn.units:
-                        self._all_taken(turn, now)
+                if turn.units_written is not None:
+                    time_s = self._clock()
+                    self._count(turn.units_written, time_s)
+                    if turn.units_written == turn.units:
+                        self._all_taken(turn, time_s)
                     else:
-                        self._throttled(turn, turn.taken, now)
+                        self._throttled(turn, turn.units_written, time_s)
                 self._changed.notify_all()
 
     def _has_room(self, units: int) -> bool:
         most = self._window if self._rate is None else self._rate * UNDER_WAY_S
         return not self._under_way or self._under_way + units <= most
 
-    def _count(self, taken: int, now: float) -> None:
-        if taken:
-            self.took_at = now
-        if now >= self._second + 1:
-            self._taken_before = self._taken if now < self._second + 2 else 0
-            self._second, self._taken = now, 0
-        self._taken += taken
+    def _count(self, units: int, time_s: float) -> None:
+        if units:
+            self.took_at = time_s
+        if time_s >= self._second + 1:
+            self._taken_before = self._taken if time_s < self._second + 2 else 0
+            self._second, self._taken = time_s, 0
+        self._taken += units
 
-    def _all_taken(self, turn: Turn, now: float) -> None:
+    def _all_taken(self, turn: Turn, time_s: float) -> None:
         if self._rate is None:
             self._window += turn.units
             return
         spacing_s = turn.units / self._rate
-        self._free_at = max(self._free_at, now - BURST_S) + min(SPACING_MAX_S, spacing_s)
+        self._free_at = max(self._free_at, time_s - BURST_S) + min(SPACING_MAX_S, spacing_s)
         if turn.has_waited:
-            faster = min(FASTER_MAX, 1 + (now - self._lowered_at) / FASTER_S)
+            faster = min(FASTER_MAX, 1 + (time_s - self._lowered_at) / FASTER_S)
             self._rate *= 1 + faster * min(STEP_MAX, GROWTH_S * spacing_s)
 
-    def _throttled(self, turn: Turn, taken: int, now: float) -> None:
+    def _throttled(self, turn: Turn, units: int, time_s: float) -> None:
         rate = self._rate
         if rate is None or turn.begun >= self._lowered_at:  # else it was lowered for that time already
             recent = max(self._taken, self._taken_before) if rate is None else rate
             rate = self._rate = max(RATE_MIN, DECREASE * recent)
-            self._lowered_at = now
-        spacing_s = (taken + LOST * (turn.units - taken)) / rate
-        self._free_at = max(self._free_at, now) + min(SPACING_MAX_S, spacing_s)
+            self._lowered_at = time_s
+        spacing_s = (units + LOST * (turn.units - units)) / rate
+        self._free_at = max(self._free_at, time_s) + min(SPACING_MAX_S, spacing_s)

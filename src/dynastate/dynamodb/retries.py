@@ -43,7 +43,7 @@ _DOUBLINGS_MAX: Final = 7
 #: The log warns of retries once per table in this time.
 WARN_EVERY_S: Final = 10.0
 
-#: Statuses of a proxy before a DynamoDB that is out of reach; any other without an error of DynamoDB is of no DynamoDB.
+#: Statuses of a proxy whose DynamoDB is out of reach. Other statuses without an error of DynamoDB are another server's.
 _OUTAGES: Final = {"500", "502", "503", "504"}
 
 _FAILURES: Final = (
@@ -59,9 +59,9 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class RetryPolicy:
-    """When and how long requests are retried. One for all requests of a client; safe for threads.
+    """The deadline and the pauses of retries, for all requests of a client. Safe for threads.
 
-    `clock`, `sleep` and `randomness` come in so that tests can control them.
+    Tests give their own `clock`, `sleep` and `randomness`.
     """
 
     _deadline_s: float
@@ -69,7 +69,7 @@ class RetryPolicy:
     sleep: Callable[[float], None] = runtime.sleep
     randomness: random.Random = field(default_factory=random.Random)
     has_answered: bool = field(init=False, default=False)
-    seen: set[Role] = field(init=False, default_factory=set)
+    answered_roles: set[Role] = field(init=False, default_factory=set)
     """Tables that have answered."""
     _warned: dict[Role, float] = field(init=False, default_factory=dict)
 
@@ -83,11 +83,11 @@ class RetryPolicy:
         bound = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2 ** min(failures, _DOUBLINGS_MAX))
         self.sleep(min(self.randomness.uniform(0, bound), left_s))
 
-    def may_warn(self, role: Role, now: float) -> bool:
+    def may_warn(self, role: Role, time_s: float) -> bool:
         """Whether the log may warn of this table again."""
-        due = now >= self._warned.get(role, -WARN_EVERY_S) + WARN_EVERY_S
+        due = time_s >= self._warned.get(role, -WARN_EVERY_S) + WARN_EVERY_S
         if due:
-            self._warned[role] = now
+            self._warned[role] = time_s
         return due
 
 
@@ -95,11 +95,11 @@ class RetryPolicy:
 class Retry:
     """The tries of one verb, with back-off and deadline by the policy.
 
-    Without progress it fails at the deadline. With the `rate` of a table, all that this takes is progress, and what is
-    left of a request waits for the rate.
+    Without progress it fails at the deadline. With the `rate` of a table, every write to this table is progress, and
+    the rest of a request waits for the rate.
 
-    For a request that `commits`: `unknown` is set while one that may have been applied has no answer, and `_doubt` for
-    good once there was one; then every failure is an UnknownOutcomeError.
+    For a request that `commits`: `unknown` is set while a request that may have been applied has no answer. `_doubt` is
+    set for good by the first such request; then every failure is an UnknownOutcomeError.
     """
 
     _policy: RetryPolicy
@@ -116,7 +116,7 @@ class Retry:
         self._since = self._policy.clock()
 
     def attempt(self, role: Role, once: Callable[[], Result]) -> Result | None:
-        """Send one request; None: it failed, and the pause is over, so send it again."""
+        """Send one request. Returns None if it failed and the pause is over, so that it can be sent again."""
         self._meter.requests += 1
         try:
             answer = once()
@@ -143,7 +143,7 @@ class Retry:
             facts = {"operation": self._operation, "table": self._table(role)}
             raise self.failure(ConfigurationError(message, **facts)) from as_cause(error)
         self._policy.has_answered = True
-        self._policy.seen.add(role)
+        self._policy.answered_roles.add(role)
         return answer
 
     def progressed(self) -> None:
@@ -152,16 +152,16 @@ class Retry:
         self._since = self._policy.clock()
 
     def answered_in_part(self, role: Role, *, progress: bool) -> None:
-        """Wait before the rest is sent of a request that was done in part, which is how DynamoDB throttles batches."""
+        """Wait before the rest of a request that was done in part: DynamoDB throttles batches in this way."""
         self._meter.throttles += 1
         if progress:
             self.progressed()
         self._wait(None, role, may_pause=self._rate is None or not progress)
 
     def _wait(self, error: Exception | None, role: Role, *, may_pause: bool = True) -> None:
-        now, deadline_s = self._policy.clock(), self._policy.deadline_s
-        waited = now - (self._since if self._rate is None else max(self._since, self._rate.took_at))
-        if self._policy.may_warn(role, now):
+        time_s, deadline_s = self._policy.clock(), self._policy.deadline_s
+        waited = time_s - (self._since if self._rate is None else max(self._since, self._rate.took_at))
+        if self._policy.may_warn(role, time_s):
             self._warn(error, role)
         if waited >= deadline_s:
             raise self.failure(self._gave_up(error, role, waited)) from _shown(error)
@@ -172,24 +172,24 @@ class Retry:
 
     def _warn(self, error: Exception | None, role: Role) -> None:
         if error is None or fate_of(error) is Fate.THROTTLED:
-            what = f"throttles reasons={throttling_reasons(error)}"
+            reason = f"throttles reasons={throttling_reasons(error)}"
         elif lacks_credentials(error):
-            what = f"cannot be asked: {self._translated(error, role).args[0]}"
+            reason = f"cannot be asked: {self._translated(error, role).args[0]}"
         else:
-            what = f"gives no proper answer: {cause_of(error)}"
-        log.warning("DynamoDB %s; retried operation=%s table=%s", what, self._operation, self._table(role))
+            reason = f"gives no proper answer: {cause_of(error)}"
+        log.warning("DynamoDB %s; retried operation=%s table=%s", reason, self._operation, self._table(role))
 
     def _table(self, role: Role) -> str:
         return self._client.names[role]
 
     def _translated(self, error: Exception, role: Role) -> Exception:
-        return translate(error, self._operation, role, self._client, was_there=role in self._policy.seen)
+        return translate(error, self._operation, role, self._client, was_there=role in self._policy.answered_roles)
 
-    def failure(self, found: Exception) -> Exception:
-        """What to raise for an error: that the outcome is unknown, if a commit that was sent has no answer."""
+    def failure(self, error: Exception) -> Exception:
+        """The error to raise: an UnknownOutcomeError, if a commit that was sent has no answer."""
         if self._doubt:
-            return UnknownOutcomeError(f"a commit was sent and may have happened; retry the task: {found}")
-        return found
+            return UnknownOutcomeError(f"a commit was sent and may have happened; retry the task: {error}")
+        return error
 
     def _gave_up(self, error: Exception | None, role: Role, waited: float) -> DynastateError:
         facts = {
@@ -219,5 +219,5 @@ class Retry:
 
 
 def _shown(error: Exception | None) -> BaseException | None:
-    """The error for a trace, unless it may contain what was signed, or has a secret in it."""
+    """The error for a trace, or None if it may contain a signed text or a secret."""
     return None if code_of(error) in CREDENTIALS else as_cause(error)

@@ -1,4 +1,4 @@
-"""The seam to S3 through boto3, with retries as DynamoDB's: jittered back-off until a deadline."""
+"""The seam to S3 through boto3, with the retries of DynamoDB: jittered back-off until a deadline."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ Result = TypeVar("Result")
 class _Client:
     """The boto3 client of all views, which is made when it is first needed. Safe for threads."""
 
-    def __init__(self, settings: Settings, given: Any, profile: str) -> None:  # a boto3 client has no type of its own
+    def __init__(self, settings: Settings, client: Any, profile: str) -> None:  # a boto3 client has no type of its own
         self._settings, self._profile = settings, profile
-        self._given = self._made = given
+        self._given = self._made = client
         self._lock = threading.Lock()
         self.is_stopped = False
 
@@ -58,7 +58,7 @@ class _Client:
             return self._made
 
     def forget(self) -> None:
-        """Make another client for the next request, since boto3 looks for credentials once for each."""
+        """Make another client for the next request, since boto3 looks for credentials once for each client."""
         with self._lock:
             self._made = self._given
 
@@ -82,33 +82,34 @@ class S3Objects(Metered):
         self._retries = retries or RetryPolicy(settings.request_deadline_s)
         self._client = _Client(settings, client, profile)
         self.meter = Meter()
-        if settings.objects:  # to make the client takes time, which the first batch is not to wait for
+        if settings.objects:  # the client takes time to make, and the first batch must not wait for it
             with suppress(*NO_CREDENTIALS):
                 self._client.current()
 
     def check(self, location: str) -> list[str]:
         bucket, _ = bucket_and_prefix(location)
         try:
-            found = self._send("HeadBucket", bucket, lambda client: client.head_bucket(Bucket=bucket))
+            answer = self._send("HeadBucket", bucket, lambda client: client.head_bucket(Bucket=bucket))
         except ConfigurationError as wrong:
             return [str(wrong)]
-        there, here = found.get("BucketRegion"), self._client.current().meta.region_name
-        if there and there != here:
-            return [f"bucket {bucket} is in {there}, the tables are in {here}: traffic between Regions costs money"]
+        bucket_region, tables_region = answer.get("BucketRegion"), self._client.current().meta.region_name
+        if bucket_region and bucket_region != tables_region:
+            text = f"bucket {bucket} is in {bucket_region}, the tables are in {tables_region}"
+            return [f"{text}: traffic between Regions costs money"]
         return []
 
-    def put(self, place: ObjectId, data: bytes) -> None:
+    def put(self, object_id: ObjectId, data: bytes) -> None:
         request = {
-            "Bucket": place.bucket,
-            "Key": place.key,
+            "Bucket": object_id.bucket,
+            "Key": object_id.key,
             "Body": data,
             "ChecksumCRC32": b64encode(crc32(data).to_bytes(4, "big")).decode(),
         }
-        self._send("PutObject", place.bucket, lambda client: client.put_object(**request), puts=1)
+        self._send("PutObject", object_id.bucket, lambda client: client.put_object(**request), puts=1)
         self.meter.object_bytes_written += len(data)
 
-    def get(self, place: ObjectId, start: int, end: int) -> bytes | None:
-        request = {"Bucket": place.bucket, "Key": place.key, "Range": f"bytes={start}-{end - 1}"}
+    def get(self, object_id: ObjectId, start: int, end: int) -> bytes | None:
+        request = {"Bucket": object_id.bucket, "Key": object_id.key, "Range": f"bytes={start}-{end - 1}"}
 
         def read(client: Any) -> bytes:
             # A body that is cut off fails while it is read.
@@ -116,30 +117,30 @@ class S3Objects(Metered):
             return data
 
         try:
-            data = self._send("GetObject", place.bucket, read, gets=1)
+            data = self._send("GetObject", object_id.bucket, read, gets=1)
         except _MissingError as missing:
             return b"" if missing.ends_early else None
         self.meter.object_bytes_read += len(data)
         return data[: end - start]
 
     def names(self, location: str, prefix: str) -> Iterator[ObjectId]:
-        bucket, before = bucket_and_prefix(location)
-        request: dict[str, Any] = {"Bucket": bucket, "Prefix": before + prefix}
+        bucket, root = bucket_and_prefix(location)
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": root + prefix}
         while True:
             page = self._send("ListObjectsV2", bucket, lambda client: client.list_objects_v2(**request), puts=1)
-            for each in page.get("Contents", ()):
-                yield ObjectId(location, each["Key"].removeprefix(before))
+            for listed in page.get("Contents", ()):
+                yield ObjectId(location, listed["Key"].removeprefix(root))
             if not page.get("IsTruncated"):
                 return
             request["ContinuationToken"] = page["NextContinuationToken"]
 
-    def delete(self, places: Sequence[ObjectId]) -> None:
-        waiting = {place.key for place in places}
+    def delete(self, object_ids: Sequence[ObjectId]) -> None:
+        waiting = {each.key for each in object_ids}
         while waiting:
             listed = {"Objects": [{"Key": key} for key in sorted(waiting)], "Quiet": True}
 
             def delete(client: Any, listed: dict[str, Any] = listed) -> Any:
-                answer = client.delete_objects(Bucket=places[0].bucket, Delete=listed)
+                answer = client.delete_objects(Bucket=object_ids[0].bucket, Delete=listed)
                 refused = [each for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING]
                 if refused and len(refused) == len(listed["Objects"]):
                     # Each key has an error of its own, and the answer's status is 200.
@@ -148,9 +149,9 @@ class S3Objects(Metered):
                     raise boto_errors.ClientError({"Error": refused[0], "ResponseMetadata": status}, "DeleteObjects")
                 return refused
 
-            refused = self._send("DeleteObjects", places[0].bucket, delete)
+            refused = self._send("DeleteObjects", object_ids[0].bucket, delete)
             waiting = {each["Key"] for each in refused}
-        self.meter.objects_deleted += len(places)
+        self.meter.objects_deleted += len(object_ids)
 
     def expect_answers(self) -> None:
         """Assume that S3 can be reached: from here on its absence is an outage, not a wrong setting."""
@@ -195,7 +196,7 @@ class S3Objects(Metered):
                 return answer
 
     def _wait(self, error: Exception, since: float, failures: int, facts: dict[str, Any]) -> None:
-        """Pause before the next try, or raise what the user gets."""
+        """Pause before the next try, or raise the user's error."""
         self._retries.has_answered |= isinstance(error, boto_errors.ClientError)
         if lacks_credentials(error):
             self._client.forget()
@@ -243,7 +244,7 @@ def _is_slowing(error: Exception) -> bool:
 
 
 def _refusal(error: Exception, operation: str, bucket: str) -> Exception | None:
-    """The error of a request that no retry mends; None: one may."""
+    """The error of a request that no retry mends. Returns None if a retry may mend it."""
     code = code_of(error)
     if lacks_credentials(error) or _is_slowing(error) or code in _RETRIED:
         return None

@@ -1,4 +1,4 @@
-"""Errors of boto3 as the user gets them."""
+"""Translation of boto3's errors to the user's."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dynastate.storage.limits import ITEM_FULL
 
 
 def translate(error: Exception, operation: str, role: Role, client: Client, *, was_there: bool) -> Exception:
-    """The error that the user gets for one that no retry mends; `was_there`: the table has answered before."""
+    """The user's error for an error that no retry mends; `was_there`: the table has answered before."""
     table, setting = client.names[role], PREFIX + ("deltaTable" if role == "delta" else "snapshotTable")
-    said = error.response["Error"] if isinstance(error, boto_errors.ClientError) else {}
-    code, text = said.get("Code", ""), said.get("Message", "")
+    answer = error.response["Error"] if isinstance(error, boto_errors.ClientError) else {}
+    code, text = answer.get("Code", ""), answer.get("Message", "")
     if code == "ConditionalCheckFailedException":
         return ConditionFailedError()
     if from_sts(error) or code in CREDENTIALS or isinstance(error, (*NO_CREDENTIALS, RuntimeError)):

@@ -32,9 +32,9 @@ def from_wire(raw: dict[str, Any]) -> Item:
 
 
 def _value_from_wire(name: str, value: dict[str, Any]) -> Value:
-    kind, held = next(iter(value.items()))
+    kind, content = next(iter(value.items()))
     try:
-        return _FROM_WIRE[kind](held)
+        return _FROM_WIRE[kind](content)
     except (ValueError, KeyError) as error:
         raise CorruptStateError(
             "an item holds a value that dynastate never writes", attribute=name, kind=kind
@@ -46,7 +46,7 @@ _FROM_WIRE: Final[dict[str, Callable[[Any], Value]]] = {
     "S": str,
     "B": bytes,
     "N": int,
-    "L": lambda held: [element["B"] for element in held],
+    "L": lambda elements: [element["B"] for element in elements],
     "SS": frozenset,
-    "M": lambda held: {name: int(each["N"]) if "N" in each else str(each["S"]) for name, each in held.items()},
+    "M": lambda members: {name: int(each["N"]) if "N" in each else str(each["S"]) for name, each in members.items()},
 }

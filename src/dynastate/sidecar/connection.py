@@ -101,11 +101,11 @@ class Connection:
         if len(header) < protocol.HEADER.size:
             raise _ClosedError("it was cut within a frame")
         length, number = protocol.HEADER.unpack(header)
-        wanted = protocol.check_length(length)
-        if self._state is State.NEW and wanted > READ_BUFFER_BYTES:
+        size = protocol.check_length(length)
+        if self._state is State.NEW and size > READ_BUFFER_BYTES:
             raise MismatchError("first frame is too long", length=length)
-        body = self._take(wanted)
-        if len(body) < wanted:
+        body = self._take(size)
+        if len(body) < size:
             raise _ClosedError("it was cut within a frame")
         return number, body
 
@@ -138,7 +138,7 @@ class Connection:
 
         def answer(route: int) -> None:
             have = () if route else request.have
-            opening = self._reached_engine().open(request.store, request.version, request.attempt, have, run)
+            opening = self._reached_engine().open(request.store, request.version, request.attempt, have=have, run=run)
             self._send_found(opening)
             self._send_opening(opening)
 
@@ -149,7 +149,7 @@ class Connection:
         run = self._take_run()
 
         def answer(_: int) -> None:  # failures come before the first frame
-            opening = self._reached_engine().find(*request, run)
+            opening = self._reached_engine().find(request.store, request.version, request.attempt, run)
             self._send_found(opening)
             self._send(protocol.Content(opening.bits, opening.entry.keys))
             self._send(protocol.Opened(counters(opening.meter, self._prices)))
@@ -160,11 +160,16 @@ class Connection:
     def _on_read(self, request: protocol.Read) -> None:
         def answer(route: int) -> None:
             upto = VersionId(request.held, request.held_attempt)
-            held = HeldChanges(request.snapshot, upto) if request.held else None
+            held_changes = HeldChanges(request.snapshot, upto) if request.held else None
             opening = self._reached_engine().buckets(
-                request.store, request.version, request.attempt, request.bits, request.buckets, held
+                request.store,
+                request.version,
+                request.attempt,
+                bits=request.bits,
+                numbers=request.buckets,
+                held=held_changes,
             )
-            if route:  # FOUND voids what was sent before
+            if route:  # FOUND voids the earlier answers
                 self._send_found(opening)
             self._send_opening(opening, is_read=True)
 
@@ -188,7 +193,8 @@ class Connection:
     def _on_changes(self, request: protocol.Changes) -> None:
         with self._answering("changes", request.store, request.last, request.attempt):
             feed = self._reached_engine().changes(*request)
-            self._send(protocol.Found(request.last, feed.attempt, 0, NO_ATTEMPT, feed.schema))
+            message = protocol.Found(request.last, feed.attempt, base=0, base_attempt=NO_ATTEMPT, schema=feed.schema)
+            self._send(message)
             for version, chunks in feed.versions:
                 self._send(protocol.ChangesOf(version))
                 self._send_rows(chunks)
@@ -200,7 +206,8 @@ class Connection:
                 self._send(protocol.Rows(chunk.records, chunk.changes))
             else:  # the JVM decompresses it in less time
                 item = self._reached_engine().place_of(chunk.key)
-                self._send(protocol.Packed(chunk.records, chunk.codec, chunk.raw_bytes, item, chunk.packed))
+                packed, raw_bytes = chunk.packed, chunk.raw_bytes
+                self._send(protocol.Packed(chunk.records, chunk.codec, raw_bytes, item=item, changes=packed))
 
     def _on_begin(self, request: protocol.Begin) -> None:
         self._set_subject(request.store, request.base + 1, request.attempt)
@@ -227,10 +234,10 @@ class Connection:
     def _on_commit(self, request: protocol.Commit) -> None:
         with self._answering("commit", aborts=True):
             attempt = self._complete(WriteAttempt)
-            made = attempt.commit(request.keys, request.schema, self._is_open)
+            committed = attempt.commit(request.keys, request.schema, self._is_open)
             self._under_way = None
             stored = self._reached_engine().known.account(attempt.store).stored()
-            self._send(protocol.Committed(attempt.version, commit_counters(made, stored, self._prices)))
+            self._send(protocol.Committed(attempt.version, commit_counters(committed, stored, self._prices)))
 
     def _on_snapshot(self, request: protocol.Snapshot) -> bool:
         with self._answering("snapshot", request.store, request.version, request.attempt):
@@ -266,11 +273,11 @@ class Connection:
 
     def _on_cleanup(self, request: protocol.CleanUp) -> None:
         with self._answering("clean-up", request.store, request.version, request.attempt):
-            spent, left = self._reached_engine().clean_up(*request)
-            self._send(protocol.Maintained(maintenance_counters(spent, self._prices) | {"versionsLeft": left}))
+            spent, versions = self._reached_engine().clean_up(*request)
+            self._send(protocol.Maintained(maintenance_counters(spent, self._prices) | {"versionsLeft": versions}))
 
     def _unless_failed(self, do: Callable[[], None]) -> None:
-        """Do what a frame without an answer asks for, unless an earlier one failed; keep a failure for COMMIT."""
+        """Handle a frame without an answer, unless an earlier one failed; keep a failure for COMMIT."""
         if self._failed is None:
             try:
                 do()
@@ -295,16 +302,16 @@ class Connection:
                 under_way.abort()
             except Exception:  # no error: no list names what it leaves, and clean-up finds it
                 is_snapshot = isinstance(under_way, SnapshotAttempt)
-                said = "abort left a snapshot behind" if is_snapshot else "abort left parts behind"
-                log.warning("%s %s", said, self._about, exc_info=True)
+                message = "abort left a snapshot behind" if is_snapshot else "abort left parts behind"
+                log.warning("%s %s", message, self._about, exc_info=True)
 
     def _set_subject(self, store: str, version: int, attempt: Attempt) -> None:
-        """Set what errors and log lines from here on are about."""
+        """Set the subject of later errors and log lines."""
         self._store = store
         self._about = about(store, version, attempt)
 
     def _reached_engine(self) -> Engine:
-        """The engine for all requests but CHECK: a sender that names a version has reached DynamoDB before."""
+        """The engine for all requests except CHECK: a sender that names a version has reached DynamoDB before."""
         if self._engine is None:
             self._engine = self._engines.get(self._settings, was_reached=True)
         return self._engine
@@ -313,7 +320,7 @@ class Connection:
     def _answering(self, operation: str, *subject: Any, aborts: bool = False) -> Iterator[None]:
         """Answer the frame with any failure, unless the connection is closed; `aborts`: abort after it.
 
-        The subject of the frame is a store, a version and an attempt; without one it stays as it is.
+        The subject of the frame is a store, a version and an attempt. Without it, the subject does not change.
         """
         if subject:
             self._set_subject(*subject)
@@ -335,7 +342,7 @@ class Connection:
         with contextlib.suppress(_ClosedError):  # the JVM has closed already
             self._send(protocol.Error(error.kind, self._store, str(error)))
 
-    #: What handles each message. A handler that returns False has begun nothing.
+    #: The handler of each message. A handler that returns False has begun nothing.
     _HANDLERS: ClassVar[dict[type[Any], Callable[[Connection, Any], bool | None]]] = {
         protocol.Hello: _on_hello,
         protocol.Check: _on_check,

@@ -29,7 +29,7 @@ class Engines:
         self._lock = threading.Lock()
 
     def prepare(self, settings: Settings) -> None:
-        """Make the engine for these settings, for which DynamoDB is asked nothing."""
+        """Make the engine for these settings, without a request to DynamoDB."""
         with contextlib.suppress(Exception), self._lock:  # `get` makes it again, and raises the same
             self._make(settings)
 
@@ -49,14 +49,14 @@ class Engines:
             since, error = self._failed.get(settings, (-FAILED_FOR_S, None))
             if error is not None and runtime.monotonic() < since + FAILED_FOR_S:
                 raise error
-            made = tables, engine = self._make(settings)
+            tables, engine = self._make(settings)
             is_fit = settings in self._fit
         if not is_fit:
             if was_reached:
                 tables.expect_answers()
-            self._check(settings, *made)
+            self._check(settings, tables, engine)
             with self._lock:
-                is_open = self._made.get(settings) == made
+                is_open = self._made.get(settings) == (tables, engine)
                 if is_open:
                     self._fit.add(settings)
             if not is_open:  # another task's check has failed meanwhile
@@ -93,9 +93,9 @@ class Engines:
 
 def parse_settings(settings_json: str) -> Settings:
     try:
-        given = json.loads(settings_json)
+        conf = json.loads(settings_json)
     except (ValueError, RecursionError):
         raise MismatchError("settings in HELLO are not JSON") from None
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+    if not isinstance(conf, dict) or not all(isinstance(value, str) for value in conf.values()):
         raise MismatchError("settings in HELLO are not an object of text to text")
-    return Settings.from_spark(given)
+    return Settings.from_spark(conf)

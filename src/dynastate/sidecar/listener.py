@@ -35,7 +35,7 @@ def serve(listener: socket.socket, token: bytes) -> None:
 
 def converse(peer: socket.socket, token: bytes, engines: Engines) -> None:
     with peer, BufferedReader(peer.makefile("rb", buffering=0), READ_BUFFER_BYTES) as stream:
-        Connection(stream, peer.sendall, token, engines, partial(is_open, peer)).serve()
+        Connection(stream, peer.sendall, token, engines, _is_open=partial(is_open, peer)).serve()
 
 
 def is_open(peer: socket.socket) -> bool:
@@ -49,7 +49,7 @@ def is_open(peer: socket.socket) -> bool:
 
 
 def is_ours(peer: socket.socket) -> bool:
-    """Whether the process at the other end is this user's, as the kernel says: a token can leak, a user cannot."""
+    """Whether the kernel reports that the process at the other end is this user's: a token can leak, a user cannot."""
     if sys.platform != "linux":
         return True  # folder and token are the only protection there
     _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

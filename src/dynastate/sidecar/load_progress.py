@@ -1,4 +1,4 @@
-"""Log lines of loads that take long."""
+"""Log lines of long loads."""
 
 from __future__ import annotations
 
@@ -36,10 +36,13 @@ class LoadProgressLog:
         for chunk in chunks:
             yield chunk
             self._taken += chunk.records
-            now = self._clock()
-            if now >= self._next:
-                self._next = now + PROGRESS_S
+            time_s = self._clock()
+            if time_s >= self._next:
+                self._next = time_s + PROGRESS_S
                 log.info(
                     "loading %s records=%d of %d seconds=%.0f",
-                    *(self._about, self._taken, self._records, now - self._started),
+                    self._about,
+                    self._taken,
+                    self._records,
+                    time_s - self._started,
                 )

@@ -35,12 +35,12 @@ def maintenance_counters(meter: Meter, prices: Prices) -> dict[str, int]:
     return counters(meter, prices) | {"itemsDeleted": meter.items_deleted, "deleteUnits": meter.delete_units}
 
 
-def commit_counters(made: Committed, stored: StorageSize, prices: Prices) -> dict[str, int]:
+def commit_counters(committed: Committed, stored: StorageSize, prices: Prices) -> dict[str, int]:
     """The cost and size of a commit, and the size of its store."""
-    return counters(made.meter, prices) | {
-        "parts": made.entry.parts,
-        "records": made.entry.records,
-        "rawBytes": made.entry.raw_bytes,
+    return counters(committed.meter, prices) | {
+        "parts": committed.entry.parts,
+        "records": committed.entry.records,
+        "rawBytes": committed.entry.raw_bytes,
         "storedItems": stored.items,
         "storedBytes": stored.bytes,
         "storedObjectBytes": stored.object_bytes,

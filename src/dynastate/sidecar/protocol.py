@@ -2,8 +2,8 @@
 
 frame := length:u32  type:u8  body
 
-Each message is a type with its number and its fields; `encode` and `decode` are the same for all of them. What breaks
-the protocol raises MismatchError.
+Each message is a type with its number and its fields; `encode` and `decode` are the same for all of them. A frame that
+breaks the protocol raises MismatchError.
 """
 
 from __future__ import annotations
@@ -69,18 +69,20 @@ def _take_version(body: Body) -> int:
     return version
 
 
-def _many(kind: Kind, made: Callable[[Any], Any] = tuple) -> Kind:
-    """A count and that many values, in a tuple or in what is `made` of them."""
+def _many(kind: Kind, collection: Callable[[Any], Any] = tuple) -> Kind:
+    """A count and that many values, in a tuple or another `collection`."""
 
     def pack(values: Any) -> bytes:
         listed = values.items() if isinstance(values, Mapping) else values
         return _U16.pack(len(values)) + b"".join(map(kind.pack, listed))
 
-    return Kind(pack, lambda body: made(kind.take(body) for _ in range(_U16.take(body))))
+    return Kind(pack, lambda body: collection(kind.take(body) for _ in range(_U16.take(body))))
 
 
 def _pair(first: Kind, second: Kind) -> Kind:
-    return Kind(lambda of: first.pack(of[0]) + second.pack(of[1]), lambda body: (first.take(body), second.take(body)))
+    return Kind(
+        lambda pair: first.pack(pair[0]) + second.pack(pair[1]), lambda body: (first.take(body), second.take(body))
+    )
 
 
 _U16, _U32, _U64 = _number("H"), _number("I"), _number("Q")
@@ -110,7 +112,7 @@ VersionIds = Annotated[
     tuple[VersionId, ...], _many(_pair(_U64, _ATTEMPT), lambda pairs: tuple(starmap(VersionId, pairs)))
 ]
 
-# Fields of docs/protocol.md, which says what they mean: first the messages of the JVM, then those of the sidecar.
+# Fields of docs/protocol.md, which explains them: first the messages of the JVM, then the messages of the sidecar.
 # Messages with many fields are classes.
 Hello = NamedTuple("Hello", [("protocol", U16), ("token", Token), ("package", Text), ("settings", Text)])
 Open = NamedTuple("Open", [("store", Text), ("version", Version), ("attempt", Id), ("have", VersionIds)])
@@ -156,7 +158,7 @@ Find = NamedTuple("Find", [("store", Text), ("version", Version), ("attempt", Id
 
 
 class Read(NamedTuple):
-    """Rows of a version in some of 2^bits buckets, but for changes that are held."""
+    """Rows of a version in some of 2^bits buckets, except for changes that are held."""
 
     store: Text
     version: Version
@@ -220,8 +222,8 @@ MESSAGES: Final[dict[int, type[Any]]] = {
     127: Error,
 }
 _FORMS: Final[dict[type[Any], tuple[int, list[Kind]]]] = {
-    made: (number, [hint.__metadata__[0] for hint in get_type_hints(made, include_extras=True).values()])
-    for number, made in MESSAGES.items()
+    form: (number, [hint.__metadata__[0] for hint in get_type_hints(form, include_extras=True).values()])
+    for number, form in MESSAGES.items()
 }
 
 
@@ -286,12 +288,12 @@ def encode(message: tuple[Any, ...]) -> bytes:
 def decode(number: int, body: bytes) -> Any:  # one of the messages
     if number not in MESSAGES:
         raise MismatchError("frame is of an unknown type", type=number)
-    made, fields = MESSAGES[number], Body(body, 0)
-    found = made(*(kind.take(fields) for kind in _FORMS[made][1]))
-    if left := fields.rest():
-        raise MismatchError("frame has bytes too many", at=len(body) - len(left), length=len(body))
-    check(found)
-    return found
+    form, fields = MESSAGES[number], Body(body, 0)
+    message = form(*(kind.take(fields) for kind in _FORMS[form][1]))
+    if extra := fields.rest():
+        raise MismatchError("frame has bytes too many", at=len(body) - len(extra), length=len(body))
+    check(message)
+    return message
 
 
 def check_length(length: int) -> int:
@@ -315,7 +317,7 @@ class State(Enum):
 
 
 class Transition(NamedTuple):
-    """The state after a message, or `otherwise` if it has begun nothing."""
+    """The state after a message; the state is `otherwise` if the message has begun nothing."""
 
     state: State
     otherwise: State = State.READY

@@ -44,7 +44,7 @@ LAG_REPORTS = tuple(
 Builder = TypeVar("Builder", bound=SparkSession.Builder)
 
 
-#: What only the start of an application can set, the jar aside.
+#: The conf, except the jar, that only the start of an application can set.
 STATIC_CONF = {EXTENSIONS: EXTENSION_CLASS, PLUGINS: PLUGIN_CLASS}
 
 
@@ -54,7 +54,7 @@ def plain_conf() -> dict[str, str]:
 
 
 def session_conf(minor: str) -> dict[str, str]:
-    """The part of it that a running session can set, for a minor of Spark."""
+    """The part of this conf that a running session can set, for a minor of Spark."""
     return {
         PROVIDER: PROVIDER_CLASS,
         CHECKPOINT_FORMAT: "1" if minor == FORMAT_1_ONLY else "2",
@@ -93,35 +93,35 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     if is_connect_client(builder) or connect_session() is not None:
         server = describe_server(builder)
         check_server(server, remote_of(builder), STATIC_CONF)
-        wanted = session_conf(spark_minor(server.spark))
+        conf = session_conf(spark_minor(server.spark))
     else:
-        wanted = plain_conf()
-        checked = _complete(wanted, checked, options)
-    kept = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
-    builder.config(map={**wanted, **kept, **checked.to_spark(settings)})
+        conf = plain_conf()
+        checked = _complete(conf, checked, options)
+    user_conf = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
+    builder.config(map={**conf, **user_conf, **checked.to_spark(settings)})
     return builder
 
 
-def _complete(wanted: dict[str, str], checked: Settings, options: dict[str, str]) -> Settings:
-    """Add to `wanted` what the application has of jars, extensions and plugins; settings with an interpreter."""
-    jar = wanted[JARS]
+def _complete(conf: dict[str, str], checked: Settings, options: dict[str, str]) -> Settings:
+    """Add the application's jars, extensions and plugins to `conf`. Returns the settings with an interpreter."""
+    jar = conf[JARS]
     _refuse_running_session(jar)
     names_python = options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if not checked.python and _is_local(options) and not names_python:
         checked = replace(checked, python=sys.executable)
     if {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} <= os.environ.keys():
-        before = _submitted_conf(jar) | options  # the JVM runs, and its jars are fixed
-        del wanted[JARS]
+        launched = _submitted_conf(jar) | options  # the JVM runs, and its jars are fixed
+        del conf[JARS]
     else:
-        before = launch_conf() | options
-    wanted |= {name: _with(before.get(name, ""), wanted[name]) for name in (JARS, *STATIC_CONF) if name in wanted}
+        launched = launch_conf() | options
+    conf |= {name: _with(launched.get(name, ""), conf[name]) for name in (JARS, *STATIC_CONF) if name in conf}
     return checked
 
 
-def _with(listed: str, wanted: str) -> str:
-    """Add an element to a comma-separated list, unless it is there."""
+def _with(listed: str, element: str) -> str:
+    """Add an element to a comma-separated list, unless the list has it."""
     elements = [each for each in listed.split(",") if each]
-    return ",".join(elements if wanted in elements else [*elements, wanted])
+    return ",".join(elements if element in elements else [*elements, element])
 
 
 def _refuse_running_session(jar: str) -> None:
@@ -134,7 +134,7 @@ def _refuse_running_session(jar: str) -> None:
 
 
 def _submitted_conf(jar: str) -> dict[str, str]:
-    """The conf that spark-submit was given, with the jar among it."""
+    """The conf of spark-submit, which must have the jar."""
     from pyspark import SparkContext
 
     SparkContext._ensure_initialized()  # noqa: SLF001  # connects to spark-submit's JVM

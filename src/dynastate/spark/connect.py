@@ -1,4 +1,4 @@
-"""Spark Connect: sessions whose JVM is a server's, and what that server must have been started with."""
+"""Spark Connect: sessions whose JVM is a server's, and the conf that the server must have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ConnectServer(NamedTuple):
 
 
 def remote_of(builder: SparkSession.Builder) -> str:
-    """The URL that a builder or the environment has for a Connect server; "": none."""
+    """The URL of a Connect server, of a builder or of the environment; empty without a server."""
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter
     return options.get(_REMOTE) or os.environ.get("SPARK_REMOTE", "")
 
@@ -58,16 +58,16 @@ def connect_session() -> ConnectSession | None:
     return cast("ConnectSession | None", SparkSession.getActiveSession()) if is_remote() else None
 
 
-def check_server(server: ConnectServer, url: str, wanted: dict[str, str]) -> None:
-    """Check that a server was started with the extension; `wanted` is the conf that only its start can set.
+def check_server(server: ConnectServer, url: str, conf: dict[str, str]) -> None:
+    """Check that a server was started with the extension; `conf` is the conf that only its start can set.
 
     Raises:
         ConfigurationError: it was not, or there is no jar for its Spark.
     """
     jar = jar_name(server.spark, "the Connect server runs Spark {}")
-    if wanted[EXTENSIONS] in server.extensions.split(","):
+    if conf[EXTENSIONS] in server.extensions.split(","):
         return
-    options = " ".join(f"--conf {name}={value}" for name, value in wanted.items())
+    options = " ".join(f"--conf {name}={value}" for name, value in conf.items())
     raise ConfigurationError(
         "the Connect server was started without dynastate, and its clients cannot add it; "
         f"start it with --jars {jar} {options}",

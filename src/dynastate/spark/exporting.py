@@ -43,10 +43,10 @@ class MetricsExport:
     """An export under way. It ends with the program, with `close`, or with its `with` block."""
 
     def __init__(self, spark: SparkSession, target: str) -> None:
-        made = make_target(target)
-        self.address = made.address
+        opened = make_target(target)
+        self.address = opened.address
         """Where Prometheus finds the metrics; empty for other targets."""
-        self._exporter = Exporter(made)
+        self._exporter = Exporter(opened)
         self._listener = _Listener(self._exporter)
         self._streams = spark.streams
         for query in self._streams.active:

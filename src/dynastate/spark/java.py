@@ -13,8 +13,8 @@ from dynastate.errors import ConfigurationError
 _JAVA_MIN = 17
 
 
-def check_java(what: str) -> None:
-    """Check that Java is new enough for Spark; `what` needs it.
+def check_java(subject: str) -> None:
+    """Check that Java is new enough for Spark; `subject` needs it.
 
     Raises:
         ConfigurationError: there is none; the message says what to install.
@@ -24,10 +24,10 @@ def check_java(what: str) -> None:
     package = f"Debian: apt-get install openjdk-{_JAVA_MIN}-jre-headless"
     install = f"install a JRE {_JAVA_MIN}, 21 or, with Spark 4.3, 25 ({package})"
     if java is None or not os.access(java, os.X_OK):
-        raise ConfigurationError(f"{what} needs Java; {install}", looked_at=java or "PATH")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # what the user calls java
-    version = re.search(r'version "(\d+)', said)
+        raise ConfigurationError(f"{subject} needs Java; {install}", looked_at=java or "PATH")
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # what the user calls java
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version.group(1)) < _JAVA_MIN:
         raise ConfigurationError(
-            f"{what} needs Java {_JAVA_MIN} or newer; {install}", found=version.group(1) if version else said[:80]
+            f"{subject} needs Java {_JAVA_MIN} or newer; {install}", found=version.group(1) if version else output[:80]
         )

@@ -32,16 +32,16 @@ def launch_conf() -> dict[str, str]:
     Raises:
         ConfigurationError: PYSPARK_SUBMIT_ARGS is malformed.
     """
-    given = _given_options()
+    options = _given_options()
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
-    found: dict[str, str] = {}
-    if given.properties_file is None or given.load_spark_defaults:
-        found |= _properties(defaults)
-    if given.properties_file is not None:
-        found |= _properties(given.properties_file)
-    found |= {name: value for name, _, value in (each.partition("=") for each in given.conf)}
-    return found | ({"spark.jars": given.jars} if given.jars else {})
+    conf: dict[str, str] = {}
+    if options.properties_file is None or options.load_spark_defaults:
+        conf |= _properties(defaults)
+    if options.properties_file is not None:
+        conf |= _properties(options.properties_file)
+    conf |= {name: value for name, _, value in (each.partition("=") for each in options.conf)}
+    return conf | ({"spark.jars": options.jars} if options.jars else {})
 
 
 def _given_options() -> argparse.Namespace:

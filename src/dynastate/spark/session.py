@@ -21,15 +21,15 @@ from dynastate.spark.configure import configure
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
-#: What the JVM writes of a module that Spark asks for.
+#: A line of the JVM about a module that Spark uses.
 _NOISE: Final = b"WARNING: Using incubator modules:"
 
 
 @contextmanager
 def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Iterator[SparkSession]:
-    """A session on this machine with these settings, and conf; it is stopped at the end.
+    """A session on this machine with these settings and conf, which is stopped at the end.
 
-    Errors that Spark logs come to standard error; its warnings do not.
+    Spark's errors appear on standard error, its warnings do not.
     """
     quiet = {
         "spark.ui.enabled": "false",
@@ -49,7 +49,7 @@ def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Ite
 
 
 def _start_jvm(builder: SparkSession.Builder) -> None:
-    """Start the JVM with its standard error through a pipe, out of which noise is taken."""
+    """Start the JVM with its standard error through a pipe, which removes noise."""
     conf = SparkConf().setAll(list(builder._options.items()))  # noqa: SLF001  # a builder has no getter
     reader, writer = os.pipe()
     threading.Thread(target=_pass_on, args=(reader,), name="spark-stderr", daemon=True).start()
@@ -81,11 +81,11 @@ def _interrupts_deferred() -> Iterator[None]:
         yield
         return
     interrupts: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
     if interrupts:
         raise KeyboardInterrupt
 

@@ -76,8 +76,8 @@ class SplitKeys(KeyEncoder):
         end = _LENGTH.size + (_LENGTH.unpack_from(raw)[0] if len(raw) >= _LENGTH.size else 0)
         if not _LENGTH.size < end <= len(raw):
             raise CorruptStateError("a key's first part ends after the key", bytes=len(raw))
-        found = self._decode_first(_row(raw[_LENGTH.size : end])) | self._rest.decode(_row(raw[end:]))
-        return {name: found[name] for name in self.columns.names}
+        columns = self._decode_first(_row(raw[_LENGTH.size : end])) | self._rest.decode(_row(raw[end:]))
+        return {name: columns[name] for name in self.columns.names}
 
     def _encode_first(self, key: dict[str, Any]) -> bytes:
         return self._first.encode(key)
@@ -87,7 +87,7 @@ class SplitKeys(KeyEncoder):
 
 
 class RangeKeys(SplitKeys):
-    """Keys in two rows, the first of which sorts as its numbers do."""
+    """Keys in two rows. The first row sorts like its numbers."""
 
     def __init__(self, columns: Struct, first: Sequence[int], placing: Sequence[int]) -> None:
         super().__init__(columns, first, placing)
@@ -118,13 +118,13 @@ class TimedKeys(KeyEncoder):
             number = scalars.from_whole(key[self._time])
         except TypeError as wrong:
             raise ConfigurationError(f"column {self._time} is a time in a long", value=repr(key[self._time])) from wrong
-        at = ((number & (1 << 64) - 1) ^ _SIGN).to_bytes(8, "big")
+        time = ((number & (1 << 64) - 1) ^ _SIGN).to_bytes(8, "big")
         others = _VERSION + self._others.encode({name: key[name] for name in self._others.names})
-        return at + others if self._in_front else others + at
+        return time + others if self._in_front else others + time
 
     def decode(self, raw: bytes) -> dict[str, Any]:
-        at, others = (raw[:8], raw[8:]) if self._in_front else (raw[-8:], raw[:-8])
-        number = signed(int.from_bytes(at, "big") ^ _SIGN, 64)
+        time, others = (raw[:8], raw[8:]) if self._in_front else (raw[-8:], raw[:-8])
+        number = signed(int.from_bytes(time, "big") ^ _SIGN, 64)
         return self._others.decode(_row(others)) | {self._time: number}
 
 

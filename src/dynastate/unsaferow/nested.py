@@ -26,12 +26,12 @@ class Array(Variable):
         element, width = self.element, self.element.width
         if first + count * width > end:
             raise CorruptStateError("an array has more elements than room", elements=count, at=begin)
-        places = [None if raw[begin + 8 + (n >> 3)] >> (n & 7) & 1 else first + n * width for n in range(count)]
+        slots = [None if raw[begin + 8 + (n >> 3)] >> (n & 7) & 1 else first + n * width for n in range(count)]
         if isinstance(element, Variable):
-            taken = sum(WORD.unpack_from(raw, at)[0] & U32 for at in places if at is not None)
-            if taken > end - first - count * width:
-                raise CorruptStateError("an array's elements take more than its room", bytes=taken, at=begin)
-        return [None if at is None else element.read(raw, at, begin, end) for at in places]
+            size = sum(WORD.unpack_from(raw, slot)[0] & U32 for slot in slots if slot is not None)
+            if size > end - first - count * width:
+                raise CorruptStateError("an array's elements take more than its room", bytes=size, at=begin)
+        return [None if slot is None else element.read(raw, slot, begin, end) for slot in slots]
 
     def dump(self, value: Any) -> bytes:
         return self.dump_all(scalars.checked(value, "a list", (list, tuple)))
@@ -63,8 +63,8 @@ class Array(Variable):
     def to_json(self, value: Any) -> Any:
         return [or_none(self.element.to_json, each) for each in value]
 
-    def from_json(self, given: Any) -> Any:
-        return [or_none(self.element.from_json, each) for each in scalars.checked(given, "a list", list)]
+    def from_json(self, value: Any) -> Any:
+        return [or_none(self.element.from_json, each) for each in scalars.checked(value, "a list", list)]
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.list_(self.element.arrow(pa, sql=sql))
@@ -114,7 +114,7 @@ class Map(Variable):
         return seed
 
     def _entries(self, value: Any) -> list[tuple[Any, Any]]:
-        """The entries of a map, whose keys are as values of their type; of pairs, too, as pandas has maps."""
+        """The entries of a map, with keys as values of their type. The map may be pairs, as in pandas."""
         if isinstance(value, Mapping):
             return [(self.unhashed(key), each) for key, each in value.items()]
         return [(key, each) for key, each in scalars.checked(value, "a dict", (list, tuple))]
@@ -135,10 +135,10 @@ class Map(Variable):
         entries = [(self.key.to_json(key), or_none(self.value.to_json, each)) for key, each in self._entries(value)]
         return dict(entries) if isinstance(self.key, String) else [list(entry) for entry in entries]
 
-    def from_json(self, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            given = list(given.items())
-        pairs = [scalars.checked(pair, "a pair", (list, tuple)) for pair in scalars.checked(given, "a map", list)]
+    def from_json(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            value = list(value.items())
+        pairs = [scalars.checked(pair, "a pair", (list, tuple)) for pair in scalars.checked(value, "a map", list)]
         return _map_of([(self.key.from_json(key), or_none(self.value.from_json, each)) for key, each in pairs])
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
@@ -182,14 +182,14 @@ class Struct(Variable):
         """
         self.check(values)
         out = bytearray(self._least_bytes)
-        for name, kind, byte, bit, at in self._columns:
+        for name, kind, byte, bit, slot in self._columns:
             value = values[name]
             if value is None:
                 out[byte] |= bit
-                kind.write_null(out, at)
+                kind.write_null(out, slot)
                 continue
             try:
-                kind.write(value, out, at)
+                kind.write(value, out, slot)
             except (TypeError, ValueError, OverflowError, ArithmeticError, AttributeError, struct.error) as wrong:
                 raise ConfigurationError(
                     f"column {name} must be of type {kind.name}, such as {kind.example!r}: {wrong}",
@@ -210,17 +210,17 @@ class Struct(Variable):
             raise CorruptStateError("a row is shorter than its columns", bytes=end - begin, columns=len(self.names))
         try:
             return {
-                name: None if raw[begin + byte] & bit else kind.read(raw, begin + at, begin, end)
-                for name, kind, byte, bit, at in self._columns
+                name: None if raw[begin + byte] & bit else kind.read(raw, begin + slot, begin, end)
+                for name, kind, byte, bit, slot in self._columns
             }
         except (struct.error, CorruptStateError) as wrong:
             raise self._located(raw, begin, end) or wrong from wrong
 
     def _located(self, raw: bytes, begin: int, end: int) -> CorruptStateError | None:
         """The error of the first column that cannot be read, with its name."""
-        columns = ((name, kind, at) for name, kind, byte, bit, at in self._columns if not raw[begin + byte] & bit)
-        for name, kind, at in columns:
-            if (corrupt := _fault(kind, raw, begin + at, begin, end)) is not None:
+        columns = ((name, kind, slot) for name, kind, byte, bit, slot in self._columns if not raw[begin + byte] & bit)
+        for name, kind, slot in columns:
+            if (corrupt := _fault(kind, raw, begin + slot, begin=begin, end=end)) is not None:
                 return CorruptStateError(f"column {name}: {corrupt.args[0]}", **corrupt.facts)
         return None
 
@@ -244,9 +244,9 @@ class Struct(Variable):
         kinds = dict(zip(self.names, self.types, strict=True))
         return {name: or_none(kinds[name].to_json, each) for name, each in value.items()}
 
-    def from_json(self, given: Any) -> Any:
+    def from_json(self, value: Any) -> Any:
         kinds = dict(zip(self.names, self.types, strict=True))
-        values = scalars.checked(given, f"an object with {', '.join(self.names) or 'nothing'}", Mapping)
+        values = scalars.checked(value, f"an object with {', '.join(self.names) or 'nothing'}", Mapping)
         self.check(values)
         return {name: or_none(kinds[name].from_json, each) for name, each in values.items()}
 
@@ -262,10 +262,10 @@ class Struct(Variable):
         return tuple(or_none(kind.to_arrow, value[name]) for name, kind in zip(self.names, self.types, strict=True))
 
 
-def _fault(kind: DataType, raw: bytes, at: int, begin: int, end: int) -> CorruptStateError | None:
+def _fault(kind: DataType, raw: bytes, slot: int, begin: int, end: int) -> CorruptStateError | None:
     """The error of a value that cannot be read."""
     try:
-        kind.read(raw, at, begin, end)
+        kind.read(raw, slot, begin, end)
     except struct.error as short:
         return CorruptStateError(f"a row ends too early: {short}", bytes=end - begin)
     except CorruptStateError as corrupt:
@@ -274,16 +274,16 @@ def _fault(kind: DataType, raw: bytes, at: int, begin: int, end: int) -> Corrupt
 
 
 def unique(names: Iterable[str], fold: Callable[[str], str] = str) -> tuple[str, ...]:
-    """The names, with repeated ones numbered: name#2, name#3, but by no number that gives the name of another."""
-    given = list(names)
-    taken, seen = set(map(fold, given)), set[str]()
+    """The names, with repeated ones numbered: name#2, name#3, without the name of another."""
+    originals = list(names)
+    folded, used = set(map(fold, originals)), set[str]()
     chosen: list[str] = []
-    for name in given:
+    for name in originals:
         unlike = name
-        if fold(name) in seen:
-            unlike = next(other for n in count(2) if fold(other := f"{name}#{n}") not in taken)
-        seen.add(fold(unlike))
-        taken.add(fold(unlike))
+        if fold(name) in used:
+            unlike = next(other for n in count(2) if fold(other := f"{name}#{n}") not in folded)
+        used.add(fold(unlike))
+        folded.add(fold(unlike))
         chosen.append(unlike)
     return tuple(chosen)
 
@@ -305,7 +305,7 @@ def hashable(value: Any) -> Any:
 
 
 def _map_of(entries: list[tuple[Any, Any]]) -> dict[Any, Any] | list[tuple[Any, Any]]:
-    """A map of its entries: a dict, or the entries where only the sign of a zero tells keys apart.
+    """A map of its entries: a dict, or the entries if some keys differ only in the sign of a zero.
 
     Raises:
         ValueError: a key is there twice.

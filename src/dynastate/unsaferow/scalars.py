@@ -53,15 +53,15 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def checked(value: Any, what: str, of: type | tuple[type, ...], but: type | tuple[type, ...] = ()) -> Any:
-    """A value that is of some type, and not of a type `but`. A number of numpy is one of Python, an array a list.
+def checked(value: Any, noun: str, kind: type | tuple[type, ...], but: type | tuple[type, ...] = ()) -> Any:
+    """A value of type `kind`, and not of type `but`. A number of numpy becomes a Python number, an array a list.
 
     Raises:
         TypeError: another value.
     """
     value = plain(value)
-    if not isinstance(value, of) or isinstance(value, but):
-        raise TypeError(f"not {what}")
+    if not isinstance(value, kind) or isinstance(value, but):
+        raise TypeError(f"not {noun}")
     return value
 
 
@@ -94,7 +94,7 @@ class RawNumber(NamedTuple):
 
 
 def raw_number(kind: str, value: Any) -> int | None:
-    """The number of a value that Python's types cannot hold; None: it is another value."""
+    """The number of a value that Python's types cannot hold. Returns None for another value."""
     if not isinstance(value, RawNumber):
         return None
     if value.type != kind:
@@ -156,7 +156,7 @@ def to_time(nanos: int) -> time | RawNumber:
 def from_time(value: Any) -> int:
     if (number := raw_number("time", value)) is not None:
         return number
-    at: time = checked(value, "a time", time)
-    if at.tzinfo is not None:
+    instant: time = checked(value, "a time", time)
+    if instant.tzinfo is not None:
         raise TypeError("a time with a zone")
-    return (((at.hour * 60 + at.minute) * 60 + at.second) * 1_000_000 + at.microsecond) * 1000
+    return (((instant.hour * 60 + instant.minute) * 60 + instant.second) * 1_000_000 + instant.microsecond) * 1000

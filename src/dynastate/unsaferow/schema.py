@@ -34,17 +34,17 @@ def _timestamp_ntz_text(value: Any) -> str:
     return texts.timestamp_text(scalars.from_timestamp_ntz(value) * 1000)
 
 
-def _parsed(parse: Callable[[str], int], take: Callable[[int], Any], what: str) -> Callable[[Any], Any]:
+def _parsed(parse: Callable[[str], int], take: Callable[[int], Any], example: str) -> Callable[[Any], Any]:
     """Parse the text of a value."""
-    return lambda given: take(parse(scalars.checked(given, f"a text such as {what}", str)))
+    return lambda text: take(parse(scalars.checked(text, f"a text such as {example}", str)))
 
 
 def _time(name: str, *arrow: str, unit: int) -> types.Fixed:
     """The type of a time of so many digits, which Arrow has in a unit of nanoseconds."""
-    at = time(12)
+    noon = time(12)
     load = _parsed(texts.parse_time, scalars.to_time, "12:00:00")
     give, take, dump = scalars.from_time, scalars.to_time, lambda value: texts.time_text(scalars.from_time(value))
-    return types.Fixed(name, "q", take, give, at, dump, load, arrow, arrow_unit=unit)
+    return types.Fixed(name, "q", take, give, noon, dump, load, arrow, arrow_unit=unit)
 
 
 #: Types by their names in Spark's schemas: number in a slot, value of Python, example, JSON, type of Arrow and DuckDB.
@@ -120,19 +120,19 @@ def described_families(text: str) -> list[dict[str, Any]]:
     Types and key encoders are not checked, so that families which dynastate cannot read are described too.
     """
     try:
-        found = [each for each in json.loads(text)["families"] if not each.get("dropped")]
-        for each in found:
-            wrong = [name for name, kind in _FAMILY.items() if not isinstance(each[name], kind)]
-            if not isinstance(each.get("earlier_values", []), list):
+        families = [each for each in json.loads(text)["families"] if not each.get("dropped")]
+        for family in families:
+            wrong = [name for name, kind in _FAMILY.items() if not isinstance(family[name], kind)]
+            if not isinstance(family.get("earlier_values", []), list):
                 wrong.append("earlier_values")
-            fields = [*each["key"]["fields"], *each["value"]["fields"]]
+            fields = [*family["key"]["fields"], *family["value"]["fields"]]
             if wrong or not all(_name(field) and "type" in field for field in fields):
                 raise TypeError(f"not as it should be: {', '.join(wrong) or 'a column'}")
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as corrupt:
         raise CorruptStateError(
             f"a schema item describes no column families: {corrupt!r}", schema=text[:200]
         ) from corrupt
-    return found
+    return families
 
 
 def parse_schema(described: Any) -> Struct:
@@ -181,9 +181,9 @@ def _has_map(kind: types.DataType) -> bool:
 
 
 def _simple(name: str) -> types.DataType:
-    known = _SIMPLE.get(name)
-    if known is not None:
-        return known
+    kind = _SIMPLE.get(name)
+    if kind is not None:
+        return kind
     if (number := _DECIMAL.fullmatch(name)) is not None:
         precision, scale = int(number[1]), int(number[2])
         if not 0 < precision <= _DIGITS_MAX:

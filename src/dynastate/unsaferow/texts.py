@@ -29,24 +29,24 @@ _TIMESTAMPS: Final = re.compile(f"{_DATE}[T ]{_TIME}{_ZONE}")
 
 def date_text(days: int) -> str:
     """The text of a day by its number since 1970."""
-    cycles, rest = divmod(days, _CYCLE_DAYS)
-    day = date.fromordinal(_EPOCH + rest)
+    cycles, days_left = divmod(days, _CYCLE_DAYS)
+    day = date.fromordinal(_EPOCH + days_left)
     year = day.year + cycles * _CYCLE_YEARS
-    shown = f"+{year}" if year > 9999 else f"{year:05d}" if year < 0 else f"{year:04d}"
-    return f"{shown}{day.isoformat()[4:]}"
+    year_text = f"+{year}" if year > 9999 else f"{year:05d}" if year < 0 else f"{year:04d}"
+    return f"{year_text}{day.isoformat()[4:]}"
 
 
 def time_text(nanos: int) -> str:
     """The text of a time by its nanoseconds since midnight."""
-    seconds, rest = divmod(nanos, 10**9)
-    digits = f".{rest:09d}" if rest % 1000 else f".{rest // 1000:06d}" if rest else ""
+    seconds, fraction = divmod(nanos, 10**9)
+    digits = f".{fraction:09d}" if fraction % 1000 else f".{fraction // 1000:06d}" if fraction else ""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{digits}"
 
 
 def timestamp_text(nanos: int) -> str:
     """The text of a timestamp by its nanoseconds since 1970, without a zone."""
-    days, rest = divmod(nanos, _DAY_S * 10**9)
-    return f"{date_text(days)}T{time_text(rest)}"
+    days, time_nanos = divmod(nanos, _DAY_S * 10**9)
+    return f"{date_text(days)}T{time_text(time_nanos)}"
 
 
 def parse_date(text: str) -> int:
@@ -95,8 +95,8 @@ def parse_timestamp(text: str, *, has_zone: bool) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    cycles, rest = divmod(year - 1970, _CYCLE_YEARS)
-    return date(1970 + rest, month, day).toordinal() - _EPOCH + cycles * _CYCLE_DAYS
+    cycles, years = divmod(year - 1970, _CYCLE_YEARS)
+    return date(1970 + years, month, day).toordinal() - _EPOCH + cycles * _CYCLE_DAYS
 
 
 def _nanos(hours: str, minutes: str, seconds: str | None, digits: str | None) -> int:

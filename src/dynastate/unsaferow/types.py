@@ -67,23 +67,23 @@ class DataType(ABC):
         return 1
 
     @abstractmethod
-    def read(self, raw: bytes, at: int, begin: int, end: int) -> Any:
-        """The value of the slot at `at` of a row or array from `begin` to `end`."""
+    def read(self, raw: bytes, slot: int, begin: int, end: int) -> Any:
+        """The value of the slot at offset `slot` of a row or array from `begin` to `end`."""
 
     @abstractmethod
-    def write(self, value: Any, out: bytearray, at: int) -> None:
-        """Put a value into the slot at `at`, and what does not fit there at the end of `out`.
+    def write(self, value: Any, out: bytearray, slot: int) -> None:
+        """Put a value into the slot at offset `slot`, and the bytes that do not fit there at the end of `out`.
 
         Raises:
             TypeError, ValueError, OverflowError, struct.error: not a value of this type.
         """
 
-    def write_element(self, value: Any, out: bytearray, at: int) -> None:
-        """Put a value into the slot at `at` of an array."""
-        self.write(value, out, at)
+    def write_element(self, value: Any, out: bytearray, slot: int) -> None:
+        """Put a value into the slot at offset `slot` of an array."""
+        self.write(value, out, slot)
 
-    def write_null(self, out: bytearray, at: int) -> None:  # noqa: B027  # most put nothing
-        """Put into a row what Spark puts there for a null, besides its bit."""
+    def write_null(self, out: bytearray, slot: int) -> None:  # noqa: B027  # most put nothing
+        """Put Spark's bytes for a null, besides its bit, into a row."""
 
     @abstractmethod
     def mix(self, value: Any, seed: int) -> int:
@@ -96,7 +96,7 @@ class DataType(ABC):
         return value
 
     def normal(self, value: Any) -> Any:
-        """The value that Spark stores for all that it takes for equal to this one, where it groups by them."""
+        """The value that Spark stores for all values that are equal to this one when it groups by them."""
         return value
 
     def to_json(self, value: Any) -> Any:
@@ -104,8 +104,8 @@ class DataType(ABC):
         return value
 
     @abstractmethod
-    def from_json(self, given: Any) -> Any:
-        """The value that `to_json` spells so.
+    def from_json(self, value: Any) -> Any:
+        """The value of a form that `to_json` gives.
 
         Raises:
             TypeError, ValueError: it is of no such form.
@@ -113,10 +113,10 @@ class DataType(ABC):
 
     @abstractmethod
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
-        """The type of Arrow, by its module; with `sql` as DuckDB gets it."""
+        """The type of Arrow, by its module; with `sql` the type for DuckDB."""
 
     def to_arrow(self, value: Any) -> Any:
-        """The value as pyarrow takes it."""
+        """The value in the form of pyarrow."""
         return value
 
 
@@ -124,9 +124,9 @@ class DataType(ABC):
 class Fixed(DataType):
     """A value stored as a number in its slot. `take` and `give` convert the number to the value and back.
 
-    `code` is the number's in `struct`. `dump_json` and `load_json` convert the value to JSON and back. `in_arrow` is
-    the function of pyarrow that makes the type, and its arguments; `in_sql` the same for DuckDB, where it differs. With
-    `arrow_unit` Arrow gets the number, divided by that unit.
+    `code` is the number's code in `struct`. `dump_json` and `load_json` convert the value to JSON and back. `in_arrow`
+    is the function of pyarrow that makes the type, and its arguments; `in_sql` is the same for DuckDB, if it differs.
+    With `arrow_unit` Arrow gets the number, divided by that unit.
     """
 
     name: str
@@ -144,12 +144,12 @@ class Fixed(DataType):
         self._struct = struct.Struct(f"<{self.code}")
         self.width = self._struct.size
 
-    def read(self, raw: bytes, at: int, begin: int, end: int) -> Any:
-        number = self._struct.unpack_from(raw, at)[0]
+    def read(self, raw: bytes, slot: int, begin: int, end: int) -> Any:
+        number = self._struct.unpack_from(raw, slot)[0]
         return number if self.take is None else self.take(number)
 
-    def write(self, value: Any, out: bytearray, at: int) -> None:
-        self._struct.pack_into(out, at, self.give(value))
+    def write(self, value: Any, out: bytearray, slot: int) -> None:
+        self._struct.pack_into(out, slot, self.give(value))
 
     @property
     def example(self) -> Any:
@@ -167,8 +167,8 @@ class Fixed(DataType):
     def to_json(self, value: Any) -> Any:
         return value if self.dump_json is None else self.dump_json(value)
 
-    def from_json(self, given: Any) -> Any:
-        return self.load_json(given)
+    def from_json(self, value: Any) -> Any:
+        return self.load_json(value)
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         function, *arguments = (self.in_sql if sql else ()) or self.in_arrow
@@ -190,9 +190,9 @@ class Floating(Fixed):
     def to_json(self, value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
 
-    def from_json(self, given: Any) -> Any:
-        number = float(scalars.checked(given, "a number", (int, float, Decimal, str), bool))
-        if math.isinf(number) and not isinstance(given, str):
+    def from_json(self, value: Any) -> Any:
+        number = float(scalars.checked(value, "a number", (int, float, Decimal, str), bool))
+        if math.isinf(number) and not isinstance(value, str):
             raise ValueError("too large a number")
         return number
 
@@ -210,8 +210,8 @@ class _DecimalValues(DataType):
     def to_json(self, value: Any) -> Any:
         return f"{value:f}"
 
-    def from_json(self, given: Any) -> Any:
-        return _decimal(given)
+    def from_json(self, value: Any) -> Any:
+        return _decimal(value)
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.decimal128(self.digits, self.scale)
@@ -229,21 +229,21 @@ class ShortDecimal(_DecimalValues, Fixed):
 
 
 class Variable(DataType):
-    """A value stored after the slots; its slot says where."""
+    """A value stored after the slots; its slot has offset and length."""
 
-    def read(self, raw: bytes, at: int, begin: int, end: int) -> Any:
-        word = WORD.unpack_from(raw, at)[0]
+    def read(self, raw: bytes, slot: int, begin: int, end: int) -> Any:
+        word = WORD.unpack_from(raw, slot)[0]
         first = begin + (word >> 32)
         last = first + (word & U32)
         if last > end:
             raise CorruptStateError("a row's variable part ends after the row", at=last, end=end)
         return self.load(raw, first, last)
 
-    def write(self, value: Any, out: bytearray, at: int) -> None:
-        self._append(self.dump(value), out, at)
+    def write(self, value: Any, out: bytearray, slot: int) -> None:
+        self._append(self.dump(value), out, slot)
 
-    def _append(self, raw: bytes, out: bytearray, at: int) -> None:
-        WORD.pack_into(out, at, len(out) << 32 | len(raw))
+    def _append(self, raw: bytes, out: bytearray, slot: int) -> None:
+        WORD.pack_into(out, slot, len(out) << 32 | len(raw))
         out += raw
         out += bytes(-len(raw) % 8)
 
@@ -277,8 +277,8 @@ class Binary(Variable):
     def to_json(self, value: Any) -> Any:
         return base64.b64encode(value).decode()
 
-    def from_json(self, given: Any) -> Any:
-        return base64.b64decode(scalars.checked(given, "a text of base64", str), validate=True)
+    def from_json(self, value: Any) -> Any:
+        return base64.b64decode(scalars.checked(value, "a text of base64", str), validate=True)
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.binary()
@@ -302,8 +302,8 @@ class String(Variable):
     def order(self, value: Any) -> Any:
         return self.dump(value)
 
-    def from_json(self, given: Any) -> Any:
-        return scalars.checked(given, "a text", str)
+    def from_json(self, value: Any) -> Any:
+        return scalars.checked(value, "a text", str)
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.string()
@@ -329,16 +329,16 @@ class LongDecimal(_DecimalValues, Variable):
     def dump(self, value: Any) -> bytes:
         return scalars.shortest(scalars.unscaled(value, self.digits, self.scale))
 
-    def write(self, value: Any, out: bytearray, at: int) -> None:
+    def write(self, value: Any, out: bytearray, slot: int) -> None:
         raw = self.dump(value)
-        WORD.pack_into(out, at, len(out) << 32 | len(raw))
+        WORD.pack_into(out, slot, len(out) << 32 | len(raw))
         out += raw.ljust(_DECIMAL_BYTES, b"\0")
 
-    def write_element(self, value: Any, out: bytearray, at: int) -> None:
-        self._append(self.dump(value), out, at)
+    def write_element(self, value: Any, out: bytearray, slot: int) -> None:
+        self._append(self.dump(value), out, slot)
 
-    def write_null(self, out: bytearray, at: int) -> None:
-        WORD.pack_into(out, at, len(out) << 32)
+    def write_null(self, out: bytearray, slot: int) -> None:
+        WORD.pack_into(out, slot, len(out) << 32)
         out += bytes(_DECIMAL_BYTES)
 
 
@@ -362,8 +362,8 @@ class Interval(Variable):
     def to_json(self, value: Any) -> Any:
         return value._asdict()
 
-    def from_json(self, given: Any) -> Any:
-        parts = scalars.checked(given, "an object with months, days and microseconds", Mapping)
+    def from_json(self, value: Any) -> Any:
+        parts = scalars.checked(value, "an object with months, days and microseconds", Mapping)
         if set(parts) != set(CalendarInterval._fields):
             raise ValueError("it needs months, days and microseconds")
         return CalendarInterval(**{name: scalars.from_whole(part) for name, part in parts.items()})
@@ -375,8 +375,8 @@ class Interval(Variable):
     def to_arrow(self, value: Any) -> Any:
         return tuple(value)
 
-    def write_null(self, out: bytearray, at: int) -> None:
-        self._append(bytes(16), out, at)
+    def write_null(self, out: bytearray, slot: int) -> None:
+        self._append(bytes(16), out, slot)
 
     def mix(self, value: Any, seed: int) -> int:
         raw = self.dump(value)
@@ -404,8 +404,8 @@ class VariantType(Variable):
     def to_json(self, value: Any) -> Any:
         return {name: base64.b64encode(part).decode() for name, part in value._asdict().items()}
 
-    def from_json(self, given: Any) -> Any:
-        parts = scalars.checked(given, "an object with value and metadata", Mapping)
+    def from_json(self, value: Any) -> Any:
+        parts = scalars.checked(value, "an object with value and metadata", Mapping)
         if set(parts) != set(Variant._fields):
             raise ValueError("it needs value and metadata, in base64")
         return Variant(**{name: base64.b64decode(part, validate=True) for name, part in parts.items()})
@@ -420,8 +420,8 @@ class VariantType(Variable):
         raise ConfigurationError("Spark has no hash of a variant, and so no partition for a key with one")
 
 
-def _decimal(given: Any) -> Decimal:
+def _decimal(value: Any) -> Decimal:
     try:
-        return Decimal(str(scalars.checked(given, "a decimal", (int, float, Decimal, str), bool)))
+        return Decimal(str(scalars.checked(value, "a decimal", (int, float, Decimal, str), bool)))
     except InvalidOperation as wrong:
         raise ValueError("no decimal") from wrong

@@ -36,14 +36,14 @@ def export_checkpoint(
     with errors_of_spark():
         transfer = Transfer(spark, "export-checkpoint", old, new)
         source = origin_settings(transfer)
-        for each in transfer.plan["stores"]:
-            if store == "hdfs" and each["families"]:
+        for described in transfer.plan["stores"]:
+            if store == "hdfs" and described["families"]:
                 raise ConfigurationError(
                     "Spark's HDFS-backed store has no column families, which this operator uses; export to rocksdb",
-                    operator=each["operator"],
-                    kind=each["kind"],
+                    operator=described["operator"],
+                    kind=described["kind"],
                 )
-        done = transfer.run(Target(STORES[store]), Source(source), progress)
+        moved = transfer.run(Target(STORES[store]), Source(source), progress)
         has_ids = store == "rocksdb" and transfer.plan["ids"]
         confs = {f"{_CONF}.providerClass": STORES[store], f"{_CONF}.checkpointFormatVersion": "2" if has_ids else "1"}
-        return replace(done, confs=confs)
+        return replace(moved, confs=confs)

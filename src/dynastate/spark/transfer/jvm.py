@@ -49,25 +49,25 @@ class Jvm:
 
     def names(self, root: str, *below: str) -> list[str]:
         """Names in a folder; empty, if there is none."""
-        path, files = self._at(root, *below)
+        path, files = self._locate("/".join((root, *below)))
         return [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
 
     def write(self, root: str, name: str, text: str) -> None:
-        path, files = self._at(root, name)
+        path, files = self._locate(f"{root}/{name}")
         with closing(files.create(path, True)) as out:
             out.write(text.encode())
 
     def read(self, root: str, *below: str) -> str:
-        path, files = self._at(root, *below)
+        path, files = self._locate("/".join((root, *below)))
         with closing(files.open(path)) as stream:
             return bytes(stream.readAllBytes()).decode()
 
     def delete(self, root: str, name: str) -> None:
-        path, files = self._at(root, name)
+        path, files = self._locate(f"{root}/{name}")
         files.delete(path, True)
 
-    def _at(self, root: str, *below: str) -> tuple[Any, Any]:
-        path = self._path("/".join((root, *below)))
+    def _locate(self, name: str) -> tuple[Any, Any]:
+        path = self._path(name)
         return path, path.getFileSystem(self._hadoop)
 
 
@@ -90,12 +90,12 @@ def _error_of(thrown: Any) -> DynastateError:
     while thrown is not None:
         causes.append(thrown)
         thrown = thrown.getCause()
-    for each in reversed(causes):
-        if each.getClass().getSimpleName() == "DynastateException":
-            return errors.BY_KIND[each.kind()](re.sub(r"^dynastate \([^)]*\): ", "", str(each.getMessage())))
+    for cause in reversed(causes):
+        if cause.getClass().getSimpleName() == "DynastateException":
+            return errors.BY_KIND[cause.kind()](re.sub(r"^dynastate \([^)]*\): ", "", str(cause.getMessage())))
     root = causes[-1]
     if root.getClass().getSimpleName() == "PythonException":  # with the traceback of a worker
-        said = str(root.getMessage()).partition("SQLSTATE:")[0].strip()
-        return ConfigurationError(f"the function failed: {said.splitlines()[-1]}")
-    said = " ".join(str(root.getMessage()).split()) or root.getClass().getName()
-    return ConfigurationError(f"the old checkpoint cannot be read, or the new one not be written: {said}")
+        message = str(root.getMessage()).partition("SQLSTATE:")[0].strip()
+        return ConfigurationError(f"the function failed: {message.splitlines()[-1]}")
+    message = " ".join(str(root.getMessage()).split()) or root.getClass().getName()
+    return ConfigurationError(f"the old checkpoint cannot be read, or the new one not be written: {message}")

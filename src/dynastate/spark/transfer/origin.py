@@ -1,4 +1,4 @@
-"""The state of ours that a transfer reads: its namespace, and the settings it is read with."""
+"""The state in DynamoDB that a transfer reads: its namespace and settings."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def origin_settings(transfer: Transfer) -> dict[str, str]:
             provider=plan["provider"],
         )
     operator = str(plan["stores"][0]["operator"])
-    below = ("state", operator, "0")
-    found = None
-    if "dynastate" in transfer.jvm.names(source, *below):
-        found = _STORE.search(transfer.jvm.read(source, *below, "dynastate"))
-    if found is None:
+    folder = f"{source}/state/{operator}/0"
+    match = None
+    if "dynastate" in transfer.jvm.names(folder):
+        match = _STORE.search(transfer.jvm.read(folder, "dynastate"))
+    if match is None:
         raise ConfigurationError(
             "the old checkpoint does not name its namespace: its file 'dynastate' is gone",
-            folder="/".join((source, *below)),
+            folder=folder,
         )
-    settings = transfer.settings(found[1])
+    settings = transfer.settings(match[1])
     with tables_of(settings) as tables:
-        refuse_copy(tables, transfer.stores(Target(OURS, namespace=found[1])), source)
+        refuse_copy(tables, transfer.stores(Target(OURS, namespace=match[1])), source)
     return settings

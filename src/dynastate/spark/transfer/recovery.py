@@ -32,11 +32,11 @@ def recover_checkpoint(
     namespace: str | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Moved:
-    """Let a query continue from the state of namespace `lost`, whose checkpoint is gone.
+    """Make a query resume from the state of namespace `lost`, whose checkpoint is lost.
 
     `template` is a new checkpoint of the same query, after at least one batch with the same number of partitions; it is
     only read. `new` becomes a copy of it with the newest state that all stores of `lost` have. Offsets and watermark
-    are those of the template: DynamoDB has neither.
+    are the template's: DynamoDB has neither.
 
     Raises:
         ConfigurationError: it cannot be done; the message says why.
@@ -62,13 +62,13 @@ def _newest(
     If a query failed in its first batch since a rollback, its stores have versions of two runs, with different input.
     """
     expected = {
-        f"{namespace}/{each['operator']}/{at}/{each['name']}": each
+        f"{namespace}/{each['operator']}/{partition}/{each['name']}": each
         for each in described
-        for at in range(each["partitions"])
+        for partition in range(each["partitions"])
     }
-    found = of_namespace(tables, namespace).current
-    if set(found) != set(expected):
-        different = sorted(set(found) ^ set(expected))
+    stores = of_namespace(tables, namespace).current
+    if set(stores) != set(expected):
+        different = sorted(set(stores) ^ set(expected))
         raise ConfigurationError(
             "the template has other stores than the namespace: it must be the same query with the same number of "
             f"partitions; {len(different)} differ",
@@ -82,7 +82,7 @@ def _newest(
         _check_schema(graph, expected[store])
         graphs[store] = graph
 
-    each_store(tables, found, look, progress, until_failure=True).all()
+    each_store(tables, stores, look, progress, until_failure=True).all()
     lineages = {store: graph.lineage(graph.newest()) for store, graph in graphs.items()}
     version = last_of_one_run([(lineage, graphs[store].runs) for store, lineage in lineages.items()])
     if not version:
@@ -104,26 +104,26 @@ def _newest(
 
 
 def _check_schema(graph: VersionGraph, described: dict[str, Any]) -> None:
-    """Refuse a template whose rows look otherwise, or have ids of other schemas."""
-    own = {each["name"]: each for each in described_families(graph.schema(graph.newest()))}
-    for each in described["described"]:
-        mine = own.get(each["name"])
-        if mine is not None and not _same_earlier(mine, each):
+    """Refuse a template whose rows have other schemas, or other ids of schemas."""
+    families = {each["name"]: each for each in described_families(graph.schema(graph.newest()))}
+    for family in described["described"]:
+        stored = families.get(family["name"])
+        if stored is not None and not _same_earlier(stored, family):
             raise ConfigurationError(
                 "the values of the state have had other schemas than those of the template: run the template with the "
                 "programs that the lost query had, one after the other, a batch each",
                 store=graph.store,
-                family=each["name"],
+                family=family["name"],
             )
-        if mine is None or not same_schema((mine["key"], mine["value"]), (each["key"], each["value"])):
+        if stored is None or not same_schema((stored["key"], stored["value"]), (family["key"], family["value"])):
             raise ConfigurationError(
                 "the template's rows have another schema than the state; it must be the same query",
                 store=graph.store,
-                family=each["name"],
+                family=family["name"],
             )
 
 
-def _same_earlier(own: dict[str, Any], described: dict[str, Any]) -> bool:
+def _same_earlier(stored: dict[str, Any], described: dict[str, Any]) -> bool:
     """Whether two families have the same earlier schemas of values, in the same order."""
-    mine, its = (each.get("earlier_values", []) for each in (own, described))
-    return len(mine) == len(its) and all(map(same_schema, mine, its))
+    old, new = (each.get("earlier_values", []) for each in (stored, described))
+    return len(old) == len(new) and all(map(same_schema, old, new))

@@ -27,7 +27,7 @@ _ITEMS_OF_A_STORE = 7
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of a repartition before it starts, by what the version lists say: `bytes` are compressed."""
+    """The cost of a repartition before it starts, by the version lists; `bytes` are compressed."""
 
     namespace: str
     stores: int
@@ -84,7 +84,7 @@ def _estimate(tables: BotoTables, namespace: str, new_stores: int) -> Estimate:
     usage = sum(usage_of_namespace(tables, namespace).values(), StorageUsage())
     row_bytes = usage.workload()["state_row_bytes"]
     size = round(usage.rows * row_bytes)
-    # And of the namespace its record, and that it lists its stores.
+    # The last two are the record of the namespace, and its list of stores.
     write_units = size // 1024 + _ITEMS_OF_A_STORE * new_stores + 2
     # All of the old versions that a restart reads, and the new state once, in consistent reads of 4 KB.
     read_units = (size + usage.record_bytes) // 4096 + size // 4096 + 4 * (usage.stores + new_stores)

@@ -98,16 +98,16 @@ def migrate(
         value = _struct(schema)
         columns = [each.name for each in value.fields]
 
-        def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def batches(old_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import pyarrow as pa  # of the worker
 
             kind = to_arrow_type(value)
-            for batch in given:
+            for batch in old_batches:
                 pairs = zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
-                values = [_changed(change, columns, *pair) for pair in pairs]
-                kept = pa.array([each is not None for each in values])
-                found = pa.array([each for each in values if each is not None], kind)
-                yield pa.RecordBatch.from_arrays([batch.column(0).filter(kept), found], names=["key", "value"])
+                values = [_changed(change, columns, key, old_value) for key, old_value in pairs]
+                is_kept = pa.array([each is not None for each in values])
+                column = pa.array([each for each in values if each is not None], kind)
+                yield pa.RecordBatch.from_arrays([batch.column(0).filter(is_kept), column], names=["key", "value"])
 
         # Workers need neither this package nor the function's module.
         for module in {__name__, change.__module__} - {"__main__"}:
@@ -131,52 +131,52 @@ def preview(
     Raises:
         ConfigurationError: it cannot be done; the message says why.
     """
-    found: list[Difference] = []
+    differences: list[Difference] = []
     with errors_of_spark():
         transfer = Transfer(spark, "migrate", old, new)
         rows = _read(spark, transfer, origin_settings(transfer), _store(transfer, operator, store))
         value = _struct(schema)
         for row in rows.limit(LOOKED_AT).toLocalIterator():
-            key, before = row["key"].asDict(recursive=True), row["value"].asDict(recursive=True)
+            key, old_value = row["key"].asDict(recursive=True), row["value"].asDict(recursive=True)
             try:
-                after = _changed(change, value.names, dict(key), dict(before))
+                new_value = _changed(change, value.names, dict(key), dict(old_value))
             except Exception as failed:  # whatever a user's function raises
                 raise ConfigurationError(f"the function failed: {failed!r}", key=key) from failed
-            if repr(after) != repr(before):  # 1 and 1.0 are equal
-                found.append(Difference(key, before, after))
-            if len(found) == most:
+            if repr(new_value) != repr(old_value):  # 1 and 1.0 are equal
+                differences.append(Difference(key, old_value, new_value))
+            if len(differences) == most:
                 break
-        changed = [each.after for each in found if each.after is not None]
+        changed = [each.after for each in differences if each.after is not None]
         try:
             spark.createDataFrame(changed, value)  # it checks the types of each column
         except PySparkException as wrong:
             raise ConfigurationError(f"the function returns other types than the schema's: {wrong}") from wrong
-    return found
+    return differences
 
 
 def _changed(change: Change, columns: list[str], key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
     """The new value of a row by a function; refuse other columns than those of the new schema."""
-    made = change(key, value)
-    if made is None:
+    new_value = change(key, value)
+    if new_value is None:
         return None
-    if not isinstance(made, Mapping) or set(made) != set(columns):
-        got = ", ".join(map(str, made)) if isinstance(made, Mapping) else repr(made)
+    if not isinstance(new_value, Mapping) or set(new_value) != set(columns):
+        got = ", ".join(map(str, new_value)) if isinstance(new_value, Mapping) else repr(new_value)
         raise ValueError(f"the function must return exactly the columns {', '.join(columns)}, or None; got {got}")
-    return dict(made)
+    return dict(new_value)
 
 
 def _store(transfer: Transfer, operator: int, store: str | None) -> dict[str, Any]:
     """The description of the store to fill, which has no column families."""
-    own: list[dict[str, Any]] = [each for each in transfer.plan["stores"] if each["operator"] == operator]
-    if not own:
-        known = sorted({each["operator"] for each in transfer.plan["stores"]})
+    stores: list[dict[str, Any]] = [each for each in transfer.plan["stores"] if each["operator"] == operator]
+    if not stores:
+        operators = sorted({each["operator"] for each in transfer.plan["stores"]})
         raise ConfigurationError(
-            f"there is no such operator; the query has {', '.join(map(str, known))}", operator=operator
+            f"there is no such operator; the query has {', '.join(map(str, operators))}", operator=operator
         )
-    chosen = [each for each in own if store in (None, each["name"])]
+    chosen = [each for each in stores if store in (None, each["name"])]
     if len(chosen) != 1:
         raise ConfigurationError(
-            f"give one of the operator's stores: {', '.join(each['name'] for each in own)}", operator=operator
+            f"give one of the operator's stores: {', '.join(each['name'] for each in stores)}", operator=operator
         )
     if chosen[0]["families"]:
         raise ConfigurationError(
@@ -224,32 +224,32 @@ def _struct(schema: str | StructType) -> StructType:
 def _as_pairs(frame: DataFrame, store: Mapping[str, Any]) -> DataFrame:
     """A frame with the columns `key` and `value` as a store has them, from one that has these, or their columns."""
     (described,) = store["described"]
-    wanted = {side: StructType.fromJson(described[side]) for side in ("key", "value")}
-    given = frame.columns
-    names = [*wanted["key"].names, *wanted["value"].names]
-    are_structs = sorted(given) == ["key", "value"] and sorted(names) != sorted(given)
+    kinds = {side: StructType.fromJson(described[side]) for side in ("key", "value")}
+    columns = frame.columns
+    names = [*kinds["key"].names, *kinds["value"].names]
+    are_structs = sorted(columns) == ["key", "value"] and sorted(names) != sorted(columns)
     if are_structs:
-        for side, kind in wanted.items():
+        for side, kind in kinds.items():
             if sorted(_struct_of(frame, side).names) != sorted(kind.names):
                 raise ConfigurationError(f"the struct {side} needs exactly the columns {', '.join(kind.names)}")
-    elif sorted(given) != sorted(names) or len(set(names)) < len(names):
+    elif sorted(columns) != sorted(names) or len(set(names)) < len(names):
         raise ConfigurationError(
             f"the frame needs the columns key and value, or exactly the columns {', '.join(names)}",
-            got=", ".join(given),
+            got=", ".join(columns),
         )
-    made = {}
-    for side, kind in wanted.items():
+    structs = {}
+    for side, kind in kinds.items():
         struct = f.struct(*((f.col(side)[name] if are_structs else f.col(name)).alias(name) for name in kind.names))
         # A struct that is null stays so.
-        made[side] = f.when(f.col(side).isNotNull(), struct) if are_structs else struct
-    pairs = frame.select(*(struct.alias(side) for side, struct in made.items()))
-    for side, kind in wanted.items():
-        for own, its in zip(kind.fields, _struct_of(pairs, side).fields, strict=True):
-            if not same_schema(own.dataType.jsonValue(), its.dataType.jsonValue()):
+        structs[side] = f.when(f.col(side).isNotNull(), struct) if are_structs else struct
+    pairs = frame.select(*(struct.alias(side) for side, struct in structs.items()))
+    for side, kind in kinds.items():
+        for column, frame_column in zip(kind.fields, _struct_of(pairs, side).fields, strict=True):
+            if not same_schema(column.dataType.jsonValue(), frame_column.dataType.jsonValue()):
                 raise ConfigurationError(
-                    f"a column of the frame must be {own.dataType.simpleString()}; cast it",
-                    column=own.name,
-                    got=its.dataType.simpleString(),
+                    f"a column of the frame must be {column.dataType.simpleString()}; cast it",
+                    column=column.name,
+                    got=frame_column.dataType.simpleString(),
                 )
     return pairs
 
@@ -268,6 +268,6 @@ def _types(described: Any) -> Any:
     return [_types(each) for each in described] if isinstance(described, list | tuple) else described
 
 
-def same_schema(one: Any, other: Any) -> bool:
+def same_schema(schema: Any, other: Any) -> bool:
     """Whether two schemas in JSON have the same columns of the same types."""
-    return json.dumps(_types(one), sort_keys=True) == json.dumps(_types(other), sort_keys=True)
+    return json.dumps(_types(schema), sort_keys=True) == json.dumps(_types(other), sort_keys=True)

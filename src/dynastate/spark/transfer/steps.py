@@ -73,9 +73,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Source:
-    """The old stores: settings, if they are ours, and what is not as in the checkpoint.
+    """The old stores: their settings, if they are in DynamoDB, and differences from the checkpoint.
 
-    That is a version, with its ids by operator/partition/name, or rows in place of a store's, by operator/name.
+    The differences are a version with its ids by operator/partition/name, or other rows of a store, by operator/name.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Source:
 
 
 def no_checkpoint(folder: str) -> ConfigurationError:
-    """The error for a folder without one."""
+    """The error for a folder without a checkpoint."""
     return ConfigurationError("there is no checkpoint in this folder", checkpoint=folder)
 
 
@@ -134,7 +134,7 @@ class Transfer:
         self._start(to)  # 2
         frames = {path: frame._jdf for path, frame in source.frames.items()}  # noqa: SLF001
         with self._reporting(self._tasks(to, source), progress):
-            told = jvm.transfer.move(
+            results = jvm.transfer.move(
                 jvm.session,
                 self.source,
                 self.target,
@@ -146,28 +146,28 @@ class Transfer:
                 dict(source.ids),
                 frames,
             )  # 3
-        now = json.loads(jvm.transfer.describe(jvm.session, self.source))
-        if (now["batch"], now["offsets"]) != (self.plan["batch"], self.plan["offsets"]):  # 4
+        plan = json.loads(jvm.transfer.describe(jvm.session, self.source))
+        if (plan["batch"], plan["offsets"]) != (self.plan["batch"], self.plan["offsets"]):  # 4
             raise ConfigurationError(
-                "the query went on while its state was moved; stop it, and run the command again", batch=now["batch"]
+                "the query went on while its state was moved; stop it, and run the command again", batch=plan["batch"]
             )
         self._must_be_alone()
         jvm.transfer.makeCheckpoint(
-            jvm.session, self.source, self.target, to.provider, to.partitions, told, frames
+            jvm.session, self.source, self.target, to.provider, to.partitions, results, frames
         )  # 5
         jvm.delete(self.target, self._marker)  # 6
         self._must_be_alone()
         jvm.delete(self.target, self._claim)
-        made = json.loads(told)
+        stores = json.loads(results)
         return Moved(
             checkpoint=self.new,
             namespace=to.namespace,
             batch=self.plan["batch"],
-            stores=len(made),
+            stores=len(stores),
             seconds=round(time.monotonic() - self.started, 1),
             # The query runs with the cluster's interpreter.
             confs={name: value for name, value in settings.items() if name != f"{PREFIX}python"},
-            **{name: sum(each[name] for each in made) for name in ("rows", "bytes", "bytes_written", "write_units")},
+            **{name: sum(each[name] for each in stores) for name in ("rows", "bytes", "bytes_written", "write_units")},
         )
 
     def ours(self, namespace: str | None, partitions: int = 0) -> Target:
@@ -178,30 +178,30 @@ class Transfer:
 
     def settings(self, namespace: str | None) -> dict[str, str]:
         """The session's settings of dynastate, by their full names, with the given namespace."""
-        found = {name: value for name, value in dict(self._spark.conf.getAll).items() if name.startswith(PREFIX)}
-        return found | ({f"{PREFIX}namespace": namespace} if namespace else {})
+        conf = {name: value for name, value in dict(self._spark.conf.getAll).items() if name.startswith(PREFIX)}
+        return conf | ({f"{PREFIX}namespace": namespace} if namespace else {})
 
     def stores(self, to: Target) -> list[str]:
         """Names of the new stores."""
         return [
-            f"{to.namespace}/{each['operator']}/{at}/{each['name']}"
+            f"{to.namespace}/{each['operator']}/{partition}/{each['name']}"
             for each in self.plan["stores"]
-            for at in range(to.partitions if to.partitions and not each["single"] else each["partitions"])
+            for partition in range(to.partitions if to.partitions and not each["single"] else each["partitions"])
         ]
 
     def _tasks(self, to: Target, source: Source) -> int:
         """The number of tasks: one for each old store, and with a shuffle one more for each new one."""
-        kept = [each for each in self.plan["stores"] if f"{each['operator']}/{each['name']}" not in source.frames]
+        stores = [each for each in self.plan["stores"] if f"{each['operator']}/{each['name']}" not in source.frames]
         plans = (frame._jdf.queryExecution() for frame in source.frames.values())  # noqa: SLF001
         brought = sum(int(plan.toRdd().getNumPartitions()) for plan in plans)
-        old: int = sum(each["partitions"] for each in kept) + brought
-        return old + (len(self.stores(to)) if to.partitions or source.frames else 0)
+        tasks: int = sum(each["partitions"] for each in stores) + brought
+        return tasks + (len(self.stores(to)) if to.partitions or source.frames else 0)
 
     def _describe(self) -> dict[str, Any]:
-        there = self.jvm.names(self.source)
-        if "offsets" not in there:
+        names = self.jvm.names(self.source)
+        if "offsets" not in names:
             raise no_checkpoint(self.source)
-        if "commits" not in there:
+        if "commits" not in names:
             raise ConfigurationError(_NOTHING, checkpoint=self.source)
         plan: dict[str, Any] = json.loads(self.jvm.transfer.describe(self.jvm.session, self.source))
         if plan["batch"] < 0:
@@ -209,7 +209,7 @@ class Transfer:
         return plan
 
     def _check(self) -> None:
-        """Everything that is the same for every transfer, but the namespace."""
+        """Check everything that is the same for every transfer, except the namespace."""
         plan, source, target, jvm = self.plan, self.source, self.target, self.jvm
         if not plan["stores"]:
             raise ConfigurationError(
@@ -227,7 +227,7 @@ class Transfer:
             raise ConfigurationError(_NOT_EMPTY, checkpoint=target)
 
     def _is_used(self, names: Sequence[str]) -> bool:
-        """Whether a folder has something that no transfer left which was cut off."""
+        """Whether a folder has files that are not from a transfer that was cut off."""
         return self._marker not in names and any(not each.startswith(f"{self._marker}-") for each in names)
 
     def _must_be_alone(self) -> None:
@@ -240,18 +240,18 @@ class Transfer:
             )
 
     def _clear(self) -> None:
-        """Delete everything in the new checkpoint but the mark and this run's claim."""
+        """Delete everything in the new checkpoint except the mark and this run's claim."""
         for name in self.jvm.names(self.target):
             if name not in (self._marker, self._claim):
                 self.jvm.delete(self.target, name)
 
     def _start(self, to: Target) -> None:
-        """Mark the new checkpoint, and delete what a transfer that was cut off left there and in the tables."""
+        """Mark the new checkpoint, and delete the leftovers of a transfer that was cut off, there and in the tables."""
         with _tables_of(to) as tables:
-            self._left(to, tables)
+            self._leftovers(to, tables)
             self.jvm.write(self.target, self._claim, "")
             try:
-                left = self._left(to, tables)  # another one may have ended before the claim
+                leftovers = self._leftovers(to, tables)  # another transfer may have ended before the claim
             except BaseException:
                 self.jvm.delete(self.target, self._claim)
                 raise
@@ -259,42 +259,42 @@ class Transfer:
                 self._clear()
             self._must_be_alone()
             self.jvm.write(self.target, self._marker, f"{to.namespace}\n")
-            if tables and left:
-                drop_stores(tables, left)
+            if tables and leftovers:
+                drop_stores(tables, leftovers)
 
-    def _left(self, to: Target, tables: BotoTables | None) -> list[str]:
-        """The stores that a transfer which was cut off left. Refuse a folder or a namespace in use."""
+    def _leftovers(self, to: Target, tables: BotoTables | None) -> list[str]:
+        """The stores of a transfer that was cut off. Refuse a folder or a namespace in use."""
         jvm, target, namespace = self.jvm, self.target, to.namespace
         is_again = self._marker in (names := jvm.names(target))
         if self._is_used(names):
             raise ConfigurationError(_NOT_EMPTY, checkpoint=target)
         # The mark is empty if it was cut off while it was written.
-        before = jvm.read(target, self._marker).partition("\n")[0] if is_again else ""
-        if before not in ("", namespace):
+        marked_namespace = jvm.read(target, self._marker).partition("\n")[0] if is_again else ""
+        if marked_namespace not in ("", namespace):
             raise ConfigurationError(
                 "the same command for another namespace was cut off here; run it for that, or 'dynastate drop' it and "
                 "delete the folder",
                 checkpoint=target,
-                namespace=before,
+                namespace=marked_namespace,
             )
-        left = _existing(tables, namespace, self.stores(to)) if tables else {}
+        metas = _existing(tables, namespace, self.stores(to)) if tables else {}
         location = location_of(f"{target}/state")
         # A store has one run of its transfer, and more once the query has resumed between the last two steps.
-        is_own = (each.location == location and len(each.epochs) == 1 for each in left.values())
-        if left and not (is_again and all(is_own)):
+        is_own = (each.location == location and len(each.epochs) == 1 for each in metas.values())
+        if metas and not (is_again and all(is_own)):
             raise ConfigurationError(
                 "the namespace has state already; take another one, or 'dynastate drop' it",
                 namespace=namespace,
-                checkpoint=next(iter(left.values())).location,
+                checkpoint=next(iter(metas.values())).location,
             )
-        return list(left)
+        return list(metas)
 
     @contextmanager
     def _reporting(self, total: int, progress: ProgressCallback) -> Iterator[None]:
         """Report how many tasks of this thread's jobs are done, while they run."""
         group, ended = f"{self._marker}-{uuid4()}", threading.Event()
         context, tracker = self._spark.sparkContext, self._spark.sparkContext.statusTracker()
-        before = context.getLocalProperty(_GROUP)
+        previous_group = context.getLocalProperty(_GROUP)
 
         def poll() -> None:
             while not ended.wait(POLL_S):
@@ -308,7 +308,7 @@ class Transfer:
         try:
             yield
         finally:
-            context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None removes it
+            context.setLocalProperty(_GROUP, previous_group)  # type: ignore[arg-type]  # None removes it
             ended.set()
             watcher.join()
 
@@ -320,8 +320,8 @@ _NOTHING: Final = "no batch of this checkpoint was committed: there is no state 
 @contextmanager
 def tables_of(settings: Mapping[str, str]) -> Iterator[BotoTables]:
     """The tables of a session's settings."""
-    given = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
-    with open_tables(given) as tables:
+    parsed = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
+    with open_tables(parsed) as tables:
         yield tables
 
 
@@ -336,11 +336,11 @@ def _tables_of(to: Target) -> Iterator[BotoTables | None]:
 
 
 def _existing(tables: BotoTables, namespace: str, stores: Sequence[str]) -> dict[str, StoreMeta]:
-    """Stores of a namespace, and what their meta items say.
+    """Stores of a namespace, with their meta items.
 
-    Among them are those of `stores` that a transfer which was cut off made before partition 0, which a search misses.
+    They include stores that a transfer made before it was cut off, before partition 0, which a search misses.
     """
     keys = {meta_key(store): store for store in stores}
-    found = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
-    found |= find_stores(tables, namespace)
-    return {store: parse_meta(store, item) for store, item in found.items()}
+    items = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
+    items |= find_stores(tables, namespace)
+    return {store: parse_meta(store, item) for store, item in items.items()}
