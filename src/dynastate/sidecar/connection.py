@@ -177,10 +177,11 @@ class Connection:
             retry_routes(answer)
 
     def _send_found(self, opening: Opening) -> None:
-        self._send(protocol.Found(*opening.entry.id, *opening.base, opening.schema))
+        (version, attempt), (base, base_attempt) = opening.entry.id, opening.base
+        self._send(protocol.Found(version, attempt, base=base, base_attempt=base_attempt, schema=opening.schema))
 
     def _send_opening(self, opening: Opening, *, is_read: bool = False) -> None:
-        progress = LoadProgressLog(about(self._store, *opening.entry.id), opening.records)
+        progress = LoadProgressLog(about(self._store, opening.entry.version, opening.entry.attempt), opening.records)
         self._send_rows(progress.through(opening.snapshot_chunks))
         if is_read:
             self._send(protocol.Held(int(opening.applies_held)))
@@ -213,7 +214,7 @@ class Connection:
         self._set_subject(request.store, request.base + 1, request.attempt)
         try:
             self._under_way = self._reached_engine().begin(
-                request.store, _run_of(request), request.base, request.parent, request.attempt
+                request.store, _run_of(request), base=request.base, parent=request.parent, attempt=request.attempt
             )
         except DynastateError as failed:
             self._failed = failed

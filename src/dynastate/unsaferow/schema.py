@@ -41,56 +41,95 @@ def _parsed(parse: Callable[[str], int], take: Callable[[int], Any], example: st
 
 def _time(name: str, *arrow: str, unit: int) -> types.Fixed:
     """The type of a time of so many digits, which Arrow has in a unit of nanoseconds."""
-    noon = time(12)
-    load = _parsed(texts.parse_time, scalars.to_time, "12:00:00")
-    give, take, dump = scalars.from_time, scalars.to_time, lambda value: texts.time_text(scalars.from_time(value))
-    return types.Fixed(name, "q", take, give, noon, dump, load, arrow, arrow_unit=unit)
+    return types.Fixed(
+        name,
+        "q",
+        take=scalars.to_time,
+        give=scalars.from_time,
+        sample=time(12),
+        dump_json=lambda value: texts.time_text(scalars.from_time(value)),
+        load_json=_parsed(texts.parse_time, scalars.to_time, "12:00:00"),
+        in_arrow=arrow,
+        arrow_unit=unit,
+    )
 
 
 #: Types by their names in Spark's schemas: number in a slot, value of Python, example, JSON, type of Arrow and DuckDB.
 _SIMPLE: Final[dict[str, types.DataType]] = {
     "boolean": types.Fixed(
-        "boolean", "?", None, scalars.from_boolean, True, None, scalars.from_boolean, in_arrow=("bool_",)
+        "boolean",
+        "?",
+        give=scalars.from_boolean,
+        sample=True,
+        load_json=scalars.from_boolean,
+        in_arrow=("bool_",),
     ),
     "byte": types.Fixed("byte", "b", in_arrow=("int8",)),
     "short": types.Fixed("short", "h", in_arrow=("int16",)),
     "integer": types.Fixed("integer", "i", in_arrow=("int32",)),
     "long": types.Fixed("long", "q", in_arrow=("int64",)),
-    "float": types.Floating("float", "f", None, scalars.from_floating, 1.5, in_arrow=("float32",)),
-    "double": types.Floating("double", "d", None, scalars.from_floating, 1.5, in_arrow=("float64",)),
+    "float": types.Floating("float", "f", give=scalars.from_floating, sample=1.5, in_arrow=("float32",)),
+    "double": types.Floating("double", "d", give=scalars.from_floating, sample=1.5, in_arrow=("float64",)),
     "string": types.String(),
     "binary": types.Binary(),
     "date": types.Fixed(
-        *("date", "i", scalars.to_date, scalars.from_date, _NOON.date(), _date_text),
-        _parsed(texts.parse_date, scalars.to_date, "2024-05-01"),
-        ("date32",),
+        "date",
+        "i",
+        take=scalars.to_date,
+        give=scalars.from_date,
+        sample=_NOON.date(),
+        dump_json=_date_text,
+        load_json=_parsed(texts.parse_date, scalars.to_date, "2024-05-01"),
+        in_arrow=("date32",),
         arrow_unit=1,
     ),
     "timestamp": types.Fixed(
-        *("timestamp", "q", scalars.to_timestamp, scalars.from_timestamp, _NOON, _timestamp_text),
-        _parsed(partial(texts.parse_timestamp, has_zone=True), scalars.to_timestamp, "2024-05-01T12:00:00Z"),
-        ("timestamp", "us", "UTC"),
+        "timestamp",
+        "q",
+        take=scalars.to_timestamp,
+        give=scalars.from_timestamp,
+        sample=_NOON,
+        dump_json=_timestamp_text,
+        load_json=_parsed(partial(texts.parse_timestamp, has_zone=True), scalars.to_timestamp, "2024-05-01T12:00:00Z"),
+        in_arrow=("timestamp", "us", "UTC"),
         arrow_unit=1,
     ),
     "timestamp_ntz": types.Fixed(
-        *("timestamp_ntz", "q", scalars.to_timestamp_ntz, scalars.from_timestamp_ntz, _NOON.replace(tzinfo=None)),
-        _timestamp_ntz_text,
-        _parsed(partial(texts.parse_timestamp, has_zone=False), scalars.to_timestamp_ntz, "2024-05-01T12:00:00"),
-        ("timestamp", "us"),
+        "timestamp_ntz",
+        "q",
+        take=scalars.to_timestamp_ntz,
+        give=scalars.from_timestamp_ntz,
+        sample=_NOON.replace(tzinfo=None),
+        dump_json=_timestamp_ntz_text,
+        load_json=_parsed(
+            partial(texts.parse_timestamp, has_zone=False), scalars.to_timestamp_ntz, "2024-05-01T12:00:00"
+        ),
+        in_arrow=("timestamp", "us"),
         arrow_unit=1,
     ),
     "interval": types.Interval(),
     "variant": types.VariantType(),
     "void": types.Fixed(
-        "void", "q", lambda _: None, scalars.from_void, None, None, scalars.from_void, in_arrow=("null",)
+        "void",
+        "q",
+        take=lambda _: None,
+        give=scalars.from_void,
+        sample=None,
+        load_json=scalars.from_void,
+        in_arrow=("null",),
     ),
 }
 #: DuckDB's own interval wraps around in Arrow, so DuckDB gets the microseconds, as JSON has them.
 _DAY_TIME: Final = types.Fixed(
-    *("duration", "q", scalars.to_duration, scalars.from_duration, timedelta(seconds=1), scalars.from_duration),
-    lambda micros: scalars.to_duration(scalars.from_whole(micros)),
-    ("duration", "us"),
-    ("int64",),
+    "duration",
+    "q",
+    take=scalars.to_duration,
+    give=scalars.from_duration,
+    sample=timedelta(seconds=1),
+    dump_json=scalars.from_duration,
+    load_json=lambda micros: scalars.to_duration(scalars.from_whole(micros)),
+    in_arrow=("duration", "us"),
+    in_sql=("int64",),
     arrow_unit=1,
 )
 _YEAR_MONTH: Final = types.Fixed("months", "i", in_arrow=("int32",))

@@ -55,9 +55,9 @@ def parse_date(text: str) -> int:
     Raises:
         ValueError: it is no date.
     """
-    if (matched := _DATES.fullmatch(text)) is None:
+    if (match := _DATES.fullmatch(text)) is None:
         raise ValueError("no such date")
-    return _days(*map(int, matched.groups()))
+    return _days(match[1], match[2], match[3])
 
 
 def parse_time(text: str) -> int:
@@ -66,9 +66,9 @@ def parse_time(text: str) -> int:
     Raises:
         ValueError: it is no time.
     """
-    if (matched := _TIMES.fullmatch(text)) is None:
+    if (match := _TIMES.fullmatch(text)) is None:
         raise ValueError("no such time")
-    return _nanos(*matched.groups())
+    return _nanos(match[1], match[2], match[3], match[4])
 
 
 def parse_timestamp(text: str, *, has_zone: bool) -> int:
@@ -77,15 +77,15 @@ def parse_timestamp(text: str, *, has_zone: bool) -> int:
     Raises:
         ValueError: it is no timestamp, is more exact than microseconds, or has no zone, or has one.
     """
-    if (matched := _TIMESTAMPS.fullmatch(text)) is None:
+    if (match := _TIMESTAMPS.fullmatch(text)) is None:
         raise ValueError("no such timestamp")
-    *parts, zone = matched.groups()
+    zone = match[8]
     if (zone is not None) != has_zone:
         raise ValueError("it needs a zone, as in 2024-05-01T12:00:00Z" if has_zone else "it has no zone")
-    nanos = _nanos(*parts[3:])
+    nanos = _nanos(match[4], match[5], match[6], match[7])
     if nanos % 1000:
         raise ValueError("Spark's timestamps have no more digits than microseconds")
-    micros = _days(*map(int, parts[:3])) * _DAY_S * _MICROS + nanos // 1000
+    micros = _days(match[1], match[2], match[3]) * _DAY_S * _MICROS + nanos // 1000
     if zone is None or zone == "Z":
         return micros
     hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
@@ -94,9 +94,9 @@ def parse_timestamp(text: str, *, has_zone: bool) -> int:
     return micros - (minutes if zone[0] == "+" else -minutes) * 60 * _MICROS
 
 
-def _days(year: int, month: int, day: int) -> int:
-    cycles, years = divmod(year - 1970, _CYCLE_YEARS)
-    return date(1970 + years, month, day).toordinal() - _EPOCH + cycles * _CYCLE_DAYS
+def _days(year: str, month: str, day: str) -> int:
+    cycles, years = divmod(int(year) - 1970, _CYCLE_YEARS)
+    return date(1970 + years, int(month), int(day)).toordinal() - _EPOCH + cycles * _CYCLE_DAYS
 
 
 def _nanos(hours: str, minutes: str, seconds: str | None, digits: str | None) -> int:
