@@ -113,7 +113,7 @@ class Cursor:
 
 def decode_sums(cursor: Cursor) -> Sums:
     parts, records, raw_bytes, stored_bytes = (cursor.varint() for _ in range(4))
-    return Sums(parts, records, raw_bytes=raw_bytes, stored_bytes=stored_bytes, digest=cursor.take(8))
+    return Sums(parts, records, raw_bytes, stored_bytes, digest=cursor.take(8))
 
 
 def encode_extras(extras: Mapping[int, bytes]) -> bytes:

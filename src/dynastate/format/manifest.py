@@ -222,7 +222,17 @@ def _bucket(
         raise CorruptStateError("manifest names a holder that it does not list", holder=holder)
     if holder == 0:
         return Bucket(emptied=cursor.varint())
-    return Bucket(holders[holder], **binary.decode_sums(cursor)._asdict(), home=homes[holder], place=place)
+    parts, records, raw_bytes, stored_bytes, digest = binary.decode_sums(cursor)
+    return Bucket(
+        holders[holder],
+        parts=parts,
+        records=records,
+        raw_bytes=raw_bytes,
+        stored_bytes=stored_bytes,
+        digest=digest,
+        home=homes[holder],
+        place=place,
+    )
 
 
 def manifest_item(key: Key, raw: bytes) -> Item:
