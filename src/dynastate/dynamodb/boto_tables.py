@@ -314,7 +314,7 @@ class BotoTables(Metered):
                 return answer
 
     def _retry(self, operation: str, *, commits: bool = False, rate: WriteRate | None = None) -> Retry:
-        return Retry(self._retries, self._client, operation, self.meter, _commits=commits, _rate=rate)
+        return Retry(self._retries, self._client, operation, self.meter, commits=commits, rate=rate)
 
     def _conditional(self, operation: str, key: Key, size: int, **request: Any) -> bool:
         try:

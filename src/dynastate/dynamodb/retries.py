@@ -106,8 +106,8 @@ class Retry:
     _client: Client
     _operation: str
     _meter: Meter
-    _commits: bool
-    _rate: WriteRate | None
+    commits: bool
+    rate: WriteRate | None
     unknown: bool = False
     _failures: int = 0
     _doubt: bool = False
@@ -130,7 +130,7 @@ class Retry:
             )
             if fate is Fate.REFUSED or (is_elsewhere and not self._policy.has_answered):
                 raise self.failure(self._translated(error, role)) from _shown(error)
-            if self._commits and fate is Fate.UNKNOWN:
+            if self.commits and fate is Fate.UNKNOWN:
                 self.unknown = self._doubt = True
             self._meter.throttles += fate is Fate.THROTTLED
             self._wait(error, role)
@@ -138,7 +138,7 @@ class Retry:
         except ConfigurationError as refused:  # credentials that cannot be sent
             raise self.failure(refused) from None
         except OSError as error:  # botocore lets those of files and programs with credentials through as they are
-            self._doubt |= self._commits
+            self._doubt |= self.commits
             message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
             facts = {"operation": self._operation, "table": self._table(role)}
             raise self.failure(ConfigurationError(message, **facts)) from as_cause(error)
@@ -156,11 +156,11 @@ class Retry:
         self._meter.throttles += 1
         if progress:
             self.progressed()
-        self._wait(None, role, may_pause=self._rate is None or not progress)
+        self._wait(None, role, may_pause=self.rate is None or not progress)
 
     def _wait(self, error: Exception | None, role: Role, *, may_pause: bool = True) -> None:
         time_s, deadline_s = self._policy.clock(), self._policy.deadline_s
-        waited = time_s - (self._since if self._rate is None else max(self._since, self._rate.took_at))
+        waited = time_s - (self._since if self.rate is None else max(self._since, self.rate.took_at))
         if self._policy.may_warn(role, time_s):
             self._warn(error, role)
         if waited >= deadline_s:

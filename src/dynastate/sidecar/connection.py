@@ -52,7 +52,7 @@ class Connection:
     _hand_over: Callable[[bytes], None]
     _token: bytes
     _engines: Engines
-    _is_open: Callable[[], bool]
+    is_open: Callable[[], bool]
     _state: State = State.NEW
     _settings: Settings = field(default_factory=Settings)
     _prices: Prices = DEFAULT_PRICES
@@ -235,7 +235,7 @@ class Connection:
     def _on_commit(self, request: protocol.Commit) -> None:
         with self._answering("commit", aborts=True):
             attempt = self._complete(WriteAttempt)
-            committed = attempt.commit(request.keys, request.schema, self._is_open)
+            committed = attempt.commit(request.keys, request.schema, self.is_open)
             self._under_way = None
             stored = self._reached_engine().known.account(attempt.store).stored()
             self._send(protocol.Committed(attempt.version, commit_counters(committed, stored, self._prices)))

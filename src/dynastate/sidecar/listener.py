@@ -35,7 +35,7 @@ def serve(listener: socket.socket, token: bytes) -> None:
 
 def converse(peer: socket.socket, token: bytes, engines: Engines) -> None:
     with peer, BufferedReader(peer.makefile("rb", buffering=0), READ_BUFFER_BYTES) as stream:
-        Connection(stream, peer.sendall, token, engines, _is_open=partial(is_open, peer)).serve()
+        Connection(stream, peer.sendall, token, engines, is_open=partial(is_open, peer)).serve()
 
 
 def is_open(peer: socket.socket) -> bool:
