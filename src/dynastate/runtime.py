@@ -1,4 +1,4 @@
-"""Time, ids and threads. All of them come from here, so that a simulation can give its own, and repeat each run."""
+"""Time, ids, threads and limits. A simulation replaces all of them here, so it can repeat each run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,35 @@ def _utc() -> datetime:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Limits of the engine. A simulation has smaller ones, so that its schedules reach them."""
+
+    #: Versions in one version list. It is stored: no other number reads the state of a production table.
+    list_size: int = 10
+    #: A compressed chunk longer than this is cut into fragments. Well under DynamoDB's 400 KB with every attribute.
+    fragment_bytes_max: int = 380_000
+    #: The size of every object of a stream but the last. It is stored, as `list_size` is.
+    object_bytes: int = 8 * 1024 * 1024
+    #: The most parts of an attempt that are in objects: its version entry has a size for each.
+    object_parts_max: int = 2_000
+    #: Items that one BatchWriteItem puts or deletes.
+    writes_max: int = 25
+    #: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
+    window_parts: int = 25
+    #: An attempt queues its parts when it has a full request, or this many bytes.
+    submit_bytes: int = 512 * 1024
+    #: Bytes of a snapshot's request: small, so that requests of commits come through between those of a snapshot.
+    snapshot_request_bytes: int = 512 * 1024
+    #: A request of the queue is full at this size: large enough to amortise its cost, small enough that a table which
+    #: suddenly throttles gets little in vain.
+    request_bytes: int = 1024 * 1024
+    #: Bytes of items that may wait or be under way in one executor, all its sidecars together; callers with more wait.
+    queued_bytes_max: int = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
 class Runtime:
-    """The source of time, ids and threads. Use it through the functions of this module."""
+    """The source of time, ids, threads and limits. Use it through the functions of this module."""
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -28,6 +55,7 @@ class Runtime:
     condition: Callable[[threading.Lock | None], threading.Condition] = threading.Condition
     thread: Callable[..., threading.Thread] = threading.Thread
     pool: Callable[..., Executor] = ThreadPoolExecutor
+    limits: Limits = Limits()
 
 
 _runtime = Runtime()
@@ -35,13 +63,17 @@ _runtime = Runtime()
 
 @contextlib.contextmanager
 def using(runtime: Runtime) -> Iterator[None]:
-    """Take time, ids and threads of this process from elsewhere, within the block."""
+    """Take time, ids, threads and limits of this process from elsewhere, within the block."""
     global _runtime  # noqa: PLW0603  # one value for the process is what this module is for
     previous, _runtime = _runtime, runtime
     try:
         yield
     finally:
         _runtime = previous
+
+
+def limits() -> Limits:
+    return _runtime.limits
 
 
 def monotonic() -> float:

@@ -11,7 +11,7 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, part_key, store_shard
-from dynastate.storage.limits import WRITES_MAX
+from dynastate.runtime import Limits
 from dynastate.storage.meter import Meter
 from tests.aws.place import Place, own_tables
 
@@ -42,8 +42,8 @@ def test_throttled_writes_are_durable_in_the_end(limited: BotoTables, store: str
     keys = [part_key(store, 1, NO_ATTEMPT, number, 1) for number in range(UNITS // 2)]
     items: list[tuple[Key, Item]] = [(key, item_key(key) | {"format": FORMAT, "data": bytes(1_100)}) for key in keys]
     meter = Meter()
-    for at in range(0, len(items), WRITES_MAX):
-        limited.metered(meter).write(items[at : at + WRITES_MAX])
+    for at in range(0, len(items), Limits.writes_max):
+        limited.metered(meter).write(items[at : at + Limits.writes_max])
     assert limited.query("delta", store_shard(store, 0), "0", "~") == items
     assert meter.throttles > 0
     assert meter.write_units == UNITS

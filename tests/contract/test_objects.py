@@ -10,7 +10,8 @@ import pytest
 from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB, credentials
 from dynastate.dynamodb.s3 import S3Objects
 from dynastate.errors import ConfigurationError
-from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream
+from dynastate.format.objects import ObjectId, ObjectStream
+from dynastate.runtime import Limits
 from dynastate.storage.meter import Meter
 from dynastate.storage.objects import DELETES_MAX, Objects, delete_objects, read_stream
 from tests.support.fakes import MemoryObjects
@@ -76,14 +77,14 @@ def test_an_object_comes_back(objects: Objects, location: str) -> None:
 def test_an_object_of_eight_mebibytes(objects: Objects, location: str) -> None:
     """The largest object, and a stream that goes on in the next one."""
     stream = ObjectStream(location, f"{STORE}#bucket/1/a")
-    data = b"0123456789abcdef" * (OBJECT_BYTES // 16)
+    data = b"0123456789abcdef" * (Limits.object_bytes // 16)
     objects.put(stream.object(0), data)
     objects.put(stream.object(1), b"end")
     meter = Meter()
-    assert read_stream(objects.metered(meter), stream, OBJECT_BYTES - 3, OBJECT_BYTES + 3) == b"defend"
+    assert read_stream(objects.metered(meter), stream, Limits.object_bytes - 3, Limits.object_bytes + 3) == b"defend"
     assert meter.gets == 2
-    assert read_stream(objects.metered(meter), stream, OBJECT_BYTES + 1, OBJECT_BYTES + 9) == b"nd"
-    assert read_stream(objects.metered(meter), stream, 2 * OBJECT_BYTES, 2 * OBJECT_BYTES + 9) is None
+    assert read_stream(objects.metered(meter), stream, Limits.object_bytes + 1, Limits.object_bytes + 9) == b"nd"
+    assert read_stream(objects.metered(meter), stream, 2 * Limits.object_bytes, 2 * Limits.object_bytes + 9) is None
 
 
 def test_names_come_in_order(objects: Objects, location: str) -> None:

@@ -13,7 +13,8 @@ from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, part_key, store_shard, version_list_key
 from dynastate.format.keys import meta_key as meta_key_of
 from dynastate.format.meta import EPOCHS_KEPT
-from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.runtime import Limits
+from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.fakes import MemoryTables
@@ -275,8 +276,8 @@ def test_an_item_over_400_kb_is_refused(tables: Tables, store: str) -> None:
 
 def test_the_largest_write_fits_into_a_request(tables: Tables, store: str) -> None:
     """25 items of the largest size are under the 16 MB that DynamoDB takes on the wire, so none is refused for that."""
-    items = parts(store, WRITES_MAX, size=399_000)
-    assert WRITES_MAX * (len(base64.b64encode(bytes(ITEM_BYTES_MAX))) + 1024) < 16_000_000
+    items = parts(store, Limits.writes_max, size=399_000)
+    assert Limits.writes_max * (len(base64.b64encode(bytes(ITEM_BYTES_MAX))) + 1024) < 16_000_000
     tables.write(items)
     tables.delete([key for key, _ in items])
 

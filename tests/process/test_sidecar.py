@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import dynastate
+from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
-from dynastate.engine import snapshot_threshold, windows
+from dynastate.engine import snapshot_threshold
 from dynastate.engine.commit import INLINE_BYTES_MAX
 from dynastate.engine.engine import Engine
 from dynastate.errors import (
@@ -42,6 +43,7 @@ from dynastate.format.changes import key_hash
 from dynastate.format.codec import RAW
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, version_list_key
 from dynastate.format.parts import StoredChunk
+from dynastate.runtime import Limits, Runtime
 from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import listener, protocol
 from dynastate.sidecar.connection import Connection
@@ -743,7 +745,7 @@ def test_a_failed_commit_is_answered_by_its_kind(
 def corrupt_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
     """Tables with a store whose snapshot at version 3, of 8 buckets, has lost the last one; the state at version 4."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
-    monkeypatch.setattr(windows, "WINDOW", 2)
+    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(window_parts=2)))
     state = {b"%d" % number: b"%d" % number for number in range(60)}
     for make in closing(memory):
         made = write(make(), store, attempt(1), state)

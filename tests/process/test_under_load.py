@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import pytest
 
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
-from dynastate.engine.writer import QUEUED_BYTES_MAX
 from dynastate.errors import UnavailableError, UnknownOutcomeError, VersionMissingError
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
+from dynastate.runtime import Limits
 from dynastate.settings import Settings
 from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import Commit, Find, Open
@@ -34,7 +34,7 @@ CONNECT_S, ANSWER_S = 2, 10
 STORES = 200
 #: What a sidecar may have in memory, in MiB: itself and its libraries, the cache, items that wait (twice that while
 #: they are made), and requests on the wire.
-MEMORY_MIB = 100 + Settings().cache_mb + 2 * QUEUED_BYTES_MAX // MIB + 8 * Settings().parallel_requests
+MEMORY_MIB = 100 + Settings().cache_mb + 2 * Limits.queued_bytes_max // MIB + 8 * Settings().parallel_requests
 #: And what each connection has in hand.
 MEMORY_MIB_STORE = 2
 Result = TypeVar("Result")
@@ -194,7 +194,7 @@ def test_a_throttled_table_holds_up_the_task(
         # Each retry is a new request.
         assert memory_mib(sidecar.process.pid) <= memory + 8 * PARALLEL
         # What waits; what every connection has in hand and in its socket; nothing else.
-        assert QUEUED_BYTES_MAX / 2 < settled <= sum(sent) < QUEUED_BYTES_MAX + writers * 2 * MIB
+        assert Limits.queued_bytes_max / 2 < settled <= sum(sent) < Limits.queued_bytes_max + writers * 2 * MIB
         assert memory < MEMORY_MIB, f"{memory} MiB"
         throttle.rate = None
         counters = [future.result(WITHIN_S) for future in spent]

@@ -5,6 +5,7 @@ Each makes the calls that its counterpart in the JVM and in the sidecar makes, i
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,11 +27,17 @@ from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_
 from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
+from dynastate.unsaferow.nested import Struct
+from dynastate.unsaferow.types import Binary
 from tests.simulation.bucket_reads import BucketReads, read_by_buckets
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
+from tests.support.store_builder import family
 
-SCHEMA: Final = '{"families":[]}'
+#: One column family with lists, whose keys and values are rows of one binary column.
+FAMILY: Final = family(multiple=True, key=[("key", "binary")], value=[("value", "binary")])
+SCHEMA: Final = json.dumps({"families": [FAMILY]})
+KEY, VALUE = (Struct([(name, Binary())]) for name in ("key", "value"))
 #: Versions that a provider keeps in memory, as by Spark's `maxBatchesToRetainInMemory`.
 HELD_MAX: Final = 2
 KEYS: Final = 30
@@ -73,14 +80,18 @@ def some_changes(chance: random.Random) -> list[Change]:
     """The changes of a batch: none, some or many; now and then with values that take several parts."""
     changes = []
     for _ in range(chance.choice(BATCHES)):
-        key = b"%d" % chance.randrange(KEYS)
-        value = chance.randbytes(700 if chance.random() < 0.05 else chance.choice((0, 8, 40)))
+        key = key_of(chance.randrange(KEYS))
+        value = VALUE.encode({"value": chance.randbytes(700 if chance.random() < 0.05 else chance.choice((0, 8, 40)))})
         kind = chance.random()
         if kind < 0.25:
             changes.append(Change(PUT, 0, key, None))
         else:
             changes.append(Change(MERGE if kind < 0.45 else PUT, 0, key, value))
     return changes
+
+
+def key_of(number: int) -> bytes:
+    return KEY.encode({"key": b"%d" % number})
 
 
 def rows_of(opening: Opening, state: State | None = None) -> tuple[VersionId, State]:

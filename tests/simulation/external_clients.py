@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
 
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.engine import Engine
@@ -23,50 +22,22 @@ from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
-from dynastate.reader.families import Family, Row
+from dynastate.reader.families import Row
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
-from dynastate.unsaferow.key_encoders import KeyEncoder
-from dynastate.unsaferow.nested import Struct
-from dynastate.unsaferow.types import Binary
-from tests.simulation.actors import KEYS, Actor, rows_of
+from tests.simulation.actors import KEY, KEYS, VALUE, Actor, key_of, rows_of
 from tests.simulation.model import Model, Node, State, short, violation
-
-
-class RawBytes(Struct):
-    """Bytes in place of a row: the simulation's executors write no rows of Spark's."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__([(name, Binary())])
-
-    def encode(self, values: Mapping[str, Any]) -> bytes:
-        raw: bytes = values[self.names[0]]
-        return raw
-
-    def decode(self, raw: bytes) -> dict[str, Any]:
-        return {self.names[0]: raw}
-
-
-FAMILY: Final = Family(
-    id=0,
-    name="default",
-    internal=False,
-    multiple=True,
-    encoder=KeyEncoder(RawBytes("key"), [0]),
-    value=RawBytes("value"),
-)
-
-
-def families(_text: str, _store_name: str) -> dict[str, Any]:
-    """Replaces `families.parse_families`."""
-    return {FAMILY.name: FAMILY}
 
 
 def as_rows(found: State) -> list[Row]:
     """Rows as a reader returns them, in the order of their keys."""
-    return [{"key": key, "values": [{"value": value} for value in found[key]]} for key in sorted(found)]
+    return [_as_row(key, found[key]) for key in sorted(found)]
+
+
+def _as_row(key: bytes, values: Iterable[bytes]) -> Row:
+    return KEY.decode(key) | {"values": list(map(VALUE.decode, values))}
 
 
 @dataclass
@@ -196,9 +167,9 @@ class Onlooker(Actor):
         self._scheduler.note("read %d rows of %s", len(found), " ".join(short(node.version) for node in nodes))
 
     def _get(self, models: list[Model], opened: StateReader) -> None:
-        nodes, key = self._nodes(models, opened), b"%d" % self._chance.randrange(KEYS)
+        nodes, key = self._nodes(models, opened), key_of(self._chance.randrange(KEYS))
         with self._must_be_readable(models, nodes):
-            found = opened.get({"key": key})
+            found = opened.get(KEY.decode(key))
         there = [row for node in nodes for row in as_rows({key: node.state[key]} if key in node.state else {})]
         if found not in there and (found is not None or there):
             raise violation("wrong row of a key", key=key, found=found, there=there)
@@ -234,7 +205,7 @@ class Onlooker(Actor):
             was = model.ancestor(node, before)
             for key in {*was.state, *node.state}:
                 pair = [as_rows({key: held.state[key]})[0] if key in held.state else None for held in (was, node)]
-                expected += [(key, *pair)] if pair[0] != pair[1] else []
+                expected += [(KEY.decode(key)["key"], *pair)] if pair[0] != pair[1] else []
         self._compare(sorted(found, key=str), sorted(expected, key=str), nodes)
 
     @contextmanager
@@ -259,9 +230,9 @@ class Onlooker(Actor):
 def _as_reported(change: Change) -> tuple[str, Row]:
     """Kind and row of a change as a reader reports it."""
     if change.value is None:
-        return "remove", {"key": change.key}
+        return "remove", KEY.decode(change.key)
     kind = "append" if change.operation == MERGE else "put"
-    return kind, {"key": change.key, "values": [{"value": change.value}]}
+    return kind, _as_row(change.key, [change.value])
 
 
 @dataclass

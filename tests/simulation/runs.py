@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from typing import Final
 
 from tests.simulation.mutations import MUTATIONS
+from tests.simulation.replicas import no_delay
 from tests.simulation.schedule import Schedule
 
 PROCESSES_MAX: Final = 2
@@ -22,9 +23,9 @@ STEPS_SHOWN: Final = 60
 TRIES: Final = 600
 
 
-def failure_of(seed: int, steps: int = STEPS_SHOWN) -> str | None:
+def failure_of(seed: int, steps: int = STEPS_SHOWN, replica_delay: Callable[[], float] = no_delay) -> str | None:
     """Run a schedule. Returns None, or the failure with the last steps (0: all) and the command that replays it."""
-    schedule = Schedule(seed)
+    schedule = Schedule(seed, replica_delay)
     try:
         schedule.run()
     except Exception as failed:  # noqa: BLE001  # any error is reported

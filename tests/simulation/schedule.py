@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final
-from unittest.mock import patch
 
 from dynastate import runtime
-from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.wire import to_wire
-from dynastate.engine import commit, snapshot_threshold, snapshots, windows, writer
-from dynastate.engine import objects as engine_objects
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
-from dynastate.format import codec, keys, manifest
-from dynastate.format import objects as object_format
 from dynastate.format.items import item_key
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, Role, VersionId, meta_key, versions_of
 from dynastate.format.meta import QueryRun
@@ -30,21 +24,17 @@ from dynastate.format.namespace import store_key
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
 from dynastate.operations.inspection.verify import verify
-from dynastate.operations.lifecycle import fork
 from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.drop import drop_stores
-from dynastate.reader import families as column_families
+from dynastate.runtime import Limits
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
-from dynastate.storage import limits, tables
-from dynastate.storage import objects as object_seam
-from tests.simulation import replicas
 from tests.simulation.actors import Executor, Reader, read
 from tests.simulation.dynamodb import DynamoDB, Place, Wire
-from tests.simulation.external_clients import Forker, Onlooker, Operator, families
+from tests.simulation.external_clients import Forker, Onlooker, Operator
 from tests.simulation.model import Model, short, violation
 from tests.simulation.network import LATEST_S, NO_FAULTS, Client, FaultRates, random_faults
 from tests.simulation.orphans import check_orphans
-from tests.simulation.replicas import two_regions
+from tests.simulation.replicas import no_delay, two_regions
 from tests.simulation.s3 import S3
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.threads import NOW, runtime_of
@@ -52,20 +42,17 @@ from tests.support.engine_driver import limit_cache
 
 NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
 #: Limits, smaller than in production, so that schedules reach them.
-SMALL: Final[tuple[tuple[Any, dict[str, Any]], ...]] = (
-    (codec, {"FRAGMENT_BYTES_MAX": 300}),
-    (keys, {"LIST_SIZE": 3}),
-    (fork, {"WRITES_MAX": 4}),
-    (snapshot_threshold, {"threshold_of": lambda *_: 0.0}),
-    (snapshots, {"REQUEST_BYTES": 800, "WRITES_MAX": 4}),
-    (windows, {"WINDOW": 3}),
-    (commit, {"SUBMIT_BYTES": 600, "WRITES_MAX": 4, "OBJECT_PARTS_MAX": 6}),
-    *((module, {"OBJECT_BYTES": 500}) for module in (object_format, manifest, object_seam, engine_objects)),
-    # Item sizes count only in meters, which nothing reads here.
-    (boto_tables, {"WRITES_MAX": 6, "item_bytes": lambda _: 100}),
-    (limits, {"item_bytes": lambda _: 100}),
-    (tables, {"WRITES_MAX": 6}),
-    (writer, {"QUEUED_BYTES_MAX": 4000, "REQUEST_BYTES": 1500, "WRITES_MAX": 4}),
+SMALL: Final = Limits(
+    list_size=3,
+    fragment_bytes_max=300,
+    object_bytes=500,
+    object_parts_max=6,
+    writes_max=4,
+    window_parts=3,
+    submit_bytes=600,
+    snapshot_request_bytes=800,
+    request_bytes=1500,
+    queued_bytes_max=4000,
 )
 TRIES_MAX: Final = 4
 #: The part of executors that read rows by bucket.
@@ -95,17 +82,6 @@ S3_URL: Final = {"objects": "s3://bucket/state", "objects_threshold_kb": 0}
 LOCATIONS: Final = ("file:/one/state", "file:/two/state")
 
 
-@contextlib.contextmanager
-def small_limits(scheduler: Scheduler, chance: random.Random) -> Iterator[None]:
-    """Run the engine on the scheduler's threads, with small limits, and with ids that follow from the seed."""
-    with contextlib.ExitStack() as patches:
-        for module, values in SMALL:
-            patches.enter_context(patch.multiple(module, **values))
-        patches.enter_context(patch.object(column_families, "parse_families", families))
-        patches.enter_context(runtime.using(runtime_of(scheduler, chance)))
-        yield
-
-
 @dataclass
 class Batch:
     """One store's part in a batch: the attempts that were launched, and their reports."""
@@ -121,7 +97,7 @@ class Batch:
 class Schedule:
     """A schedule from a seed. `run` raises the first violation; `journal` has the steps."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, replica_delay: Callable[[], float] = no_delay) -> None:
         self.seed = seed
         self.chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
         self.scheduler = Scheduler()
@@ -133,10 +109,12 @@ class Schedule:
         self.shards = self.chance.choice((1, 2, 4))
         self.min_deltas = self.chance.choice((1, 1, 2, 4))
         self.pause_s = self.chance.choice((0.02, 0.3, 5.0))
-        self.settings = Settings(region="us-east-1", request_deadline_s=self.chance.choice((2, 30)))
+        self.settings = Settings(
+            region="us-east-1", request_deadline_s=self.chance.choice((2, 30)), snapshot_threshold=Decimal(0)
+        )
         self._regions = random.Random(f"{seed}/regions")  # noqa: S311  # no secret
         is_replicated = seed % REPLICATED_OF in REPLICATED and seed % STREAMED_OF not in STREAMED
-        self.replicas = two_regions(NAMES, self.scheduler.clock, replicas.no_delay) if is_replicated else []
+        self.replicas = two_regions(NAMES, self.scheduler.clock, replica_delay) if is_replicated else []
         self.dynamodb = self.replicas[0] if self.replicas else DynamoDB(NAMES)
         self.s3 = S3()
         self._streams = random.Random(f"{seed}/streams")  # noqa: S311  # no secret
@@ -173,7 +151,7 @@ class Schedule:
         )
 
     def run(self) -> None:
-        with small_limits(self.scheduler, self.chance):
+        with runtime.using(runtime_of(self.scheduler, self.chance, SMALL)):
             self._auditor = self._engine(self.dynamodb, cache_bytes=0)
             self.scheduler.run("driver", self._drive)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from typing import Final
-from unittest.mock import patch
 
 import pytest
 from botocore.exceptions import ClientError
 
 from dynastate.dynamodb.wire import to_wire
-from tests.simulation import replicas
-from tests.simulation.replicas import CONFLICT_S, Replica, two_regions
+from tests.simulation.replicas import CONFLICT_S, Replica, no_delay, two_regions
 from tests.simulation.runs import failure_of
 from tests.simulation.schedule import NAMES, REPLICATED, REPLICATED_OF, Schedule
 
@@ -45,7 +43,7 @@ def value_in(replica: Replica) -> str | None:
 def test_a_write_is_in_the_other_region_also_after_a_cut() -> None:
     """It is there at once; a condition sees it, too; and the Region that was cut off has later ones when it is back."""
     clock = Clock()
-    one, other = two_regions(NAMES, clock, replicas.no_delay)
+    one, other = two_regions(NAMES, clock, no_delay)
     put(one, 1)
     one.cut()
     assert value_in(other) == "1"
@@ -66,7 +64,7 @@ def test_a_write_is_in_the_other_region_also_after_a_cut() -> None:
 def test_two_regions_that_write_an_item_conflict() -> None:
     """The later one is refused, and may write a little later."""
     clock = Clock()
-    one, other = two_regions(NAMES, clock, replicas.no_delay)
+    one, other = two_regions(NAMES, clock, no_delay)
     put(one, 1)
     put(one, 2)
     with pytest.raises(ClientError, match=LATE):
@@ -113,7 +111,6 @@ def test_schedules_have_moves_cuts_and_conflicts() -> None:
 def test_the_loss_of_asynchronous_replicas_is_found() -> None:
     """Where an item takes up to a second to arrive, a cut loses a commit that returned."""
     chance = random.Random(17)  # noqa: S311  # no secret
-    with patch.object(replicas, "no_delay", chance.random):
-        failed = filter(None, map(failure_of, SEEDS))
-        found = next((each for each in failed if "cut off" in each), "")
+    failed = (failure_of(seed, replica_delay=chance.random) for seed in SEEDS)
+    found = next((failure for failure in failed if failure and "cut off" in failure), "")
     assert "ViolationError" in found

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any, Final, ParamSpec, TypeVar, cast
 from uuid import UUID
 
-from dynastate.runtime import Runtime
+from dynastate.runtime import Limits, Runtime
 from tests.simulation.scheduler import Scheduler, Task
 
 P = ParamSpec("P")
@@ -27,7 +27,7 @@ T = TypeVar("T")
 NOW: Final = datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 
-def runtime_of(scheduler: Scheduler, chance: random.Random | None = None) -> Runtime:
+def runtime_of(scheduler: Scheduler, chance: random.Random | None = None, limits: Limits | None = None) -> Runtime:
     """Time and threads of a scheduler, and ids that follow from the seed. The wall clock stands still."""
     ids = chance or random.Random(1)  # noqa: S311  # no secret
     return Runtime(
@@ -41,6 +41,7 @@ def runtime_of(scheduler: Scheduler, chance: random.Random | None = None) -> Run
         ),
         thread=lambda target, name, daemon: cast("threading.Thread", Thread(scheduler, target, name)),  # noqa: ARG005
         pool=lambda most, thread_name_prefix: Pool(scheduler, most, thread_name_prefix),
+        limits=limits or Limits(),
     )
 
 

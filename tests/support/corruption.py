@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import pytest
 
+from dynastate import runtime
 from dynastate.engine import snapshot_threshold
 from dynastate.engine.engine import Engine
-from dynastate.format import codec
 from dynastate.format.items import Item, Value, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, store_shard, version_list_key
 from dynastate.format.snapshot import DELETING, DONE, WRITING
+from dynastate.runtime import Runtime
 from tests.support.engine_driver import SHARDS, State, attempt, graph, make_engine, save_snapshot, write
 from tests.support.fakes import MemoryTables
 
@@ -93,8 +94,8 @@ def intact_store(*, cleaned: bool) -> IntactStore:
     `cleaned`: data older than the first snapshot is deleted, so there is none to fall back to.
     """
     tables = MemoryTables()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "FRAGMENT_BYTES_MAX", 64)
+    limits = replace(runtime.limits(), fragment_bytes_max=64)
+    with pytest.MonkeyPatch.context() as patch, runtime.using(Runtime(limits=limits)):
         patch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
         engine = make_engine(tables, parallel_requests=1)
         states = _fill(engine, STORE)

@@ -19,9 +19,10 @@ from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.namespace import NAMESPACE
-from dynastate.format.objects import OBJECT_BYTES, ObjectId
+from dynastate.format.objects import ObjectId
+from dynastate.runtime import limits
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
-from dynastate.storage.limits import KEYS_MAX, WRITES_MAX, refuse_growth, refuse_items, refuse_keys
+from dynastate.storage.limits import KEYS_MAX, refuse_growth, refuse_items, refuse_keys
 from dynastate.storage.meter import Meter, Metered
 from dynastate.storage.objects import DELETES_MAX, Objects
 from dynastate.storage.tables import Tables, no_refusal
@@ -65,7 +66,7 @@ class MemoryObjects(Metered, Objects):
 
     def put(self, place: ObjectId, data: bytes) -> None:
         assert place.key
-        assert 0 < len(data) <= OBJECT_BYTES
+        assert 0 < len(data) <= limits().object_bytes
         with self._lock:
             assert self.objects.get(place, data) == data, "an object that changes"
             self.objects[place] = data
@@ -74,7 +75,7 @@ class MemoryObjects(Metered, Objects):
         self.meter.object_bytes_written += len(data)
 
     def get(self, place: ObjectId, start: int, end: int) -> bytes | None:
-        assert 0 <= start < end <= OBJECT_BYTES
+        assert 0 <= start < end <= limits().object_bytes
         with self._lock:
             data = self.objects.get(place)
         self.meter.requests += 1
@@ -171,7 +172,7 @@ class MemoryTables(UnthrottledTables):
         return found
 
     def write(self, puts: Sequence[tuple[Key, Item]]) -> None:
-        refuse_keys([key for key, _ in puts], WRITES_MAX)
+        refuse_keys([key for key, _ in puts], limits().writes_max)
         refuse_items(puts)
         with self._lock:
             self._begin("write", [key for key, _ in puts])
@@ -179,7 +180,7 @@ class MemoryTables(UnthrottledTables):
                 self._put(key, item)
 
     def delete(self, keys: Sequence[Key]) -> None:
-        refuse_keys(keys, WRITES_MAX)
+        refuse_keys(keys, limits().writes_max)
         with self._lock:
             self._begin("delete", keys)
             for key in keys:

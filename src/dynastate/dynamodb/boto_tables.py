@@ -23,8 +23,9 @@ from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
+from dynastate.runtime import limits
 from dynastate.settings import Settings
-from dynastate.storage.limits import KEYS_MAX, WRITES_MAX, refuse_items, refuse_keys
+from dynastate.storage.limits import KEYS_MAX, refuse_items, refuse_keys
 from dynastate.storage.meter import Meter, Metered, units_of_write
 from dynastate.storage.tables import no_refusal
 from dynastate.storage.update import Condition, Update
@@ -126,7 +127,7 @@ class BotoTables(Metered):
             waiting = self.offer(waiting)
 
     def offer(self, puts: Sequence[tuple[Key, Item]]) -> Sequence[tuple[Key, Item]]:
-        refuse_keys([key for key, _ in puts], WRITES_MAX)
+        refuse_keys([key for key, _ in puts], limits().writes_max)
         sizes = dict(zip((key for key, _ in puts), refuse_items(puts), strict=True))
         role = puts[0][0].role
         rate = self._rates[role]
@@ -171,7 +172,7 @@ class BotoTables(Metered):
         return answer["UnprocessedItems"]
 
     def delete(self, keys: Sequence[Key]) -> None:
-        refuse_keys(keys, WRITES_MAX)
+        refuse_keys(keys, limits().writes_max)
         waiting: dict[str, list[dict[str, Any]]] = {}
         for key in keys:
             waiting.setdefault(self.names[key.role], []).append({"DeleteRequest": {"Key": to_wire(item_key(key))}})

@@ -15,8 +15,8 @@ from dynastate.dynamodb.client import make_client
 from dynastate.dynamodb.failures import Fate, fate_of
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import SPECS, Role
+from dynastate.runtime import Limits
 from dynastate.settings import Settings
-from dynastate.storage.limits import WRITES_MAX
 
 #: A wire item: names to attribute values.
 Wire = dict[str, Any]
@@ -132,9 +132,11 @@ class Probe:
         for role, store in sorted(self._stores):
             names = (SPECS[role].hash_key, SPECS[role].range_key)
             keys = [{name: item[name] for name in names} for page in self.pages(role, store) for item in page]
-            for start in range(0, len(keys), WRITES_MAX):
+            for start in range(0, len(keys), Limits.writes_max):
                 waiting: Any = {
-                    self.names[role]: [{"DeleteRequest": {"Key": key}} for key in keys[start : start + WRITES_MAX]]
+                    self.names[role]: [
+                        {"DeleteRequest": {"Key": key}} for key in keys[start : start + Limits.writes_max]
+                    ]
                 }
                 while waiting:
                     waiting = self.send("batch_write_item", RequestItems=waiting).get("UnprocessedItems")

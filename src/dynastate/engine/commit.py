@@ -19,7 +19,7 @@ from dynastate.errors import ConfigurationError, DynastateError, InternalError, 
 from dynastate.format.items import Item, item_bytes, size_of
 from dynastate.format.keys import Attempt, Key, schema_digest, schema_key, version_list_key, versions_of
 from dynastate.format.meta import QueryRun, schema_item
-from dynastate.format.objects import OBJECT_PARTS_MAX, ObjectId, ObjectParts, delta_stream
+from dynastate.format.objects import ObjectId, ObjectParts, delta_stream
 from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of, parts_digest
 from dynastate.format.version_list import (
     BOUNDS_PARTS_MAX,
@@ -28,14 +28,13 @@ from dynastate.format.version_list import (
     encode_entry,
 )
 from dynastate.redaction import get_logger
-from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.runtime import limits
+from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.meter import Meter, units_of_write
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects
 
 log = get_logger("dynastate.store")
 
-#: An attempt queues its parts when it has a full request, or this many bytes.
-SUBMIT_BYTES: Final = 512 * 1024
 #: A smaller chunk is compressed by the thread that appends it: to hand it over would take longer.
 HANDED_OVER_BYTES: Final = 32 * 1024
 #: Chunks of one attempt that are compressed meanwhile; an append of another waits for the first of them.
@@ -187,11 +186,12 @@ class WriteAttempt:
                 store=self.store,
                 most=PARTS_MAX,
             )
+        most = limits()
         for key, item in items:
             part = part_of(item)
             self._ready_bytes += self._tally.add_part(part)
             self._ready.append((key, item))
-            if len(self._ready) == WRITES_MAX or self._ready_bytes >= SUBMIT_BYTES:
+            if len(self._ready) == most.writes_max or self._ready_bytes >= most.submit_bytes:
                 self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
         self._bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
@@ -318,7 +318,7 @@ class WriteAttempt:
         if rule is None or not self._may_stream:
             return None
         if begun is not None:
-            return begun if len(begun.sizes) + len(items) <= OBJECT_PARTS_MAX else None
+            return begun if len(begun.sizes) + len(items) <= limits().object_parts_max else None
         if rule.is_worth_it(item for _, item in items):
             stream = delta_stream(rule.location, self.store, self.version, self.attempt)
             self._stream = StreamWriter(stream, self._put_object)

@@ -11,10 +11,11 @@ from typing import Final
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, Item
-from dynastate.format.keys import LIST_SIZE, VersionId, meta_key, version_list_key
+from dynastate.format.keys import VersionId, meta_key, version_list_key
 from dynastate.format.meta import FORKS, StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
 from dynastate.redaction import get_logger
+from dynastate.runtime import limits
 from dynastate.storage.tables import Tables
 
 log = get_logger("dynastate.store")
@@ -49,7 +50,8 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
     Raises:
         ConfigurationError: the list is full, and forks depend on it.
     """
-    key, after = (version_list_key(store, version) for version in (entry.version, entry.version + LIST_SIZE))
+    next_version = entry.version + limits().list_size
+    key, after = (version_list_key(store, version) for version in (entry.version, next_version))
     for _ in range(_TRIES):
         items = tables.get([key, after, meta_key(store)])
         if key not in items or meta_key(store) not in items:

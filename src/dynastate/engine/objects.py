@@ -8,12 +8,12 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.updates import add_to_set
-from dynastate.engine.writer import BUSY_S, QUEUED_BYTES_MAX, PendingWrites
+from dynastate.engine.writer import BUSY_S, PendingWrites
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Key, meta_key
 from dynastate.format.meta import OBJECTS, StoreMeta
-from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream, encode_frame
+from dynastate.format.objects import ObjectId, ObjectStream, encode_frame
 from dynastate.format.parts import part_of
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter, units_of_write
@@ -66,8 +66,9 @@ class StreamWriter:
             self.sizes.append(len(part.data))
             self.end += len(frame)
             self._buffer += frame
-        while len(self._buffer) >= OBJECT_BYTES:
-            self._put_next(OBJECT_BYTES)
+        object_bytes = runtime.limits().object_bytes
+        while len(self._buffer) >= object_bytes:
+            self._put_next(object_bytes)
 
     def finish(self) -> None:
         """Put what is left. Nothing may be added after it, because all objects but the last are full."""
@@ -86,7 +87,7 @@ class ObjectWriter:
 
     def __init__(self, objects: Objects, threads: int, sidecars: int = 1) -> None:
         self._objects = objects
-        self._bytes_max: Final = QUEUED_BYTES_MAX // sidecars
+        self._bytes_max: Final = runtime.limits().queued_bytes_max // sidecars
         self._bytes = 0
         self._submitted = float("-inf")
         self._room_came = runtime.condition()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.graphs import is_done, read_snapshot
@@ -21,12 +20,8 @@ from dynastate.format.meta import FORKS
 from dynastate.format.objects import ObjectPlace, bucket_stream
 from dynastate.format.parts import Chunk, Tally, bucket_items, copied_part, part_of
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, snapshot_item
-from dynastate.storage.limits import WRITES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects
-
-#: Bytes of one request: small, so that requests of commits come through between those of a snapshot.
-REQUEST_BYTES: Final = 512 * 1024
 
 
 @dataclass(eq=False)
@@ -96,7 +91,8 @@ class SnapshotAttempt:
         self._ready.append((key, item))
         if self._pace is not None:
             self._known.keep(key, part)
-        if len(self._ready) == WRITES_MAX or self._ready_bytes >= REQUEST_BYTES:
+        limits = runtime.limits()
+        if len(self._ready) == limits.writes_max or self._ready_bytes >= limits.snapshot_request_bytes:
             throttles = self._tables.meter.throttles
             self._write()
             if self._pace is not None:

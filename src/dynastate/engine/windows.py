@@ -12,11 +12,8 @@ from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.objects import FRAME_BYTES, ObjectStream
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.version_list import VersionEntry, part_keys
+from dynastate.runtime import limits
 from dynastate.storage.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
-
-#: The most parts read by one BatchGetItem: with parts near 100 KB about 2.5 MB, and several of them are under way.
-WINDOW: Final = 25
-
 
 #: The most bytes of objects that one window has, unless a bucket is larger.
 OBJECT_READ_BYTES: Final = 2 * 1024 * 1024
@@ -71,6 +68,7 @@ def windows(runs: Iterable[Run]) -> Iterator[Run]:
     window: list[Run] = []
     size = 0
     by_shard: Counter[str] = Counter()
+    parts_max = limits().window_parts
     for run in runs:
         shard = run.keys[0].store_shard
         if run.stream is not None:
@@ -82,7 +80,7 @@ def windows(runs: Iterable[Run]) -> Iterator[Run]:
                 and window[0].stream is None
                 and by_shard[shard] + run.size <= WINDOW_SHARE * PARTITION_ANSWER_BYTES_MAX
                 and size + run.size <= WINDOW_SHARE * ANSWER_BYTES_MAX
-                and len(window) < WINDOW
+                and len(window) < parts_max
             )
         if not fits:
             if window:

@@ -15,15 +15,9 @@ from dynastate import runtime
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Key
-from dynastate.storage.limits import WRITES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
-#: Bytes of items that may wait or be under way in one executor, all its sidecars together; callers with more wait.
-QUEUED_BYTES_MAX: Final = 32 * 1024 * 1024
-#: A request is full at this size: large enough to amortise its cost, small enough that a table which throttles all of a
-#: sudden gets little in vain.
-REQUEST_BYTES: Final = 1024 * 1024
 #: For so long after parts were submitted, more are expected: background work yields to them.
 BUSY_S: Final = 1.0
 
@@ -158,7 +152,8 @@ class PartWriter:
 
     def _has_room(self, size: int) -> bool:
         # Whatever the size, it fits into an empty queue, so nothing waits for ever.
-        return self._queued_bytes == 0 or self._queued_bytes + size <= QUEUED_BYTES_MAX // self._sidecars
+        bytes_max = runtime.limits().queued_bytes_max // self._sidecars
+        return self._queued_bytes == 0 or self._queued_bytes + size <= bytes_max
 
     def _left_s(self, since: float, deadline_s: float) -> float:
         """Seconds left of a deadline, which counts only time in which no request of this sidecar succeeded."""
@@ -195,11 +190,12 @@ class PartWriter:
         batch: list[_Queued] = []
         keys: set[Key] = set()
         total = 0
-        while self._queue and len(batch) < WRITES_MAX:
+        limits = runtime.limits()
+        while self._queue and len(batch) < limits.writes_max:
             first = self._queue[0]
             total += first.size
             is_foreign = bool(batch) and first.key.namespace != batch[0].key.namespace
-            if batch and (total > REQUEST_BYTES or first.key in keys or is_foreign):
+            if batch and (total > limits.request_bytes or first.key in keys or is_foreign):
                 break
             batch.append(self._queue.popleft())
             keys.add(first.key)

@@ -10,14 +10,13 @@ import lz4.block
 
 from dynastate.errors import CorruptStateError
 from dynastate.format import zstd
+from dynastate.runtime import limits
 
 RAW: Final = "raw"
 LZ4: Final = "lz4"
 ZSTD: Final = "zstd"
 #: The lowest level of LZ4's slower compressor: the highest takes fifteen times as long to save another hundredth.
 DENSE_LEVEL = 2
-#: A compressed chunk longer than this is cut into fragments. Well under DynamoDB's 400 KB with every attribute.
-FRAGMENT_BYTES_MAX = 380_000
 
 
 def _compress_lz4(chunk: bytes, *, dense: bool) -> bytes:
@@ -99,4 +98,5 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
 
 def cut(packed: bytes) -> list[bytes]:
     """The fragments of a compressed chunk, at least one."""
-    return [packed[start : start + FRAGMENT_BYTES_MAX] for start in range(0, max(1, len(packed)), FRAGMENT_BYTES_MAX)]
+    most = limits().fragment_bytes_max
+    return [packed[start : start + most] for start in range(0, max(1, len(packed)), most)]

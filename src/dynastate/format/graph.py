@@ -26,6 +26,7 @@ from dynastate.format.meta import (
 )
 from dynastate.format.snapshot import DONE, Snapshot, parse_snapshot, unknown_item
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry, listed_entry, parse_list
+from dynastate.runtime import limits
 
 
 class VersionGraph:
@@ -224,7 +225,8 @@ class VersionGraph:
 
     def _has_base(self, entry: VersionEntry) -> bool:
         """Whether an attempt's ancestors lead to a snapshot or version 0, as far as they were read."""
-        lowest = self._lowest // keys.LIST_SIZE * keys.LIST_SIZE
+        list_size = limits().list_size
+        lowest = self._lowest // list_size * list_size
 
         def is_next_to_base(entry: VersionEntry) -> bool:
             parent = entry.parent_id

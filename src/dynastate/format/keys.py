@@ -16,9 +16,8 @@ import re
 from typing import Final, Literal, NamedTuple
 
 from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.runtime import limits
 
-#: Versions in one version list.
-LIST_SIZE: Final = 10
 #: The largest version that a key has digits for.
 VERSION_MAX: Final = 10**20 - 1
 SHARDS_MAX: Final = 256
@@ -145,7 +144,7 @@ def part_key(store: str, version: int, attempt: Attempt, sequence: int, shards: 
 
 def version_list_key(store: str, version: int) -> Key:
     """The key of the version list with the entries of a version."""
-    return Key("snapshot", store_shard(store, 0), f"list/{version // LIST_SIZE:016d}")
+    return Key("snapshot", store_shard(store, 0), f"list/{version // limits().list_size:016d}")
 
 
 def meta_key(store: str) -> Key:
@@ -214,8 +213,9 @@ def bucket_range(snapshot: SnapshotId) -> tuple[str, str]:
 
 def versions_of(version_list: Key) -> range:
     """The versions whose entries are in the version list with this key."""
-    first = int(version_list.sort.removeprefix("list/")) * LIST_SIZE
-    return range(first, first + LIST_SIZE)
+    list_size = limits().list_size
+    first = int(version_list.sort.removeprefix("list/")) * list_size
+    return range(first, first + list_size)
 
 
 def parts_range(first: int, below: int) -> tuple[str, str]:
@@ -233,7 +233,8 @@ def graph_range(lowest: int, highest: int) -> tuple[str, str]:
 
 def lists_from(lowest: int) -> str:
     """The lowest sort key of the version lists that begin with the list of version `lowest`."""
-    return f"list/{lowest // LIST_SIZE:016d}" if lowest >= LIST_SIZE else LISTS
+    list_size = limits().list_size
+    return f"list/{lowest // list_size:016d}" if lowest >= list_size else LISTS
 
 
 def where(key: Key) -> dict[str, object]:

@@ -30,7 +30,6 @@ from dynastate.format.keys import (
 )
 from dynastate.format.objects import (
     FRAME_BYTES,
-    OBJECT_BYTES,
     ObjectId,
     ObjectPlace,
     ObjectStream,
@@ -38,6 +37,7 @@ from dynastate.format.objects import (
     object_numbers,
 )
 from dynastate.format.snapshot import Snapshot, SnapshotName
+from dynastate.runtime import limits
 
 BITS_MAX: Final = 12
 NO_HOLDER: Final = SnapshotId(0, NO_ATTEMPT)
@@ -129,7 +129,8 @@ class SnapshotManifest(SnapshotName):
     def _size_of_objects(self, place: ObjectPlace, numbers: Sequence[int]) -> int:
         """Size of the objects of one stream that hold some buckets."""
         objects = {each for number in numbers for each in self.buckets[number].object_numbers()}
-        return sum(min(OBJECT_BYTES, place.stream_bytes - each * OBJECT_BYTES) for each in objects)
+        object_bytes = limits().object_bytes
+        return sum(min(object_bytes, place.stream_bytes - each * object_bytes) for each in objects)
 
     def keys(self, store: str, bucket: int, shards: int) -> Iterator[Key]:
         """The keys of a bucket's items, in sequence."""

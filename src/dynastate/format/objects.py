@@ -24,11 +24,8 @@ from dynastate.format.codec import CODEC_BYTES
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import Attempt, Key, SnapshotId, VersionId, where
 from dynastate.format.parts import Part, parse_part
+from dynastate.runtime import limits
 
-#: The size of every object of a stream except the last.
-OBJECT_BYTES: Final = 8 * 1024 * 1024
-#: The most parts of an attempt that are in objects: its version entry has a size for each.
-OBJECT_PARTS_MAX: Final = 2_000
 #: S3's limit of an object's name, in bytes of UTF-8.
 NAME_BYTES_MAX: Final = 1_024
 
@@ -101,7 +98,8 @@ class ObjectPlace(NamedTuple):
 
 def object_numbers(start: int, end: int) -> range:
     """The numbers of the objects of a stream that hold the bytes from `start` to before `end`."""
-    return range(start // OBJECT_BYTES, -(-end // OBJECT_BYTES))
+    object_bytes = limits().object_bytes
+    return range(start // object_bytes, -(-end // object_bytes))
 
 
 def store_prefix(store: str) -> str:

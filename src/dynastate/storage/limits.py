@@ -9,7 +9,6 @@ from dynastate.errors import InternalError, ItemFullError
 from dynastate.format.items import Item, item_bytes, text_bytes
 from dynastate.format.keys import Key
 
-WRITES_MAX: Final = 25
 KEYS_MAX: Final = 100
 #: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
 ITEM_BYTES_MAX: Final = 400_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from dynastate.format.objects import OBJECT_BYTES, ObjectId, ObjectStream
+from dynastate.format.objects import ObjectId, ObjectStream
+from dynastate.runtime import limits
 from dynastate.storage.meter import Meter
 
 T = TypeVar("T")
@@ -51,9 +52,10 @@ def read_stream(objects: Objects, stream: ObjectStream, start: int, end: int) ->
     They are fewer where an object ends too early. None: an object is not there.
     """
     found: list[bytes] = []
+    object_bytes = limits().object_bytes
     for place in stream.objects(start, end):
-        first = int(place.name[-6:]) * OBJECT_BYTES
-        low, high = max(start, first) - first, min(end, first + OBJECT_BYTES) - first
+        first = int(place.name[-6:]) * object_bytes
+        low, high = max(start, first) - first, min(end, first + object_bytes) - first
         data = objects.get(place, low, high)
         if data is None:
             return None

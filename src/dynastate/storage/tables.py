@@ -8,7 +8,8 @@ from typing import Protocol, TypeVar
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, Role
 from dynastate.format.objects import ObjectId, is_of_tables, location_of_tables
-from dynastate.storage.limits import KEYS_MAX, WRITES_MAX
+from dynastate.runtime import limits
+from dynastate.storage.limits import KEYS_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.objects import Objects, delete_objects
 from dynastate.storage.update import Condition, Update
@@ -92,9 +93,10 @@ class Tables(Protocol):
 
 
 def delete_all(tables: Tables, keys: Sequence[Key]) -> None:
-    """Delete any number of items, 25 a request."""
-    for at in range(0, len(keys), WRITES_MAX):
-        tables.delete(keys[at : at + WRITES_MAX])
+    """Delete any number of items, as many a request as it takes."""
+    most = limits().writes_max
+    for start in range(0, len(keys), most):
+        tables.delete(keys[start : start + most])
 
 
 def own_location(tables: Tables, objects: str) -> str:

@@ -9,8 +9,9 @@ import pytest
 from dynastate.engine.accounting import StoreAccount
 from dynastate.engine.engine import Engine
 from dynastate.format.items import StorageSize, item_bytes
-from dynastate.format.keys import EMPTY, LIST_SIZE
+from dynastate.format.keys import EMPTY
 from dynastate.format.version_list import encode_entry
+from dynastate.runtime import Limits
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
     Engines,
@@ -96,7 +97,7 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
 def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> None:
     """Parts of a crashed attempt stay until clean-up, and are not counted for the store."""
     made = write_versions(engine, store, 12)
-    crashed = begin(engine, store, attempt(99), *singles(LIST_SIZE * 3, b"lost"), base=made[12])
+    crashed = begin(engine, store, attempt(99), *singles(Limits.list_size * 3, b"lost"), base=made[12])
     crashed._pending.wait(10)
     said, there = engine.known.account(store).stored(), listed(tables, store)
     assert there.items == said.items + 25

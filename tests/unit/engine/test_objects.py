@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from unittest.mock import Mock
 
 import pytest
 
-from dynastate.engine import objects as engine_objects
+from dynastate import runtime
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format import manifest as manifests
 from dynastate.format import objects as object_format
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
 from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.namespace import namespace_key
-from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES, ObjectId, delta_prefix, delta_stream
+from dynastate.format.objects import FRAME_BYTES, ObjectId, delta_prefix, delta_stream
 from dynastate.format.parts import Chunk, part_items
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.runtime import Limits, Runtime
 from dynastate.settings import SNAPSHOT_TABLE, Settings
-from dynastate.storage import objects as seam
 from tests.support.engine_driver import (
     SCHEMA,
     SHARDS,
@@ -70,8 +70,7 @@ def make_engines(tables: MemoryTables) -> Iterator[Engines]:
 @pytest.fixture(name="small_objects")
 def shrink_objects(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let objects have 300 bytes, so that streams have many, and parts and buckets lie across their ends."""
-    for module in (object_format, engine_objects, manifests, seam):
-        monkeypatch.setattr(module, "OBJECT_BYTES", 300)
+    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(object_bytes=300)))
     return 300
 
 
@@ -194,8 +193,8 @@ def test_parts_of_a_large_attempt(
     tables: MemoryTables, engines: Engines, small_objects: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only so many parts of an attempt are in objects; those after them are items."""
-    monkeypatch.setattr("dynastate.engine.commit.OBJECT_PARTS_MAX", 60)
-    monkeypatch.setattr("dynastate.engine.commit.SUBMIT_BYTES", 1_000)
+    limits = replace(runtime.limits(), object_parts_max=60, submit_bytes=1_000)
+    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=limits))
     engine = engines(**ALL)
     parts = [rows(dice(seed), 2) for seed in range(100)]
     write(engine, STORE, attempt(1), *parts)
@@ -470,8 +469,8 @@ def test_objects_of_eight_mebibytes(tables: MemoryTables, engines: Engines) -> N
     made = [part() for part in parts]
     write(engine, STORE, attempt(1), *made)
     sizes = [len(tables.objects.objects[place]) for place in sorted(tables.objects.objects)]
-    assert sizes[:-1] == [OBJECT_BYTES]
-    assert 0 < sizes[-1] < OBJECT_BYTES
+    assert sizes[:-1] == [Limits.object_bytes]
+    assert 0 < sizes[-1] < Limits.object_bytes
     assert read(engines(), STORE, 1) == {key: value for part in made for key, value in part.items()}
 
 

@@ -17,7 +17,6 @@ from dynastate.engine import reader, windows
 from dynastate.engine.commit import HANDED_OVER_BYTES
 from dynastate.engine.engine import Engine
 from dynastate.engine.lists import LIST_BYTES_MAX, LISTED_MAX
-from dynastate.engine.windows import WINDOW
 from dynastate.errors import (
     ConfigurationError,
     CorruptStateError,
@@ -47,6 +46,7 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.runtime import Limits
 from dynastate.settings import Settings
 from dynastate.storage.limits import ITEM_BYTES_MAX, STORED_BYTES_MAX
 from dynastate.storage.tables import Tables
@@ -129,7 +129,7 @@ def test_rows_at_each_limit(memory: MemoryTables, limit: int, *, is_key: bool) -
 
 def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tables: Tables, store: str) -> None:
     """More parts than one read brings, over all shards: of several changes to a key the last chunk's counts."""
-    count = 2 * WINDOW + 7
+    count = 2 * Limits.window_parts + 7
     chunks = [{b"same": b"%d" % number, b"own %d" % number: noise(40, str(number))} for number in range(count)]
     write(engine, store, A, *chunks)
     assert {key.store_shard for key, _ in parts_of(tables, store)} == {f"{store}#{shard}" for shard in range(4)}
@@ -708,20 +708,22 @@ def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) 
 
 def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """While a slow provider takes its rows, or stops, at most one window is read ahead."""
-    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
+    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * Limits.window_parts)))
     memory.calls.clear()
     opening = memory_engine.open(store, 1, NO_ATTEMPT)
     assert memory.called("get") == []
     taken = iter(opening.chunks)
-    for number in range(10 * WINDOW):
+    for number in range(10 * Limits.window_parts):
         next(taken)
-        assert len(memory.called("get")) <= number // WINDOW + 2
+        assert len(memory.called("get")) <= number // Limits.window_parts + 2
     assert next(taken, None) is None
     unread = memory_engine.open(store, 1, NO_ATTEMPT).chunks
     next(unread)
     del unread
-    assert len(read(memory_engine, store, 1)) == 10 * WINDOW, "an opening that is not read to its end blocks nothing"
-    assert {len(call.keys) for call in memory.called("get")} == {WINDOW}
+    assert len(read(memory_engine, store, 1)) == 10 * Limits.window_parts, (
+        "an opening that is not read to its end blocks nothing"
+    )
+    assert {len(call.keys) for call in memory.called("get")} == {Limits.window_parts}
 
 
 @pytest.mark.parametrize("sidecars", [1, 4])
@@ -729,8 +731,8 @@ def test_all_openings_share_what_is_read_ahead(
     sidecars: int, memory: MemoryTables, memory_engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixteen slow openings read a window each, and not more ahead than fits into their sidecar's part."""
-    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * WINDOW)))
-    window_bytes = WINDOW * windows._part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
+    write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * Limits.window_parts)))
+    window_bytes = Limits.window_parts * windows._part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
     monkeypatch.setattr(reader, "READ_AHEAD_BYTES_MAX", 4 * window_bytes * sidecars)
     engine = make_engine(memory, parallel_requests=8 * sidecars, sidecars=sidecars)
     memory.calls.clear()
@@ -738,7 +740,7 @@ def test_all_openings_share_what_is_read_ahead(
     for opening in openings:
         next(opening)
     assert engine._reader._ahead_bytes == (4 + 15) * window_bytes
-    assert all(len(list(opening)) == 10 * WINDOW - 1 for opening in openings[:8])
+    assert all(len(list(opening)) == 10 * Limits.window_parts - 1 for opening in openings[:8])
     assert len(memory.called("get")) <= 8 * 10 + 8 + 4
     del opening, openings
     assert engine._reader._ahead_bytes == 0
@@ -762,7 +764,7 @@ def test_sidecars_divide_what_one_would_have(
 
 def test_several_reads_are_under_way_at_once(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """A recovery has as many reads under way at once as there may be requests."""
-    write(failing_engine, store, A, *({b"%d" % number: b"1"} for number in range(4 * WINDOW)))
+    write(failing_engine, store, A, *({b"%d" % number: b"1"} for number in range(4 * Limits.window_parts)))
     pair = threading.Barrier(2, timeout=10)
 
     def meet(verb: str) -> None:
@@ -770,7 +772,7 @@ def test_several_reads_are_under_way_at_once(failing_engine: Engine, failing_tab
             pair.wait()
 
     failing_tables._before = meet
-    assert len(read(failing_engine, store, 1)) == 4 * WINDOW
+    assert len(read(failing_engine, store, 1)) == 4 * Limits.window_parts
 
 
 # ----------------------------------------------------------------------------------------------------- lost and corrupt

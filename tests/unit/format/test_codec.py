@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.codec import (
     CODECS,
-    FRAGMENT_BYTES_MAX,
     LZ4,
     RAW,
     ZSTD,
@@ -24,6 +23,7 @@ from dynastate.format.codec import (
     require,
 )
 from dynastate.format.parts import RAW_BYTES_MAX
+from dynastate.runtime import Limits
 from dynastate.settings import Settings
 
 MISSING = r"need zstandard, the extra zstd of dynastate, .*; pip install zstandard$"
@@ -120,9 +120,9 @@ def test_a_block_of_another_length_is_refused(raw_bytes: int) -> None:
     [
         (0, [0]),
         (1, [1]),
-        (FRAGMENT_BYTES_MAX, [FRAGMENT_BYTES_MAX]),
-        (FRAGMENT_BYTES_MAX + 1, [FRAGMENT_BYTES_MAX, 1]),
-        (3 * FRAGMENT_BYTES_MAX, [FRAGMENT_BYTES_MAX] * 3),
+        (Limits.fragment_bytes_max, [Limits.fragment_bytes_max]),
+        (Limits.fragment_bytes_max + 1, [Limits.fragment_bytes_max, 1]),
+        (3 * Limits.fragment_bytes_max, [Limits.fragment_bytes_max] * 3),
     ],
 )
 def test_cutting(length: int, lengths: list[int]) -> None:

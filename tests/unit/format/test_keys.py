@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import (
-    LIST_SIZE,
     Attempt,
     check_store,
     graph_range,
@@ -21,6 +20,7 @@ from dynastate.format.keys import (
 )
 from dynastate.format.meta import parse_schema
 from dynastate.format.parts import PARTS_MAX
+from dynastate.runtime import Limits
 from dynastate.storage.limits import PARTITION_KEY_BYTES_MAX, SORT_KEY_BYTES_MAX
 
 STORE = "ns/0/0/default"
@@ -65,8 +65,8 @@ def test_the_range_of_an_opening_holds_what_it_can_need(version: int, below: int
     for sort in (*[key.sort for key in needed], schema_key(STORE, bytes(8)).sort, *snapshots):
         assert low <= sort <= high
     assert f"bucket/{version:020d}" < low
-    if lowest >= LIST_SIZE:
-        assert version_list_key(STORE, lowest - LIST_SIZE).sort < low
+    if lowest >= Limits.list_size:
+        assert version_list_key(STORE, lowest - Limits.list_size).sort < low
 
 
 def test_parts_are_spread_over_all_shards() -> None:

@@ -8,7 +8,8 @@ from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT
 from dynastate.format.keys import Attempt, Home, SnapshotId
 from dynastate.format.manifest import Bucket, SnapshotManifest, decode_manifest, encode_manifest
-from dynastate.format.objects import OBJECT_BYTES, ObjectPlace
+from dynastate.format.objects import ObjectPlace
+from dynastate.runtime import Limits
 
 A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
 
@@ -49,7 +50,7 @@ def test_a_manifest_is_read_back(
 
 def test_sparse_buckets() -> None:
     """Buckets are sparse where the objects that hold them are, by more than half, of others; all of their stream's."""
-    large = ObjectPlace("s3://b", 3 * OBJECT_BYTES, 0)
+    large = ObjectPlace("s3://b", 3 * Limits.object_bytes, 0)
     small = ObjectPlace("s3://b", 1_000, 0)
 
     def bucket(holder: int, place: ObjectPlace | None, size: int, home: Home | None = None) -> Bucket:
@@ -59,8 +60,8 @@ def test_sparse_buckets() -> None:
         bucket(1, small, 400),
         bucket(2, small, 300),
         bucket(2, small._replace(start=300), 300),
-        bucket(3, large._replace(start=OBJECT_BYTES - 10), OBJECT_BYTES - 1),
-        bucket(4, large._replace(start=OBJECT_BYTES), OBJECT_BYTES),
+        bucket(3, large._replace(start=Limits.object_bytes - 10), Limits.object_bytes - 1),
+        bucket(4, large._replace(start=Limits.object_bytes), Limits.object_bytes),
         bucket(5, None, 10),
         bucket(6, small, 10, Home("another", 1)),
         Bucket(emptied=9),

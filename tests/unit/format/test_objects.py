@@ -11,7 +11,6 @@ from dynastate.format.codec import CODEC_BYTES
 from dynastate.format.keys import Attempt, Key
 from dynastate.format.objects import (
     FRAME_BYTES,
-    OBJECT_BYTES,
     bucket_and_prefix,
     decode_frames,
     delta_stream,
@@ -21,6 +20,7 @@ from dynastate.format.objects import (
     object_numbers,
 )
 from dynastate.format.parts import Chunk, part_items, part_of
+from dynastate.runtime import Limits
 
 STORE = "ns/0/0/default"
 A = Attempt(bytes(15) + b"\x01")
@@ -69,10 +69,10 @@ def test_a_frame_is_thirty_bytes_and_the_data() -> None:
     ("start", "end", "numbers"),
     [
         (0, 1, [0]),
-        (0, OBJECT_BYTES, [0]),
-        (0, OBJECT_BYTES + 1, [0, 1]),
-        (OBJECT_BYTES - 1, OBJECT_BYTES + 1, [0, 1]),
-        (OBJECT_BYTES, 2 * OBJECT_BYTES, [1]),
+        (0, Limits.object_bytes, [0]),
+        (0, Limits.object_bytes + 1, [0, 1]),
+        (Limits.object_bytes - 1, Limits.object_bytes + 1, [0, 1]),
+        (Limits.object_bytes, 2 * Limits.object_bytes, [1]),
         (0, 0, []),
     ],
 )

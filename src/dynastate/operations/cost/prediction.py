@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Final, NamedTuple
 
-from dynastate.engine import commit, snapshot_threshold, snapshots, windows
+from dynastate.engine import commit, snapshot_threshold, windows
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import FORMAT, StorageSize, item_bytes, item_key
-from dynastate.format.keys import EMPTY, LIST_SIZE, NO_ATTEMPT, part_key, version_list_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, part_key, version_list_key
 from dynastate.format.manifest import bits_for
-from dynastate.format.objects import FRAME_BYTES, OBJECT_BYTES
+from dynastate.format.objects import FRAME_BYTES
 from dynastate.format.parts import CHUNK_BYTES_MAX, overhead_bytes
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
 from dynastate.prices import Prices
+from dynastate.runtime import Limits
 from dynastate.settings import Settings
-from dynastate.storage.limits import WRITES_MAX
 
 WRITE_UNIT_BYTES: Final = 1024
 READ_UNIT_BYTES: Final = 4096
@@ -191,11 +191,11 @@ class Items(NamedTuple):
 
     def writes(self, times: float = 1) -> float:
         """Requests that write these items `times` times."""
-        return times and rounded_up(times * max(self.number / WRITES_MAX, self.bytes / self.request_bytes))
+        return times and rounded_up(times * max(self.number / Limits.writes_max, self.bytes / self.request_bytes))
 
     def deletes(self, times: float) -> float:
         """Requests that delete these items `times` times."""
-        return times and rounded_up(times * self.number / WRITES_MAX)
+        return times and rounded_up(times * self.number / Limits.writes_max)
 
 
 class Objects(NamedTuple):
@@ -206,7 +206,7 @@ class Objects(NamedTuple):
 
     @property
     def puts(self) -> float:
-        return rounded_up(self.bytes / OBJECT_BYTES)
+        return rounded_up(self.bytes / Limits.object_bytes)
 
     @property
     def gets(self) -> float:
@@ -260,13 +260,15 @@ class OneStore:
         inline, listed = few_rows(self._rows, most)
         with_parts = max(0.0, share - inline)
         in_parts = (self._rows - listed) * workload.row_bytes / with_parts if with_parts > RARE else 0
-        parts = items(in_parts, spread, workload.compression, pieces=1, request_bytes=commit.SUBMIT_BYTES)
+        parts = items(in_parts, spread, workload.compression, pieces=1, request_bytes=Limits.submit_bytes)
         self._parts, self._objects = divided(parts, workload.objects_threshold_kb)
         #: Shares of versions whose changes are items, and objects.
         self._with_parts = with_parts * (1 - self._objects.share)
         self._with_objects = with_parts * self._objects.share
         buckets = 1 << bits_for(int(state * workload.compression + state_rows * ROW_HEAP_BYTES))
-        self._buckets = items(state, 0, workload.compression, pieces=buckets, request_bytes=snapshots.REQUEST_BYTES)
+        self._buckets = items(
+            state, 0, workload.compression, pieces=buckets, request_bytes=Limits.snapshot_request_bytes
+        )
         # The fraction of buckets that a snapshot writes, because rows in them changed since the one before.
         self._rewritten: float = 1 - (1 - 1 / buckets) ** (self._rows * self._schedule.apart)
         #: What a snapshot writes, if that is objects.
@@ -280,10 +282,10 @@ class OneStore:
         self._manifest_reads = rounded_up(self._manifest_bytes / READ_UNIT_BYTES)
         self._entry_bytes = entry_bytes(workload, self._rows, self._changed) + round(listed * workload.row_bytes)
         self._entry_bytes += round(self._with_objects * (LOCATION_BYTES + PLACE_BYTES * max(1, parts.number)))
-        lists = (LIST_BYTES + number * self._entry_bytes for number in range(1, LIST_SIZE + 1))
+        lists = (LIST_BYTES + number * self._entry_bytes for number in range(1, Limits.list_size + 1))
         #: Write units of a version list with one entry, with two, and so on.
         self._list_units = [rounded_up(size / WRITE_UNIT_BYTES) for size in lists]
-        self._list_mean = sum(self._list_units) / LIST_SIZE
+        self._list_mean = sum(self._list_units) / Limits.list_size
 
     def commit(self) -> PredictedUsage:
         """Parts, where there are changes, and the version list with the new entry."""
@@ -319,7 +321,7 @@ class OneStore:
             + workload.shards
             + self._parts.deletes(removes * self._with_parts)
             + (self._with_objects and rounded_up(removes * self._with_objects * self._objects.puts / OBJECT_DELETES)),
-            write_units=(1 - 1 / LIST_SIZE) * self._list_units[-1],
+            write_units=(1 - 1 / Limits.list_size) * self._list_units[-1],
             read_units=retained * self._manifest_reads + 1 + workload.shards,
         )
         # A snapshot is marked for deletion; its manifest is read; its buckets, its manifest and its item are deleted.
@@ -332,9 +334,9 @@ class OneStore:
         # A version's parts are deleted, and with the last version of a list the list.
         parts = PredictedUsage(delete_units=self._with_parts * self._parts.write_units)
         # It was shortened before, unless one clean-up deletes several lists.
-        whole = max(0.0, 1 - LIST_SIZE / removes)
+        whole = max(0.0, 1 - Limits.list_size / removes)
         units = whole * self._list_units[-1] + (1 - whole) * self._list_mean
-        last = PredictedUsage(requests=1, delete_units=units) * (1 / LIST_SIZE)
+        last = PredictedUsage(requests=1, delete_units=units) * (1 / Limits.list_size)
         look = self._look() * (1 / self._schedule.cleans)
         return look + once * (1 / removes) + snapshot * (1 / apart) + parts + last
 
@@ -348,7 +350,7 @@ class OneStore:
         puts = 2 if self._workload.objects_threshold_kb is not None else 0
         units = in_items * self._buckets.read_units + since * self._with_parts * self._parts.read_units
         reading = PredictedUsage(
-            requests=4 + items / windows.WINDOW + gets + puts,
+            requests=4 + items / Limits.window_parts + gets + puts,
             write_units=2,
             read_units=2 + self._manifest_reads + units,
             puts=puts,
@@ -371,7 +373,7 @@ class OneStore:
         """Items and their bytes, and bytes of objects."""
         versions, snapshots, in_objects = self._schedule.listed, self._schedule.snapshots, self._snapshot_objects.share
         copies = self._copies() * (1 - in_objects)
-        items = 2 + versions / LIST_SIZE + versions * self._with_parts * self._parts.number + 2 * snapshots
+        items = 2 + versions / Limits.list_size + versions * self._with_parts * self._parts.number + 2 * snapshots
         size = self._lists() + versions * self._with_parts * self._parts.bytes + snapshots * self._manifest_bytes
         objects = versions * self._with_objects * self._objects.bytes
         objects += in_objects * self._copies() * self._buckets.bytes
@@ -384,7 +386,7 @@ class OneStore:
 
     def _lists(self) -> float:
         """Bytes of version lists, of snapshot items, and of meta and schema item."""
-        lists = self._schedule.listed * (self._entry_bytes + LIST_BYTES / LIST_SIZE)
+        lists = self._schedule.listed * (self._entry_bytes + LIST_BYTES / Limits.list_size)
         return lists + self._schedule.snapshots * SNAPSHOT_BYTES + DESCRIPTION_BYTES
 
     def _copies(self) -> float:

@@ -19,7 +19,7 @@ from dynastate.operations.cost.prediction import (
 )
 from dynastate.operations.cost.usage import StorageUsage
 from dynastate.prices import Prices
-from dynastate.storage.limits import WRITES_MAX
+from dynastate.runtime import Limits
 
 #: Names and key of an item that holds one row, about.
 ROW_ITEM_BYTES = 100
@@ -156,6 +156,6 @@ def _item_for_each_row(operators: Sequence[Workload]) -> Scenario:
         changes = operator.changed_rows * operator.batches_a_day
         size = operator.row_bytes * operator.compression + ROW_ITEM_BYTES
         units = changes * math.ceil(size / WRITE_UNIT_BYTES)
-        day += PredictedUsage(requests=3 * changes / WRITES_MAX, write_units=2 * units, delete_units=units)
+        day += PredictedUsage(requests=3 * changes / Limits.writes_max, write_units=2 * units, delete_units=units)
         stored += StorageSize(round(operator.state_rows), round(operator.state_rows * size))
     return Scenario("an item for each row", day, stored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynastate.dynamodb.probe import Probe, RefusedError, Wire
 from dynastate.operations.doctor.checks import FAILED_CONDITION, append, check, expect, text, write_all
-from dynastate.storage.limits import WRITES_MAX
+from dynastate.runtime import Limits
 
 #: Repetitions: a race is not lost every time.
 TURNS = 5
@@ -26,8 +26,10 @@ def _lost_updates(probe: Probe) -> None:
 
 @check("puts at once", "parts that several threads write are all there")
 def _lost_puts(probe: Probe) -> None:
-    items = [probe.key("delta", f"{number:04d}", "puts") | text(str(number)) for number in range(40 * WRITES_MAX)]
-    probe.at_once(lambda number: write_all(probe, items[number * WRITES_MAX :][:WRITES_MAX]), 40)
+    items = [
+        probe.key("delta", f"{number:04d}", "puts") | text(str(number)) for number in range(40 * Limits.writes_max)
+    ]
+    probe.at_once(lambda number: write_all(probe, items[number * Limits.writes_max :][: Limits.writes_max]), 40)
     count = sum(map(len, probe.pages("delta", "puts")))
     expect(count == len(items), f"{len(items) - count} of {len(items)} acknowledged puts are lost")
 

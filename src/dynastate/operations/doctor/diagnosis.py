@@ -11,7 +11,7 @@ from dynastate.errors import UnavailableError
 from dynastate.operations.doctor.checks import CHECKS, KB, Check, WrongError, append, write_all
 from dynastate.operations.doctor.tables import TABLES
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.limits import WRITES_MAX
+from dynastate.runtime import Limits
 
 # isort: split
 from dynastate.operations.doctor import concurrency, items, requests  # noqa: F401  # they add their checks
@@ -99,7 +99,7 @@ def _figures(probe: Probe) -> dict[str, float]:
     commits = probe.timed_ms(lambda number: append(probe, f"speed {number // 10}", b"x" * 100), 50)
     raw = {"data": {"B": b"x" * 10_000}}
     batches = [
-        [probe.key("delta", f"{batch:02d}{number:02d}", "speed") | raw for number in range(WRITES_MAX)]
+        [probe.key("delta", f"{batch:02d}{number:02d}", "speed") | raw for number in range(Limits.writes_max)]
         for batch in range(16)
     ]
     (write_ms,) = probe.timed_ms(lambda _: probe.at_once(lambda number: write_all(probe, batches[number]), 16), 1)
@@ -108,5 +108,5 @@ def _figures(probe: Probe) -> dict[str, float]:
         "get_p99_ms": reads[-1],
         "commit_p50_ms": statistics.median(commits),
         "commit_p99_ms": commits[-1],
-        "written_kb_s": len(batches) * WRITES_MAX * 10_000 / KB / (write_ms / 1_000),
+        "written_kb_s": len(batches) * Limits.writes_max * 10_000 / KB / (write_ms / 1_000),
     }

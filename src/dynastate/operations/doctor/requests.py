@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from dynastate.dynamodb.probe import Probe, Wire
 from dynastate.operations.doctor.checks import check, expect, refused, text, write_all
-from dynastate.storage.limits import KEYS_MAX, WRITES_MAX
+from dynastate.runtime import Limits
+from dynastate.storage.limits import KEYS_MAX
 
 #: The largest difference of clocks, in seconds: AWS refuses signatures that are five minutes old.
 SKEW_MAX_S: Final = 240
@@ -17,9 +18,9 @@ SKEW_MAX_S: Final = 240
 
 @check("batches of writes", "25 puts are one request, and all are applied")
 def _batch(probe: Probe) -> None:
-    write_all(probe, [probe.key("delta", f"{number:02d}", "batch") | text("a") for number in range(WRITES_MAX)])
+    write_all(probe, [probe.key("delta", f"{number:02d}", "batch") | text("a") for number in range(Limits.writes_max)])
     count = sum(map(len, probe.pages("delta", "batch")))
-    expect(count == WRITES_MAX, f"{count} of {WRITES_MAX} items are there")
+    expect(count == Limits.writes_max, f"{count} of {Limits.writes_max} items are there")
 
 
 @check("batches of reads", "100 items are one request; missing ones are left out")
@@ -31,12 +32,12 @@ def _batch_get(probe: Probe) -> None:
         answer = probe.send("batch_get_item", RequestItems=unprocessed)
         items += answer["Responses"].get(probe.names["delta"], [])
         unprocessed = answer.get("UnprocessedKeys")
-    expect(len(items) == WRITES_MAX, f"{len(items)} items were found, not {WRITES_MAX}")
+    expect(len(items) == Limits.writes_max, f"{len(items)} items were found, not {Limits.writes_max}")
 
 
 @check("batches of more than 25 writes", "dynastate never sends one", is_warning=True)
 def _batch_limit(probe: Probe) -> None:
-    items = [probe.key("delta", f"{number:02d}", "limit") | text("a") for number in range(WRITES_MAX + 1)]
+    items = [probe.key("delta", f"{number:02d}", "limit") | text("a") for number in range(Limits.writes_max + 1)]
     refused("ValidationException", lambda: probe.write("delta", items))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
-from dynastate.engine.windows import WINDOW
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
@@ -14,6 +13,7 @@ from dynastate.format.keys import VERSION_MAX, Key, graph_range, store_shard
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import listed_entry, parse_list
 from dynastate.operations.inspection.findings import Finding, Namer
+from dynastate.runtime import limits
 from dynastate.storage.tables import Tables, get_apart
 
 #: Sort keys of version lists, meta item, schemas and snapshots.
@@ -27,7 +27,7 @@ def read_each(
 ) -> Iterator[tuple[Key, T | CorruptStateError | None]]:
     """Read items, a window at a time. Yields each key with its parsed item, its defect, or None if it is missing."""
     keys = iter(keys)
-    while window := list(islice(keys, WINDOW)):
+    while window := list(islice(keys, limits().window_parts)):
         items = _get_each(tables, window)
         for key in window:
             item = items.get(key)

@@ -34,6 +34,7 @@ from dynastate.operations.inspection.inspect import nothing_of
 from dynastate.operations.inspection.naming_items import NAMING, NamingItems, read_each
 from dynastate.operations.pins import needed_pins, pin_of, pins_of, pins_on
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.runtime import limits
 from dynastate.storage.meter import Meter
 from dynastate.storage.objects import read_stream
 from dynastate.storage.tables import Tables, other_locations, own_locations
@@ -405,7 +406,7 @@ class _Check:
         maker = keys.maker_of_part(key)
         if maker is None:
             return None, "none of dynastate's own"
-        if maker[0] // keys.LIST_SIZE in self._names.corrupt_lists:
+        if maker[0] // limits().list_size in self._names.corrupt_lists:
             return None
         if self._names.graph.entry(maker.version, maker.attempt) is not None:
             return None, "of a listed attempt, where that has no part"
@@ -603,7 +604,7 @@ class _Check:
         """Report versions that no list names, unless their list is reported already."""
         key = keys.version_list_key(self._store, lowest)
         is_known = any(finding.what == "missing" and finding.key == key for finding in self._findings)
-        lists = {version // keys.LIST_SIZE for version in (lowest - 1, lowest, highest)}
+        lists = {version // limits().list_size for version in (lowest - 1, lowest, highest)}
         if is_known or lists & names.corrupt_lists:
             return
         numbers = range(lowest, highest + 1)
@@ -612,7 +613,7 @@ class _Check:
 
     def _parent_lost(self, names: NamingItems, node: VersionId, parent: VersionId) -> None:
         key = keys.version_list_key(self._store, parent[0])
-        if parent[0] // keys.LIST_SIZE in names.corrupt_lists or node not in self._names.nodes():
+        if parent[0] // limits().list_size in names.corrupt_lists or node not in self._names.nodes():
             return
         why = f"version {parent[0]} by attempt {parent[1].hex()}, which version {node[0]} needs, nor a snapshot of it"
         finding = Finding("missing", key, why, frozenset([node]))

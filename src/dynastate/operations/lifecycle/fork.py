@@ -64,7 +64,7 @@ from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_
 from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph, unpin
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.limits import ITEM_BYTES_MAX, WRITES_MAX
+from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from dynastate.version import __version__
@@ -486,8 +486,9 @@ class _StoreFork:
             key = keys.manifest_key(self._store, snapshot_copy.version, snapshot_copy.id)
             puts[key] = manifest_item(key, raw)
         pairs = list(puts.items())
-        for start in range(0, len(pairs), WRITES_MAX):
-            self._tables.write(pairs[start : start + WRITES_MAX])
+        most = runtime.limits().writes_max
+        for start in range(0, len(pairs), most):
+            self._tables.write(pairs[start : start + most])
 
     def _copy_of(self, snapshot: Snapshot, manifest: SnapshotManifest) -> tuple[Snapshot, bytes]:
         """The fork's copy of a snapshot, whose buckets are the origin's, with the bytes of its manifest.

@@ -25,7 +25,7 @@ from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, meta_k
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, parse_meta
 from dynastate.format.namespace import COPY, namespace_item, namespace_key
-from dynastate.format.objects import OBJECT_BYTES, ObjectId, store_prefix
+from dynastate.format.objects import ObjectId, store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
 from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
 from dynastate.operations.lifecycle.drop import look
@@ -35,7 +35,6 @@ from dynastate.operations.scope import each_store
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import Settings
-from dynastate.storage.limits import WRITES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import (
     Tables,
@@ -309,9 +308,9 @@ class _Store:
                 deletes.append(key)
             else:
                 puts.append((key, item))
-                if len(puts) == WRITES_MAX:
+                if len(puts) == runtime.limits().writes_max:
                     writes += self._write(puts)
-            if len(deletes) == WRITES_MAX:
+            if len(deletes) == runtime.limits().writes_max:
                 self._delete(deletes)
         self._delete(deletes)
         return writes + self._write(puts)
@@ -365,7 +364,7 @@ class _Store:
         return ObjectId(self._location, source_id.name)
 
     def _read(self, tables: Tables, object_id: ObjectId) -> bytes | None:
-        return tables.objects.get(object_id, 0, OBJECT_BYTES)
+        return tables.objects.get(object_id, 0, runtime.limits().object_bytes)
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
         """Every key of both ends, in order, with the item that the target should have, and the item that it has."""
