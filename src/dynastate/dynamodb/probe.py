@@ -132,11 +132,10 @@ class Probe:
         for role, store in sorted(self._stores):
             names = (SPECS[role].hash_key, SPECS[role].range_key)
             keys = [{name: item[name] for name in names} for page in self.pages(role, store) for item in page]
-            for start in range(0, len(keys), Limits.writes_max):
+            size = Limits.writes_max
+            for start in range(0, len(keys), size):
                 waiting: Any = {
-                    self.names[role]: [
-                        {"DeleteRequest": {"Key": key}} for key in keys[start : start + Limits.writes_max]
-                    ]
+                    self.names[role]: [{"DeleteRequest": {"Key": key}} for key in keys[start : start + size]]
                 }
                 while waiting:
                     waiting = self.send("batch_write_item", RequestItems=waiting).get("UnprocessedItems")

@@ -179,10 +179,18 @@ class Engine:
         item = checked_schema_item(store, key, version.schema, run.id)
         tables.write([(key, item)])  # 2
         self.known.account(store).wrote(key.sort, size_of(item))
-        of = VersionId(version.number, version.attempt)
-        entered = snapshots.enter(tables, store, of, session.epoch)  # 3
+        version_id = VersionId(version.number, version.attempt)
+        entered = snapshots.enter(tables, store, version_id, session.epoch)  # 3
         if entered is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
-        how = self.commits.codec, self.commits.object_rule
-        whole = (entered, bits_for(state_bytes), session.shards, *how, None, None, None)
-        return ImportAttempt(tables, self.known, store, *whole, self.commits, version, session)
+        snapshot = SnapshotAttempt(
+            tables,
+            self.known,
+            store,
+            entered,
+            bits=bits_for(state_bytes),
+            shards=session.shards,
+            codec=self.commits.codec,
+            rule=self.commits.object_rule,
+        )
+        return ImportAttempt(snapshot, tables, self.commits, version, session)

@@ -10,8 +10,10 @@ from dynastate.engine.sessions import Session
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import Attempt, schema_digest
-from dynastate.format.parts import Tally
+from dynastate.format.parts import Chunk, Tally
 from dynastate.format.version_list import VersionEntry
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 
 
 @dataclass(frozen=True)
@@ -25,30 +27,50 @@ class ImportedVersion:
 
 
 @dataclass(eq=False)
-class ImportAttempt(SnapshotAttempt):
-    """An import under way: its rows are written as the snapshot that was `entered` for it.
+class ImportAttempt:
+    """An import under way. Its rows are written to `snapshot`, and then it is committed or aborted, once.
 
     Its version has an entry without parts, whose parent does not exist, and a snapshot. So a lost snapshot is an error,
     and never the state of an older version.
     """
 
+    snapshot: SnapshotAttempt
+    _tables: Tables
     _commits: Commits
     _version: ImportedVersion
     _session: Session
 
+    @property
+    def meter(self) -> Meter:
+        """The cost so far."""
+        return self._tables.meter
+
+    @property
+    def bits(self) -> int:
+        return self.snapshot.bits
+
+    def bucket(self, number: int) -> None:
+        self.snapshot.bucket(number)
+
+    def append(self, chunk: Chunk) -> None:
+        self.snapshot.append(chunk)
+
     def commit(self) -> bool:
         """Make the attempt a version.
 
-        1. Make its rows a snapshot, as `SnapshotAttempt.commit` does it. (Crash: a snapshot of no version;
-           clean-up deletes it, once it is older than the retained versions.)
+        1. Commit the snapshot. (Crash: a snapshot of no version; clean-up deletes it, once it is older than the
+           retained versions.)
         2. Append the entry to the version list: the commit point.
 
         Raises:
             UnavailableError: the snapshot was deleted meanwhile; nothing is committed.
             UnknownOutcomeError: step 2 was sent, and its outcome is unknown.
         """
-        if not super().commit():  # 1
-            raise UnavailableError("clean-up deleted the rows while they were written; try again", store=self.store)
+        version, session = self._version, self._session
+        if not self.snapshot.commit():  # 1
+            raise UnavailableError(
+                "clean-up deleted the rows while they were written; try again", store=self.snapshot.store
+            )
         version, session = self._version, self._session
         entry = VersionEntry(
             version=version.number,
@@ -63,3 +85,7 @@ class ImportAttempt(SnapshotAttempt):
         )
         self._commits.append_entry(self._tables, session, entry, version.schema, has_base=False)  # 2
         return True
+
+    def abort(self) -> None:
+        """Delete the rows: `SnapshotAttempt.abort`."""
+        self.snapshot.abort()

@@ -93,10 +93,20 @@ class Maintenance:
         entered = snapshots.enter(tables, store, deltas[-1].id, epoch)  # 3
         if entered is None:
             return None, tables.meter
-        shards = graph.required_meta.shards
-        values = graph.count_values(deltas[-1].id)
-        how = (bits, shards, self._settings.compression, rule, carried, pace, values)
-        return SnapshotAttempt(tables, self._known, store, entered, *how), tables.meter
+        under_way = SnapshotAttempt(
+            tables,
+            self._known,
+            store,
+            entered,
+            bits=bits,
+            shards=graph.required_meta.shards,
+            codec=self._settings.compression,
+            rule=rule,
+            base=carried,
+            pace=pace,
+            values=graph.count_values(deltas[-1].id),
+        )
+        return under_way, tables.meter
 
     def _carried(self, tables: Tables, store: str, last: Snapshot, bits: int) -> SnapshotManifest | None:
         """The manifest of a snapshot whose buckets can be carried on. Returns None if all buckets are to be written.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dynastate import runtime
 from dynastate.engine.graphs import is_done, read_snapshot
@@ -24,7 +24,6 @@ from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects
 
 
-@dataclass(eq=False)
 class SnapshotAttempt:
     """A snapshot under way. Used by one thread; legal order: (bucket append*)*, then commit or abort, once.
 
@@ -33,19 +32,25 @@ class SnapshotAttempt:
     version has, by the counts of the versions, or None if these do not tell.
     """
 
-    _tables: Tables
-    _known: KnownStores
-    store: str
-    _snapshot: Snapshot
-    bits: int
-    _shards: int
-    _codec: str
-    _rule: ObjectRule | None
-    _base: SnapshotManifest | None
-    _pace: Pace | None
-    _values: int | None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        known: KnownStores,
+        store: str,
+        snapshot: Snapshot,
+        *,
+        bits: int,
+        shards: int,
+        codec: str,
+        rule: ObjectRule | None,
+        base: SnapshotManifest | None = None,
+        pace: Pace | None = None,
+        values: int | None = None,
+    ) -> None:
+        self.store, self.bits = store, bits
+        self._tables, self._known, self._snapshot = tables, known, snapshot
+        self._shards, self._codec, self._rule = shards, codec, rule
+        self._base, self._pace, self._values = base, pace, values
         self.base = 0 if self._base is None else self._base.version
         empty = Bucket(emptied=self._snapshot.version)
         self._buckets = [empty] * (1 << self.bits) if self._base is None else list(self._base.buckets)

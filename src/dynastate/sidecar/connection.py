@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO, ClassVar, Final, TypeVar
+from typing import Any, BinaryIO, ClassVar, Final
 
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
-from dynastate.engine.imported import ImportedVersion
+from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
@@ -31,8 +31,6 @@ from dynastate.sidecar.protocol import State
 from dynastate.version import __version__
 
 log = get_logger("dynastate.sidecar")
-
-T = TypeVar("T")
 
 READ_BUFFER_BYTES: Final = 1024 * 1024
 
@@ -59,7 +57,9 @@ class Connection:
     _engine: Engine | None = None
     #: The run for which the next message opens a version by its number.
     _run: QueryRun | None = None
-    _under_way: WriteAttempt | SnapshotAttempt | None = None
+    #: The attempt under way is one of these.
+    _write: WriteAttempt | None = None
+    _snapshot: SnapshotAttempt | ImportAttempt | None = None
     _store: str = ""
     _about: str = "store=none"
     _failed: Exception | None = None
@@ -213,30 +213,31 @@ class Connection:
     def _on_begin(self, request: protocol.Begin) -> None:
         self._set_subject(request.store, request.base + 1, request.attempt)
         try:
-            self._under_way = self._reached_engine().begin(
+            self._write = self._reached_engine().begin(
                 request.store, _run_of(request), base=request.base, parent=request.parent, attempt=request.attempt
             )
         except DynastateError as failed:
             self._failed = failed
 
     def _on_append(self, request: protocol.Append) -> None:
-        if self._under_way is not None:
+        under_way = self._write or self._snapshot
+        if under_way is not None:
             chunk = Chunk(request.records, request.hash_min, request.hash_max, request.changes)
-            self._unless_failed(partial(self._under_way.append, chunk))
+            self._unless_failed(partial(under_way.append, chunk))
 
     def _on_flush(self, _: protocol.Flush) -> None:
-        if isinstance(self._under_way, WriteAttempt):
-            self._unless_failed(self._under_way.flush)
+        if self._write is not None:
+            self._unless_failed(self._write.flush)
 
     def _on_added(self, request: protocol.Added) -> None:
-        if isinstance(self._under_way, WriteAttempt):
-            self._under_way.added = request.values
+        if self._write is not None:
+            self._write.added = request.values
 
     def _on_commit(self, request: protocol.Commit) -> None:
         with self._answering("commit", aborts=True):
-            attempt = self._complete(WriteAttempt)
+            attempt: WriteAttempt = self._complete(self._write)
             committed = attempt.commit(request.keys, request.schema, self.is_open)
-            self._under_way = None
+            self._write = None
             stored = self._reached_engine().known.account(attempt.store).stored()
             self._send(protocol.Committed(attempt.version, commit_counters(committed, stored, self._prices)))
 
@@ -246,7 +247,7 @@ class Connection:
             if begun is None:
                 self._send(protocol.Maintained(maintenance_counters(spent, self._prices)))
                 return False
-            self._under_way = begun
+            self._snapshot = begun
             self._send(protocol.Wanted(begun.base, begun.bits))
             return True
         return False
@@ -255,21 +256,21 @@ class Connection:
         with self._answering("commit", request.store, request.version, request.attempt):
             version = ImportedVersion(request.version, request.attempt, request.keys, request.schema)
             begun = self._reached_engine().begin_import(request.store, _run_of(request), version, request.state_bytes)
-            self._under_way = begun
+            self._snapshot = begun
             self._send(protocol.Wanted(0, begun.bits))
             return True
         return False
 
     def _on_bucket(self, request: protocol.Bucket) -> None:
-        if isinstance(self._under_way, SnapshotAttempt):
-            self._unless_failed(partial(self._under_way.bucket, request.bucket))
+        if self._snapshot is not None:
+            self._unless_failed(partial(self._snapshot.bucket, request.bucket))
 
     def _on_snapshotend(self, _: protocol.SnapshotEnd) -> None:
         with self._answering("snapshot", aborts=True):
-            snapshot = self._complete(SnapshotAttempt)
+            snapshot: SnapshotAttempt | ImportAttempt = self._complete(self._snapshot)
             if not snapshot.commit():
                 log.info("clean-up deleted a snapshot that was being written %s", self._about)
-            self._under_way = None
+            self._snapshot = None
             self._send(protocol.Maintained(maintenance_counters(snapshot.meter, self._prices)))
 
     def _on_cleanup(self, request: protocol.CleanUp) -> None:
@@ -285,24 +286,24 @@ class Connection:
             except Exception as failed:  # noqa: BLE001  # any failure is the answer to COMMIT
                 self._failed = failed
 
-    def _complete(self, kind: type[T]) -> T:
+    def _complete(self, under_way: Any) -> Any:
         """The attempt to commit. Raise the failure of an earlier frame, which had no answer."""
         if self._failed is not None:
             raise self._failed
-        if not isinstance(self._under_way, kind):
-            raise InternalError(f"there is no {kind.__name__} to commit", store=self._store)
-        return self._under_way
+        if under_way is None:
+            raise InternalError("there is no attempt to commit", store=self._store)
+        return under_way
 
     def _on_abort(self, _: protocol.Abort) -> None:
         self._abort()
 
     def _abort(self) -> None:
-        under_way, self._under_way, self._failed = self._under_way, None, None
+        under_way, is_snapshot = self._write or self._snapshot, self._snapshot is not None
+        self._write = self._snapshot = self._failed = None
         if under_way is not None:
             try:
                 under_way.abort()
             except Exception:  # no error: no list names what it leaves, and clean-up finds it
-                is_snapshot = isinstance(under_way, SnapshotAttempt)
                 message = "abort left a snapshot behind" if is_snapshot else "abort left parts behind"
                 log.warning("%s %s", message, self._about, exc_info=True)
 
