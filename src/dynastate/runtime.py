@@ -73,6 +73,7 @@ def using(runtime: Runtime) -> Iterator[None]:
 
 
 def limits() -> Limits:
+    """The limits of this process."""
     return _runtime.limits
 
 
