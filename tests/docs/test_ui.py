@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynastate.ui.cursor import BUDGET_S, KEPT, KEPT_BYTES, PAGE_ROWS
-from dynastate.ui.kept import OPEN_MAX
+from dynastate.ui.open_values import OPEN_MAX
 from dynastate.ui.pages.compare import COMPARED_BYTES
 from dynastate.ui.pages.operator import REFRESH_S
 from dynastate.ui.site import CACHE_MB, NAMESPACES_S, NAMESPACES_UNIT_S

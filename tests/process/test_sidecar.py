@@ -689,7 +689,7 @@ class PreparedEngines(Engines):
 
     def prepare(self, settings: Settings) -> None:
         super().prepare(settings)
-        self.prepared += [engine for _, engine in self._made.values()]
+        self.prepared += [engine for _, engine in self._by_settings.values()]
 
 
 def converse(

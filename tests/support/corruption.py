@@ -140,8 +140,8 @@ def _fill(engine: Engine, store: str) -> dict[VersionId, State]:
     return states
 
 
-def damages(items: dict[Key, Item], chance: random.Random, samples: int) -> Iterator[Damage]:
-    """Yield every damage to each item of the store.
+def damages(items: dict[Key, Item], seed: int, samples: int) -> Iterator[Damage]:
+    """Yield every damage to each item of the store; those of an attribute do not depend on the other attributes.
 
     Of bytes and texts `samples` places are taken, the first and the last among them; 0: every bit, and every length.
     """
@@ -157,6 +157,7 @@ def damages(items: dict[Key, Item], chance: random.Random, samples: int) -> Iter
             for other in KINDS:
                 if type(other) is not type(value):
                     yield Damage(key, name, f"is {other!r}", {key: item | {name: other}})
+            chance = random.Random(f"{seed}/{key.sort}/{name}")  # noqa: S311  # which bytes, no secret
             for what, changed in _changed(value, chance, samples):
                 yield Damage(key, name, what, {key: item | {name: changed}})
 

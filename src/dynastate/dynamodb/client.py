@@ -52,8 +52,8 @@ class Client:
         self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
         self._settings, self._profile = settings, profile
         self._endpoint = endpoint_of(settings)
-        self._given = client
-        self._made: Any = None
+        self._fixed_client = client
+        self._boto_client: Any = None
         self._direct: SignedRequests | None = None
         #: The URL that the last request went to, without its path. It may have the account in it.
         self.url = ""
@@ -81,7 +81,7 @@ class Client:
             if not lacks_credentials(error):
                 raise
             with self._lock:
-                self._lacks_credentials |= self._made is client
+                self._lacks_credentials |= self._boto_client is client
             raise
         always = _ALWAYS_THERE.get(operation)
         if always and always not in answer:
@@ -92,9 +92,9 @@ class Client:
         with self._lock:
             if self._lacks_credentials:
                 self._close_direct()
-                self._made = self._given or self._make()
+                self._boto_client = self._fixed_client or self._make()
                 self._lacks_credentials = False
-            return self._made, self._direct
+            return self._boto_client, self._direct
 
     def _make(self) -> Any:
         client, session = make_client_and_session(self._settings, self._profile)
@@ -117,7 +117,7 @@ class Client:
 
     @property
     def _region(self) -> str:
-        return str(self._made.meta.region_name) if self._made else "of the environment"
+        return str(self._boto_client.meta.region_name) if self._boto_client else "of the environment"
 
     def without(self, role: Role, *, was_there: bool) -> str:
         """The message for a table that does not exist; `was_there`: it has answered before."""
@@ -145,8 +145,8 @@ class Client:
     def close(self) -> None:
         with self._lock:
             self._close_direct()
-            if self._made:
-                self._made.close()
+            if self._boto_client:
+                self._boto_client.close()
 
 
 def endpoint_of(settings: Settings) -> str:

@@ -76,12 +76,12 @@ class SignedRequests:
         self._client = client
         self._session = session
         self._targets: dict[str, Target] = {}
-        self._kept: dict[str, list[socket.socket]] = {}
+        self._idle: dict[str, list[socket.socket]] = {}
         self._tls: ssl.SSLContext | None = None
         self._checked: Any = None
         self._is_logged = self._is_closed = False
         self._lock = threading.Lock()
-        weakref.finalize(self, _close_all, self._kept)
+        weakref.finalize(self, _close_all, self._idle)
         # The last place before the network: there is nothing to learn from a request that a mock answers.
         http = getattr(getattr(client, "_endpoint", None), "http_session", None)
         self._boto3_send: Any = getattr(http, "send", None)
@@ -112,7 +112,7 @@ class SignedRequests:
     def close(self) -> None:
         """Close the connections; those in use at the end of their requests."""
         self._is_closed = True
-        _close_all(self._kept)
+        _close_all(self._idle)
 
     def _send_and_learn(self, request: Any) -> Any:
         answer = self._boto3_send(request)
@@ -141,7 +141,7 @@ class SignedRequests:
                 base = f"{url.scheme}://{url.netloc}"
                 if url.scheme == "https" and self._tls is None:
                     self._tls = self._make_tls()
-                self._kept.setdefault(base, [])
+                self._idle.setdefault(base, [])
                 self._targets[operation] = Target(
                     url=base,
                     headers=common,
@@ -182,7 +182,7 @@ class SignedRequests:
         except (OSError, HTTPException) as error:
             raise boto_errors.ConnectionClosedError(endpoint_url=url, error=error) from error
         finally:
-            idle = self._kept[url]
+            idle = self._idle[url]
             if can_be_kept and not self._is_closed and len(idle) < CONNECTIONS_MAX:
                 idle.append(connection)
             else:
@@ -193,7 +193,7 @@ class SignedRequests:
 
     def _connection(self, url: str) -> socket.socket:
         """The connection that was used last, unless its other end has closed it, or a new one."""
-        while (idle := _pop(self._kept[url])) is not None:
+        while (idle := _pop(self._idle[url])) is not None:
             if not _has_input(idle):
                 return idle
             idle.close()

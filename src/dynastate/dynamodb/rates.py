@@ -64,7 +64,7 @@ class WriteRate:
         self._rate: float | None = None
         self._free_at = self._lowered_at = float("-inf")
         #: Units taken in the second that began then, and in the one before.
-        self._second, self._taken, self._taken_before = 0.0, 0, 0
+        self._second, self._units, self._previous_units = 0.0, 0, 0
 
     @contextmanager
     def turn(self, units: Sequence[int]) -> Iterator[Turn]:
@@ -102,9 +102,9 @@ class WriteRate:
         if units:
             self.took_at = time_s
         if time_s >= self._second + 1:
-            self._taken_before = self._taken if time_s < self._second + 2 else 0
-            self._second, self._taken = time_s, 0
-        self._taken += units
+            self._previous_units = self._units if time_s < self._second + 2 else 0
+            self._second, self._units = time_s, 0
+        self._units += units
 
     def _all_taken(self, turn: Turn, time_s: float) -> None:
         if self._rate is None:
@@ -119,7 +119,7 @@ class WriteRate:
     def _throttled(self, turn: Turn, units: int, time_s: float) -> None:
         rate = self._rate
         if rate is None or turn.begun >= self._lowered_at:  # else it was lowered for that time already
-            recent = max(self._taken, self._taken_before) if rate is None else rate
+            recent = max(self._units, self._previous_units) if rate is None else rate
             rate = self._rate = max(RATE_MIN, DECREASE * recent)
             self._lowered_at = time_s
         spacing_s = (units + LOST * (turn.units - units)) / rate

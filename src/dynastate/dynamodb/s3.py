@@ -47,25 +47,25 @@ class _Client:
 
     def __init__(self, settings: Settings, client: Any, profile: str) -> None:  # a boto3 client has no type of its own
         self._settings, self._profile = settings, profile
-        self._given = self._made = client
+        self._fixed_client = self._boto_client = client
         self._lock = threading.Lock()
         self.is_stopped = False
 
     def current(self) -> Any:
         with self._lock:
-            if self._made is None:
-                self._made = make_s3_client(self._settings, self._profile)
-            return self._made
+            if self._boto_client is None:
+                self._boto_client = make_s3_client(self._settings, self._profile)
+            return self._boto_client
 
     def forget(self) -> None:
         """Make another client for the next request, since boto3 looks for credentials once for each client."""
         with self._lock:
-            self._made = self._given
+            self._boto_client = self._fixed_client
 
     def close(self) -> None:
         with self._lock:
-            if self._made is not None:
-                self._made.close()
+            if self._boto_client is not None:
+                self._boto_client.close()
 
 
 class S3Objects(Metered):

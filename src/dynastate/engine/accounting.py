@@ -81,7 +81,7 @@ class StoreAccount:
             self.learn(found)
             contents = self._contents[found.id]
         own = (size for (holder, _), size in contents.buckets.items() if holder == found.holder)
-        self.wrote(found.id, size_of(snapshot_item(self._store, snapshot)) + contents.own + total(own))
+        self.wrote(found.id, size_of(snapshot_item(self._store, snapshot)) + contents.manifest + total(own))
 
     def _count(self, graph: VersionGraph, deleted: Collection[VersionId]) -> None:
         self._newest = _newest(graph)

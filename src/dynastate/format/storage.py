@@ -53,7 +53,7 @@ def lists_size(graph: VersionGraph, deleted: Collection[VersionId] = ()) -> Stor
 class ManifestSizes:
     """The size of a manifest, and the sizes of its buckets, by holder and number."""
 
-    own: StorageSize
+    manifest: StorageSize
     buckets: dict[tuple[SnapshotId, int], StorageSize]
 
     @classmethod
@@ -88,7 +88,7 @@ def snapshots_size(store: str, snapshots: Iterable[Snapshot], contents: dict[Att
             parts = -(-snapshot.raw_bytes // CHUNK_BYTES_MAX)
             sizes.append(StorageSize(1 + parts, snapshot.stored_bytes))
         else:
-            sizes.append(manifest_sizes.own)
+            sizes.append(manifest_sizes.manifest)
             buckets |= manifest_sizes.buckets
     return total(sizes) + total(buckets.values())
 

@@ -193,7 +193,7 @@ class Connection:
 
     def _on_changes(self, request: protocol.Changes) -> None:
         with self._answering("changes", request.store, request.last, request.attempt):
-            feed = self._reached_engine().changes(*request)
+            feed = self._reached_engine().changes(**request._asdict())
             message = protocol.Found(request.last, feed.attempt, base=0, base_attempt=NO_ATTEMPT, schema=feed.schema)
             self._send(message)
             for version, chunks in feed.versions:
@@ -243,7 +243,7 @@ class Connection:
 
     def _on_snapshot(self, request: protocol.Snapshot) -> bool:
         with self._answering("snapshot", request.store, request.version, request.attempt):
-            begun, spent = self._reached_engine().snapshot(*request, is_asked_for=request.min_deltas == 0)
+            begun, spent = self._reached_engine().snapshot(**request._asdict(), is_asked_for=request.min_deltas == 0)
             if begun is None:
                 self._send(protocol.Maintained(maintenance_counters(spent, self._prices)))
                 return False
@@ -275,7 +275,7 @@ class Connection:
 
     def _on_cleanup(self, request: protocol.CleanUp) -> None:
         with self._answering("clean-up", request.store, request.version, request.attempt):
-            spent, versions = self._reached_engine().clean_up(*request)
+            spent, versions = self._reached_engine().clean_up(**request._asdict())
             self._send(protocol.Maintained(maintenance_counters(spent, self._prices) | {"versionsLeft": versions}))
 
     def _unless_failed(self, do: Callable[[], None]) -> None:

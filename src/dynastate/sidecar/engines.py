@@ -23,7 +23,7 @@ class Engines:
     """
 
     def __init__(self) -> None:
-        self._made: dict[Settings, tuple[BotoTables, Engine]] = {}
+        self._by_settings: dict[Settings, tuple[BotoTables, Engine]] = {}
         self._fit: set[Settings] = set()
         self._failed: dict[Settings, tuple[float, ConfigurationError]] = {}
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class Engines:
                 tables.expect_answers()
             self._check(settings, tables, engine)
             with self._lock:
-                is_open = self._made.get(settings) == (tables, engine)
+                is_open = self._by_settings.get(settings) == (tables, engine)
                 if is_open:
                     self._fit.add(settings)
             if not is_open:  # another task's check has failed meanwhile
@@ -64,10 +64,10 @@ class Engines:
         return engine
 
     def _make(self, settings: Settings) -> tuple[BotoTables, Engine]:
-        if settings not in self._made:
+        if settings not in self._by_settings:
             tables = open_tables(settings)
-            self._made[settings] = tables, Engine(tables, settings)
-        return self._made[settings]
+            self._by_settings[settings] = tables, Engine(tables, settings)
+        return self._by_settings[settings]
 
     def _check(self, settings: Settings, tables: BotoTables, engine: Engine) -> None:
         try:
@@ -82,9 +82,9 @@ class Engines:
                     raise
                 self._failed[settings] = (runtime.monotonic(), wrong)
                 # The next task gets another client: boto3 looks for credentials once for each.
-                is_ours = self._made.get(settings) == (tables, engine)
+                is_ours = self._by_settings.get(settings) == (tables, engine)
                 if is_ours:
-                    del self._made[settings]
+                    del self._by_settings[settings]
             if is_ours:
                 engine.close()
                 tables.close()

@@ -27,7 +27,7 @@ class LoadProgressLog:
         self._about = about
         self._records = records
         self._clock = clock
-        self._taken = 0
+        self._loaded = 0
         self._started = clock()
         self._next = self._started + PROGRESS_S
 
@@ -35,14 +35,14 @@ class LoadProgressLog:
         """Pass chunks on, and count their records."""
         for chunk in chunks:
             yield chunk
-            self._taken += chunk.records
+            self._loaded += chunk.records
             time_s = self._clock()
             if time_s >= self._next:
                 self._next = time_s + PROGRESS_S
                 log.info(
                     "loading %s records=%d of %d seconds=%.0f",
                     self._about,
-                    self._taken,
+                    self._loaded,
                     self._records,
                     time_s - self._started,
                 )

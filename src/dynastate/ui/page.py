@@ -10,7 +10,7 @@ from typing import Any
 
 from dynastate.errors import ConfigurationError
 from dynastate.storage.meter import Meter
-from dynastate.ui.watch import Known, now_utc
+from dynastate.ui.watch import Look, now_utc
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Page:
     looked: datetime | None = None
     is_old: bool = False
 
-    def by(self, looks: Sequence[Known]) -> Page:
+    def by(self, looks: Sequence[Look]) -> Page:
         """This page with the time of its figures, which is the time of the oldest look."""
         times = [each.looked for each in looks if each.looked]
         return replace(self, looked=min(times, default=None), is_old=any(each.is_old for each in looks))

@@ -25,8 +25,8 @@ from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.storage.meter import Meter
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import Cursor
-from dynastate.ui.kept import Kept
-from dynastate.ui.watch import FIRST_WAIT_S, LOOK_DEADLINE_S, LOOK_S, Background, Known, Watch, clock_time, now_utc
+from dynastate.ui.open_values import OpenValues
+from dynastate.ui.watch import FIRST_WAIT_S, LOOK_DEADLINE_S, LOOK_S, Background, Look, Watch, clock_time, now_utc
 
 #: MiB that each open reader caches.
 CACHE_MB: Final = 16
@@ -131,10 +131,10 @@ class Site:
         self._namespaces = list(namespaces)
         self._watches: dict[str, Watch] = {}
         self._lists: dict[str, StoreLists] = {}
-        self._readers: Kept[StateReader] = Kept()
+        self._readers: OpenValues[StateReader] = OpenValues()
         #: The newest versions by the look at which a reader was opened or refreshed.
         self._looked: WeakKeyDictionary[StateReader, dict[str, VersionId]] = WeakKeyDictionary()
-        self._cursors: Kept[Cursor[Any]] = Kept()
+        self._cursors: OpenValues[Cursor[Any]] = OpenValues()
         self.checks: dict[str, Check] = {}
         self._lock = Lock()
         with ExitStack() as opened:
@@ -171,7 +171,7 @@ class Site:
         """
         return self._namespaces or self._listing.names(spent)
 
-    def known(self, namespaces: Sequence[str]) -> list[Known]:
+    def looks(self, namespaces: Sequence[str]) -> list[Look]:
         """Namespaces by their last looks, which are made at once.
 
         Raises:
@@ -181,15 +181,15 @@ class Site:
         for watch in watches:
             watch.begin()
         began_s = time.monotonic()
-        return [each.known(time.monotonic() - began_s) for each in watches]
+        return [each.latest(time.monotonic() - began_s) for each in watches]
 
-    def reachable(self, namespace: str) -> Known:
+    def reachable(self, namespace: str) -> Look:
         """A namespace, by a look that was answered, so that a view of it can be read.
 
         Raises:
             UnavailableError: DynamoDB does not answer; it says since when.
         """
-        look = self.watch(namespace).known()
+        look = self.watch(namespace).latest()
         if look.is_unreachable:
             raise UnavailableError(
                 f"DynamoDB has not answered since {clock_time(look.failed)}, so this cannot be read; the last answer "
@@ -212,7 +212,7 @@ class Site:
                 )
             return self._watches[namespace]
 
-    def lists(self, look: Known, store: str, spent: Meter) -> StoreLists:
+    def lists(self, look: Look, store: str, spent: Meter) -> StoreLists:
         """The version lists of a store, read again if its newest version is another, or after `LISTS_S`.
 
         Raises:
@@ -258,5 +258,5 @@ class Site:
 
     def cursor(self, key: Hashable, make: Callable[[], Result]) -> AbstractContextManager[Result]:
         """The open result of a key, which is made if there is none."""
-        cursors: Kept[Any] = self._cursors
+        cursors: OpenValues[Any] = self._cursors
         return cursors.use(key, make)

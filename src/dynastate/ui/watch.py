@@ -106,7 +106,7 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Known:
+class Look:
     """A namespace by the last look that was answered, at `looked`, which is None before the first.
 
     `problem` says why the looks since `failed` have failed, and `is_unreachable` whether DynamoDB did not answer them.
@@ -175,7 +175,7 @@ class Known:
 
 
 class Watch:
-    """A namespace's current query. `known` looks again, and answers after `WAIT_S` at most, except for the first look.
+    """A namespace's current query. `latest` looks again, and answers after `WAIT_S` at most, except for the first look.
 
     `engine` and `tables` should fail after `LOOK_DEADLINE_S`. `clock` is in seconds.
     """
@@ -191,7 +191,7 @@ class Watch:
     ) -> None:
         self._engine, self._tables, self._prices, self._clock = engine, tables, prices, clock
         self._reports = ReportFile(reports) if reports else None
-        self._last_look = Known(namespace, has_reports=bool(reports))
+        self._last_look = Look(namespace, has_reports=bool(reports))
         self._monitor: Monitor | None = None
         self._stores: list[str] = []
         self._loads: dict[str, StoreLoad] = {}
@@ -206,7 +206,7 @@ class Watch:
         """Begin a look, if the last one is older than `LOOK_S`."""
         self._background.begin(NO_STORES_S if self._last_look.is_missing else LOOK_S)
 
-    def known(self, waited_s: float = 0.0) -> Known:
+    def latest(self, waited_s: float = 0.0) -> Look:
         """The namespace by a look that is not older than `LOOK_S`, or by the last one that was answered.
 
         While looks fail it does not wait for the next one. The caller has waited for `waited_s` already.
@@ -245,7 +245,7 @@ class Watch:
         look = replace(self._last_look, spent=spent, failed=failed, problem=problem)
         self._last_look = replace(look, is_unreachable=is_unreachable)
 
-    def _read(self, tables: Tables) -> Known:
+    def _read(self, tables: Tables) -> Look:
         is_listed = self._monitor is None or self._clock() - self._listed_s > self._list_every_s
         if is_listed:
             self._list(tables)
@@ -262,7 +262,7 @@ class Watch:
             self._list(tables)
             activities = activities if self._monitor is monitor else self._activities(tables.meter)
         if self._monitor is None:
-            return Known(self._last_look.namespace, has_reports=self._last_look.has_reports, is_missing=True)
+            return Look(self._last_look.namespace, has_reports=self._last_look.has_reports, is_missing=True)
         lineages = self._monitor.lineages
         self._epoch = self._newest_epoch
         batches: Sequence[Batch] = ()

@@ -109,8 +109,8 @@ class Map(Variable):
         return WORD.pack(len(keys)) + keys + self._values.dump_all([each for _, each in entries])
 
     def mix(self, value: Any, seed: int) -> int:
-        for key, each in self._entries(value):
-            seed = mix_all([(self.key, key), (self.value, each)], seed)
+        for key, item in self._entries(value):
+            seed = mix_all([(self.key, key), (self.value, item)], seed)
         return seed
 
     def _entries(self, value: Any) -> list[tuple[Any, Any]]:

@@ -423,7 +423,7 @@ def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:
     found: set[ItemKey] = set()
     for role, table in tables.names.items():
         names = SPECS[role]
-        for page in tables._client._made.get_paginator("scan").paginate(
+        for page in tables._client._boto_client.get_paginator("scan").paginate(
             TableName=table,
             ProjectionExpression="#h, #r",
             ExpressionAttributeNames={"#h": names.hash_key, "#r": names.range_key},

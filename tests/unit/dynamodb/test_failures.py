@@ -215,7 +215,7 @@ def test_errors_name_the_host_that_answered(dummy_credentials: None, monkeypatch
     for mode, host in (("preferred", "123456789012.ddb"), ("disabled", "dynamodb")):
         monkeypatch.setenv("AWS_ACCOUNT_ID_ENDPOINT_MODE", mode)
         with closing(BotoTables(Settings(region=REGION))) as tables:
-            Wire(tables._client._made, (403, "<html>denied</html>"))
+            Wire(tables._client._boto_client, (403, "<html>denied</html>"))
             with pytest.raises(ConfigurationError, match=rf"at https://{host}\.us-east-1\.amazonaws\.com is no"):
                 tables.check()
 

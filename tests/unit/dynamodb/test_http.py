@@ -287,7 +287,7 @@ def test_credentials_are_refreshed_in_mid_run(
         client = way.client(settings)
         client.send("batch_write_item", **WRITE)
         soon = datetime.now(timezone.utc) + timedelta(minutes=1)
-        client._made._request_signer._credentials._expiry_time = soon
+        client._boto_client._request_signer._credentials._expiry_time = soon
         for _ in range(3):
             client.send("batch_write_item", **WRITE)
     sent = [(access_key_of(each), way_of(each)) for each in proxy.requests[len(HOT) :]]

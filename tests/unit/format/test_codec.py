@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+from pathlib import Path
 
 import lz4.block
 import pytest
@@ -58,6 +60,17 @@ def test_the_setting_names_the_codecs() -> None:
     """Every codec that compresses is a value of the setting, and LZ4 is the default."""
     assert [Settings(compression=codec).compression for codec in CODECS if codec != RAW] == [LZ4, ZSTD]
     assert Settings().compression == LZ4
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != RAW])
+def test_every_codec_is_known_everywhere(codec: str) -> None:
+    """The JVM decompresses it, the vectors have a part of it, and the storage format describes it."""
+    root = Path(__file__).parents[3]
+    scala = (root / "jvm-bridge/src/main/scala/io/dynastate/bridge/Codec.scala").read_text()
+    assert f'case "{codec}" =>' in scala
+    parts = json.loads((root / "tests/vectors/format.json").read_text())["parts"]
+    assert codec in {item["codec"] for part in parts for item in part["items"]}
+    assert f"`{codec}`" in (root / "docs/storage-format.md").read_text()
 
 
 @pytest.mark.parametrize("codec", [LZ4, ZSTD])

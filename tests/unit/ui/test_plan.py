@@ -31,10 +31,10 @@ def test_prices_of_operators_add_up_to_that_of_the_query() -> None:
         for number, store in enumerate(stores):
             store.commit(*((user(f"{batch}-{row}"), counted(row)) for row in range(10 * number + 1)))
         moment[0] += timedelta(seconds=BATCH_S)
-    known = Watch(engine, tables, "q", DEFAULT_PRICES).known()
-    priced = dollars_a_day(known, DEFAULT_PRICES)
-    assert list(priced) == [each.stores for each in known.activities]
-    plan = plan_of(known, DEFAULT_PRICES)
+    look = Watch(engine, tables, "q", DEFAULT_PRICES).latest()
+    priced = dollars_a_day(look, DEFAULT_PRICES)
+    assert list(priced) == [each.stores for each in look.activities]
+    plan = plan_of(look, DEFAULT_PRICES)
     assert plan is not None
     assert sum(priced.values()) == pytest.approx(plan.month.dollars(DEFAULT_PRICES) / MONTH_DAYS)
     assert min(priced.values()) > 0

@@ -18,7 +18,7 @@ from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.meter import Meter
 from dynastate.ui.site import NAMESPACES_S, Listing
-from dynastate.ui.watch import LOADS_S, NO_STORES_S, OLD_S, STORES_S, Known, Watch
+from dynastate.ui.watch import LOADS_S, NO_STORES_S, OLD_S, STORES_S, Look, Watch
 from tests.support.engine_driver import attempt, make_engine
 from tests.support.fakes import FailingTables, MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -53,12 +53,12 @@ class World:
             raise UnavailableError("DynamoDB gave no proper answer until the deadline")
         assert self.answers.wait(10)
 
-    def after(self, seconds: float) -> Known:
+    def after(self, seconds: float) -> Look:
         """The namespace after so many seconds."""
         self.passed_s += seconds
-        return self.watch.known()
+        return self.watch.latest()
 
-    def looked_again(self) -> Known:
+    def looked_again(self) -> Look:
         """The namespace after a look in the background."""
         self.after(3)
         self.watch._background.wait(10)
@@ -81,16 +81,16 @@ def test_a_view_that_is_opened_again_shows_the_state_of_now(world: World) -> Non
     assert [each.version for each in world.after(0).activities] == [2]
     world.passed_s += 75
     world.commit()
-    known = world.after(0)
-    assert ([each.version for each in known.activities], known.age_s, known.is_old) == ([3], 0, False)
-    assert known.health(known.activities[0]).mark == "ok"
+    look = world.after(0)
+    assert ([each.version for each in look.activities], look.age_s, look.is_old) == ([3], 0, False)
+    assert look.health(look.activities[0]).mark == "ok"
 
 
 def test_a_query_that_stops_after_a_throttled_batch_is_idle(world: World) -> None:
     """Its last report still has the throttled requests, which the reason names."""
     for seconds, mark in ((0, "throttled"), (75, "idle")):
-        known = world.after(seconds)
-        health = known.health(replace(known.activities[0], throttles=7))
+        look = world.after(seconds)
+        health = look.health(replace(look.activities[0], throttles=7))
         assert health.mark == mark
         assert health.why.endswith("7 requests of the last batch")
 
@@ -103,10 +103,10 @@ def test_a_look_without_an_answer_is_not_waited_for_and_figures_are_called_old(
     assert looked is not None
     world.answers.clear()
     began_s = time.monotonic()
-    known = world.after(OLD_S + 1)
+    look = world.after(OLD_S + 1)
     assert time.monotonic() - began_s < 1
-    assert (known.looked, known.is_old, known.problem) == (looked, True, "")
-    health = known.health(known.activities[0])
+    assert (look.looked, look.is_old, look.problem) == (looked, True, "")
+    health = look.health(look.activities[0])
     assert (health.mark, health.why) == ("old", f"as of {looked:%H:%M:%S} UTC")
     world.answers.set()
     assert not world.looked_again().is_old
@@ -123,16 +123,16 @@ def test_an_outage_is_named_with_its_begin(world: World) -> None:
     since = failed.failed
     assert world.looked_again().failed == since
     world.is_down = False
-    known = world.looked_again()
-    assert (known.problem, known.failed, known.is_old) == ("", None, False)
+    look = world.looked_again()
+    assert (look.problem, look.failed, look.is_old) == ("", None, False)
 
 
 def test_an_old_look_makes_no_operator_idle(world: World) -> None:
     """An operator is idle by the time of the look, not by that of the view."""
-    known = world.after(0)
+    look = world.after(0)
     world.is_down = True
     world.after(300)
-    assert known.behind_s(known.activities[0]) < 1
+    assert look.behind_s(look.activities[0]) < 1
 
 
 def test_a_dropped_namespace_is_missing_at_the_next_look(world: World) -> None:
@@ -140,8 +140,8 @@ def test_a_dropped_namespace_is_missing_at_the_next_look(world: World) -> None:
     assert not world.after(0).is_missing
     names = [each.store for each in world.stores]
     drop_stores(world.tables, names)
-    known = world.after(3)
-    assert (known.is_missing, known.activities, known.loads, known.problem) == (True, (), (), "")
+    look = world.after(3)
+    assert (look.is_missing, look.activities, look.loads, look.problem) == (True, (), (), "")
     again = world.builder(0, run="run-2", query="another").count_to(2)
     assert world.after(3).is_missing, "it is not looked for every two seconds"
     assert [each.partitions for each in world.after(NO_STORES_S).activities] == [1]
@@ -167,9 +167,9 @@ def test_sizes_are_read_of_stores_that_have_changed(world: World) -> None:
     for _ in range(2):
         world.after(LOADS_S + 1)
     world.stores[1].count_to(3)
-    known = world.after(LOADS_S + 1)
-    assert [each.usage.versions for each in known.loads] == [2, 3, 2]
-    assert known.spent.requests == PARTITIONS + 1
+    look = world.after(LOADS_S + 1)
+    assert [each.usage.versions for each in look.loads] == [2, 3, 2]
+    assert look.spent.requests == PARTITIONS + 1
 
 
 def test_stores_of_another_query_are_found_when_it_commits(world: World) -> None:
@@ -185,13 +185,13 @@ def test_stores_of_another_query_are_found_when_it_commits(world: World) -> None
 def test_a_query_in_its_first_batch_has_not_failed(world: World) -> None:
     """Its stores are found while they are being made."""
     fresh = Watch(world.engine, world.tables, "fresh", DEFAULT_PRICES, clock=lambda: world.passed_s)
-    assert fresh.known().is_missing
+    assert fresh.latest().is_missing
     StoreBuilder(world.engine, "fresh/0/0/default").count_to(1)
     world.passed_s += NO_STORES_S + 1
-    assert [each.partitions for each in fresh.known().activities] == [1]
+    assert [each.partitions for each in fresh.latest().activities] == [1]
     StoreBuilder(world.engine, "fresh/0/1/default").count_to(1)
     world.passed_s += 11
-    assert [each.partitions for each in fresh.known().activities] == [2]
+    assert [each.partitions for each in fresh.latest().activities] == [2]
 
 
 class Scanned:

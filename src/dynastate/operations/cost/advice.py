@@ -113,7 +113,7 @@ class Plan:
     prices: Prices
 
     @cached_property
-    def now(self) -> list[Workload]:
+    def workloads(self) -> list[Workload]:
         """The workloads of its operators."""
         return [
             workload(
@@ -129,17 +129,19 @@ class Plan:
     @cached_property
     def month(self) -> Month:
         """A month as it runs now."""
-        return Month.of(self.now)
+        return Month.of(self.workloads)
 
     @cached_property
     def thresholds(self) -> list[ThresholdChoice]:
         """A day with other snapshot thresholds."""
-        return compare_thresholds(self.now, self.threshold)
+        return compare_thresholds(self.workloads, self.threshold)
 
     def scenarios(self, trigger_s: float | None, partitions: int | None) -> list[Scenario]:
         """A day as it runs now, with another trigger or partition count, and with an item for each row."""
         usages = list(self.usages.values())
-        return predict_scenarios(self.now, usages, every_s=self.every_s, trigger_s=trigger_s, partitions=partitions)
+        return predict_scenarios(
+            self.workloads, usages, every_s=self.every_s, trigger_s=trigger_s, partitions=partitions
+        )
 
     def choices(self) -> list[Choice]:
         """Predict the query with one other choice each, those that save most first."""
@@ -155,7 +157,7 @@ class Plan:
 
     def _by_formula(self) -> Iterator[tuple[str, str, list[Workload]]]:
         """Kind and name of each choice that changes the workloads, with these."""
-        operators = self.now
+        operators = self.workloads
         longer = TIMES * self.every_s
         yield "trigger", f"a batch every {longer:g} s", [with_trigger(each, self.every_s, longer) for each in operators]
         if all(each.partitions >= TIMES for each in self.usages.values()):

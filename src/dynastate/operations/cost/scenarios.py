@@ -80,19 +80,19 @@ class ThresholdChoice:
         }
 
 
-def compare_thresholds(operators: Sequence[Workload], own: float) -> list[ThresholdChoice]:
-    """Predict the operators of a query as they run now, with other snapshot thresholds beside its `own`, ascending."""
+def compare_thresholds(operators: Sequence[Workload], own_threshold: float) -> list[ThresholdChoice]:
+    """Predict operators as they run now, with other snapshot thresholds beside `own_threshold`, ascending."""
     predictions = {
         threshold: [predict(replace(operator, snapshot_threshold=threshold)) for operator in operators]
-        for threshold in sorted({*THRESHOLDS, own})
+        for threshold in sorted({*THRESHOLDS, own_threshold})
     }
     days = {threshold: sum((each.day for each in days), PredictedUsage()) for threshold, days in predictions.items()}
     return [
         ThresholdChoice(
             threshold,
-            is_own=threshold == own,
+            is_own=threshold == own_threshold,
             day=days[threshold],
-            own_day=days[own],
+            own_day=days[own_threshold],
             restart=sum((prediction.restart_bytes for prediction in each), RestartBytes()),
         )
         for threshold, each in predictions.items()
@@ -102,7 +102,7 @@ def compare_thresholds(operators: Sequence[Workload], own: float) -> list[Thresh
 def advised(choices: Sequence[ThresholdChoice], prices: Prices) -> ThresholdChoice | None:
     """The choice that saves most, of those with which a restart reads at most `RECOVERY_MAX` snapshots."""
     within = [each for each in choices if each.restart_snapshots <= RECOVERY_MAX and each.saved(prices) > 0]
-    return max(within, key=lambda each: each.saved(prices), default=None)
+    return max(within, key=lambda choice: choice.saved(prices), default=None)
 
 
 def predict_scenarios(

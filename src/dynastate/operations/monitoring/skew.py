@@ -229,6 +229,10 @@ def _rows(engine: Engine, store: str, meter: Meter) -> Generator[tuple[Family, b
                 yield family, raw, value
 
 
+#: Size of a row, minus the order of reading, store, family, key, and number of values.
+Row = tuple[int, int, str, Family, bytes, int]
+
+
 class _Census:
     """Rows counted by size, and the heaviest of them."""
 
@@ -237,8 +241,8 @@ class _Census:
         self._keys = keys
         self._rows = Counter[int]()
         self._bytes = Counter[int]()
-        #: A heap: size, minus the order of reading, and what it is.
-        self._heaviest: list[tuple[int, int, str, Family, bytes, int]] = []
+        #: A heap.
+        self._heaviest: list[Row] = []
 
     def add(self, store: str, family: Family, raw: bytes, values: Sequence[bytes]) -> None:
         size = sum(RECORD_HEADER_BYTES + len(raw) + len(value) for value in values)
@@ -255,11 +259,12 @@ class _Census:
 
     def skew(self, stores: int, *, is_whole: bool) -> KeySkew:
         sizes = tuple(Sizes(1 << bits, self._rows[bits], self._bytes[bits]) for bits in sorted(self._rows))
-        heaviest = tuple(_heavy(*row) for row in sorted(self._heaviest, reverse=True))
+        heaviest = tuple(_heavy(row) for row in sorted(self._heaviest, reverse=True))
         return KeySkew(stores, rows=self.rows, bytes=self.bytes, is_whole=is_whole, heaviest=heaviest, sizes=sizes)
 
 
-def _heavy(size: int, _: int, store: str, family: Family, raw: bytes, values: int) -> HeavyKey:
+def _heavy(row: Row) -> HeavyKey:
+    size, _, store, family, raw, values = row
     columns = family.encoder.columns
     key = row_to_json(columns, family.encoder.decode(raw)) or {}
     return HeavyKey(store, family.name, key, values=values, bytes=size)

@@ -17,35 +17,35 @@ from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.plan import RETAIN, plan_of
 from dynastate.ui.site import Site
-from dynastate.ui.watch import Known
+from dynastate.ui.watch import Look
 
 
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
-    known = site.watch(ask.namespace).known()
-    spent.add(known.spent)
-    if not known.activities:
-        raise ConfigurationError(known.why_nothing, namespace=ask.namespace)
+    look = site.watch(ask.namespace).latest()
+    spent.add(look.spent)
+    if not look.activities:
+        raise ConfigurationError(look.why_nothing, namespace=ask.namespace)
     threshold = ask.positive("threshold", float(Settings().snapshot_threshold))
     retain = ask.number("retain", RETAIN, least=2)
-    plan = plan_of(known, site.prices, threshold=threshold, retain=retain)
-    values: dict[str, Any] = {"known": known, "plan": plan, "threshold": threshold, "retain": retain}
-    values["stored"] = sum(each.stored_bytes for each in known.loads)
-    values["by_version"] = _by_version(known)
-    values["by_batch"] = _by_batch(known)
-    reported = usage_of_batches(known.batches, site.prices).dollars_a_day if known.batches else None
-    values |= {"reported_dollars": reported, "reported_note": REPORTED, "batches": len(known.batches)}
+    plan = plan_of(look, site.prices, threshold=threshold, retain=retain)
+    values: dict[str, Any] = {"look": look, "plan": plan, "threshold": threshold, "retain": retain}
+    values["stored"] = sum(each.stored_bytes for each in look.loads)
+    values["by_version"] = _by_version(look)
+    values["by_batch"] = _by_batch(look)
+    reported = usage_of_batches(look.batches, site.prices).dollars_a_day if look.batches else None
+    values |= {"reported_dollars": reported, "reported_note": REPORTED, "batches": len(look.batches)}
     command = f"dynastate cost {ask.namespace}"
     if plan is not None:
         partitions = max(usage.partitions for usage in plan.usages.values())
         trigger = ask.positive("trigger", plan.every_s)
-        wanted = ask.number("partitions", partitions, least=1)
-        scenarios = plan.scenarios(trigger, wanted)
-        predictions = [predict(each) for each in plan.now]
+        asked_partitions = ask.number("partitions", partitions, least=1)
+        scenarios = plan.scenarios(trigger, asked_partitions)
+        predictions = [predict(each) for each in plan.workloads]
         advice = plan.choices()
         values |= {
             "trigger": trigger,
-            "partitions": wanted,
+            "partitions": asked_partitions,
             "own_partitions": partitions,
             "scenarios": [each.as_json(site.prices) for each in scenarios],
             "dollars_a_month": plan.month.dollars(site.prices),
@@ -64,16 +64,16 @@ def view(site: Site, ask: Ask) -> Page:
             "others": sum(1 for each in advice if not each.is_advice),
             "month_days": MONTH_DAYS,
         }
-        command += f" --every {plan.every_s:g} --trigger {trigger:g} --partitions {wanted}"
+        command += f" --every {plan.every_s:g} --trigger {trigger:g} --partitions {asked_partitions}"
         command += f" --snapshot-threshold {threshold:g} --retain {retain}"
-    return Page(f"Cost of {ask.namespace}", "cost.html", command, values, spent).by([known])
+    return Page(f"Cost of {ask.namespace}", "cost.html", command, values, spent=spent).by([look])
 
 
-def _by_version(known: Known) -> Chart:
+def _by_version(look: Look) -> Chart:
     """Write units of the commits of each version, in all partitions together."""
     units: dict[int, int] = defaultdict(int)
     changes: dict[int, int] = defaultdict(int)
-    for store, lineage in known.lineages.items():
+    for store, lineage in look.lineages.items():
         for entry in lineage.entries:
             units[entry.version] += commit_units(store, entry)
             changes[entry.version] += entry.records
@@ -90,7 +90,7 @@ def _by_version(known: Known) -> Chart:
     )
 
 
-def _by_batch(known: Known) -> list[Chart]:
+def _by_batch(look: Look) -> list[Chart]:
     """Units by what took them, of the batches that were reported."""
     kinds = {
         "commits": "dynastateWriteUnits",
@@ -98,7 +98,7 @@ def _by_batch(known: Known) -> list[Chart]:
         "deletes": "dynastateDeleteUnits",
         "reads": "dynastateReadUnits",
     }
-    if not known.batches:
+    if not look.batches:
         return []
     return [
         Chart(
@@ -109,7 +109,7 @@ def _by_batch(known: Known) -> list[Chart]:
                     kind,
                     f"{each.at:%H:%M:%S}: {plural(each.metrics.get(metric, 0), 'unit')}",
                 )
-                for each in known.batches
+                for each in look.batches
             ],
         )
         for kind, metric in kinds.items()

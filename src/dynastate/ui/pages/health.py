@@ -13,7 +13,7 @@ from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.check import Check
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.site import Site
-from dynastate.ui.watch import LOOK_S, Known
+from dynastate.ui.watch import LOOK_S, Look
 
 #: Findings of `verify` that are shown.
 FINDINGS: Final = 100
@@ -22,11 +22,11 @@ DOCS: Final = "https://github.com/dynastate/dynastate/blob/main/docs/"
 
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
-    look = site.watch(ask.namespace).known()
+    look = site.watch(ask.namespace).latest()
     spent.add(look.spent)
     check = site.checks.get(ask.namespace)
     values: dict[str, Any] = {
-        "known": look,
+        "look": look,
         "marks": [(each, look.health(each)) for each in look.activities],
         "busiest": busiest(look.loads),
         "key_units_s": KEY_UNITS_S,
@@ -63,7 +63,7 @@ def cancel(site: Site, ask: Ask) -> None:
         check.cancel()
 
 
-def _throttles(look: Known) -> Chart | None:
+def _throttles(look: Look) -> Chart | None:
     if not look.batches:
         return None
     counts = [(each, each.metrics.get("dynastateThrottles", 0)) for each in look.batches]

@@ -15,7 +15,7 @@ from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Bar, Chart
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.site import Site
-from dynastate.ui.watch import Known
+from dynastate.ui.watch import Look
 
 #: The newest versions, in the table below the timeline.
 LISTED: Final = 20
@@ -36,7 +36,7 @@ def family_option(family: str) -> str:
     return f" --family {quote(family)}" if family else ""
 
 
-def loads_of(look: Known, ask: Ask) -> list[StoreLoad]:
+def loads_of(look: Look, ask: Ask) -> list[StoreLoad]:
     """The partitions of the requested operator.
 
     Raises:
@@ -53,7 +53,7 @@ def loads_of(look: Known, ask: Ask) -> list[StoreLoad]:
 
 def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
-    look = site.watch(ask.namespace).known()
+    look = site.watch(ask.namespace).latest()
     spent.add(look.spent)
     loads = {int(each.store.split("/")[2]): each for each in loads_of(look, ask)}
     partition = ask.number("partition", min(loads))
@@ -68,7 +68,7 @@ def view(site: Site, ask: Ask) -> Page:
         site.reachable(ask.namespace)
     skew = skew_of([*loads.values()])[0]
     values = {
-        "known": look,
+        "look": look,
         "store": store,
         "read_at": lists.looked,
         "partition": partition,

@@ -9,20 +9,20 @@ from dynastate.operations.cost.scenarios import MONTH_DAYS
 from dynastate.operations.cost.usage import StorageUsage
 from dynastate.prices import Prices
 from dynastate.settings import Settings
-from dynastate.ui.watch import Known
+from dynastate.ui.watch import Look
 
 #: What Spark retains by default, spark.sql.streaming.minBatchesToRetain.
 RETAIN = 100
 
 
-def plan_of(known: Known, prices: Prices, threshold: float | None = None, retain: int = RETAIN) -> Plan | None:
+def plan_of(look: Look, prices: Prices, threshold: float | None = None, retain: int = RETAIN) -> Plan | None:
     """The plan of a query; None: it has no interval between two batches yet."""
-    intervals = [each.batch_s for each in known.activities if each.batch_s]
+    intervals = [each.batch_s for each in look.activities if each.batch_s]
     if not intervals:
         return None
     usages: dict[int, StorageUsage] = {}
     partitions: dict[int, set[str]] = {}
-    for load in known.loads:
+    for load in look.loads:
         operator, partition = load.store.split("/")[1:3]
         usages[int(operator)] = usages.get(int(operator), StorageUsage()) + load.usage
         partitions.setdefault(int(operator), set()).add(partition)
@@ -34,19 +34,20 @@ def plan_of(known: Known, prices: Prices, threshold: float | None = None, retain
     return Plan(usages, every_s, threshold=threshold, retain=retain, prices=prices)
 
 
-def dollars_a_day(known: Known, prices: Prices) -> dict[str, float]:
+def dollars_a_day(look: Look, prices: Prices) -> dict[str, float]:
     """The predicted price of a day, storage included, by `namespace/operator/*/name`; empty: there is none yet.
 
     They add up to the price of the query. Stores of one operator share its price by the write units of their commits.
     """
-    plan = plan_of(known, prices)
+    plan = plan_of(look, prices)
     if plan is None:
         return {}
-    months = {each: Month.of([now]).dollars(prices) for each, now in zip(plan.usages, plan.now, strict=True)}
+    workloads = zip(plan.usages, plan.workloads, strict=True)
+    months = {operator: Month.of([workload]).dollars(prices) for operator, workload in workloads}
     priced = {}
-    for activity in known.activities:
+    for activity in look.activities:
         if activity.operator in months:
-            units = sum(load.usage.write_units for load in known.loads_of(activity.stores))
+            units = sum(load.usage.write_units for load in look.loads_of(activity.stores))
             share = units / max(1, plan.usages[activity.operator].write_units)
             priced[activity.stores] = share * months[activity.operator] / MONTH_DAYS
     return priced

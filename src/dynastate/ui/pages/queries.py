@@ -36,7 +36,7 @@ def view(site: Site, ask: Ask) -> Page:
     spent = Meter()
     is_one = "namespace" in ask.path
     listed = [ask.namespace] if is_one else site.namespaces(spent)
-    looks = site.known(listed or [])
+    looks = site.looks(listed or [])
     # A dropped namespace is still listed by its fences.
     existing = [each for each in looks if is_one or not each.is_missing]
     queries = []

@@ -112,7 +112,7 @@ def _field(name: str, scale: float = 1.0) -> Read:
 
 
 def _of_query(name: str, kind: Kind, text: str, read: Read) -> Metric:
-    return Metric(f"dynastate_{name}", kind, text, read, QUERY_LABELS)
+    return Metric(f"dynastate_{name}", kind, text, read, labels=QUERY_LABELS)
 
 
 def _counted(name: str, text: str, custom: str, scale: float = 1.0) -> Metric:

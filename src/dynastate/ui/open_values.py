@@ -37,7 +37,7 @@ class _Slot(Generic[Value]):
                 self.value.close()
 
 
-class Kept(Generic[Value]):
+class OpenValues(Generic[Value]):
     """Values by keys, each used by one thread at a time. Threads with different keys do not wait for each other."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is kept open between requests: one user at a time, the oldest closed, nothing used that is closed."""
+"""What is values open between requests: one user at a time, the oldest closed, nothing used that is closed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
-from dynastate.ui.kept import OPEN_MAX, Kept
+from dynastate.ui.open_values import OPEN_MAX, OpenValues
 
 
 class Value:
@@ -24,80 +24,80 @@ def broken() -> Value:
     raise ZeroDivisionError
 
 
-def fail_beside(kept: Kept[Value], second: Thread) -> None:
+def fail_beside(values: OpenValues[Value], second: Thread) -> None:
     """Fail with a value for which another thread waits."""
-    with kept.use("a", Value):
+    with values.use("a", Value):
         second.start()
         raise ZeroDivisionError
 
 
 def test_a_key_keeps_its_value() -> None:
-    kept: Kept[Value] = Kept()
-    with kept.use("a", Value) as first:
+    values: OpenValues[Value] = OpenValues()
+    with values.use("a", Value) as first:
         pass
-    with kept.use("a", Value) as second, kept.use("b", Value) as other:
+    with values.use("a", Value) as second, values.use("b", Value) as other:
         assert (second is first, other is first) == (True, False)
-    kept.close()
+    values.close()
     assert (first.is_closed, other.is_closed) == (True, True)
 
 
 def test_what_was_not_used_for_longest_is_closed() -> None:
     """But for what is in use."""
-    kept: Kept[Value] = Kept()
+    values: OpenValues[Value] = OpenValues()
     made = {}
-    with kept.use(0, Value) as used:
+    with values.use(0, Value) as used:
         for number in range(1, OPEN_MAX + 2):
-            with kept.use(number, Value) as made[number]:
+            with values.use(number, Value) as made[number]:
                 pass
         assert [number for number, each in made.items() if each.is_closed] == [1, 2]
         assert not used.is_closed
-    kept.close()
+    values.close()
 
 
 def test_what_fails_is_closed_and_made_again() -> None:
-    kept: Kept[Value] = Kept()
-    with pytest.raises(ZeroDivisionError), kept.use("a", Value) as failed:
+    values: OpenValues[Value] = OpenValues()
+    with pytest.raises(ZeroDivisionError), values.use("a", Value) as failed:
         raise ZeroDivisionError
     assert failed.is_closed
-    with kept.use("a", Value) as again:
+    with values.use("a", Value) as again:
         assert again is not failed
-    with pytest.raises(ZeroDivisionError), kept.use("b", broken):
+    with pytest.raises(ZeroDivisionError), values.use("b", broken):
         pass
-    with kept.use("b", Value) as made:
+    with values.use("b", Value) as made:
         assert not made.is_closed
-    kept.close()
+    values.close()
 
 
 def test_one_user_at_a_time_and_others_do_not_wait() -> None:
     """A second user of a key waits for the first; one of another key does not."""
-    kept: Kept[Value] = Kept()
+    values: OpenValues[Value] = OpenValues()
     entered = Event()
 
     def use() -> None:
-        with kept.use("a", Value):
+        with values.use("a", Value):
             entered.set()
 
-    with kept.use("a", Value):
+    with values.use("a", Value):
         second = Thread(target=use)
         second.start()
-        with kept.use("b", Value):
+        with values.use("b", Value):
             assert not entered.wait(0.05)
     second.join(10)
     assert entered.is_set()
-    kept.close()
+    values.close()
 
 
 def test_who_waited_for_a_value_that_failed_gets_a_new_one() -> None:
-    kept: Kept[Value] = Kept()
+    values: OpenValues[Value] = OpenValues()
     got: list[Value] = []
 
     def use() -> None:
-        with kept.use("a", Value) as value:
+        with values.use("a", Value) as value:
             got.append(value)
 
     second = Thread(target=use)
     with pytest.raises(ZeroDivisionError):
-        fail_beside(kept, second)
+        fail_beside(values, second)
     second.join(10)
     assert [each.is_closed for each in got] == [False]
-    kept.close()
+    values.close()
