@@ -23,7 +23,7 @@ def ui(
     call: Call,
     namespaces: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAMESPACE…", help="Namespaces to show. By default all.", callback=_namespaces),
+        typer.Argument(metavar="NAMESPACE...", help="Namespaces to show. By default all.", callback=_namespaces),
     ] = None,
     *,
     port: Annotated[
