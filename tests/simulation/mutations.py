@@ -301,7 +301,7 @@ def gives_all_runs_the_same_epoch() -> AbstractContextManager[Any]:
 @found_by(seed=10)
 def commits_for_killed_tasks() -> AbstractContextManager[Any]:
     """The append is sent whether or not the task still waits for its answer."""
-    return replaced(commit, "append_version", lambda original, *of, **how: original(*of[:4], **how))
+    return replaced(commit, "append_version", lambda original, *of, **how: original(*of, must_exist=how["must_exist"]))
 
 
 @found_by(seed=8)

@@ -86,8 +86,8 @@ def make_engine(
 
 def limit_cache(engine: Engine, cache_bytes: int) -> None:
     """Let a new engine keep that number of bytes, which is too small for a setting."""
-    engine.known.parts.limit_bytes = cache_bytes
-    engine.known.routes.limit_bytes = min(ROUTES_BYTES, cache_bytes)
+    engine.known_stores.parts.limit_bytes = cache_bytes
+    engine.known_stores.routes.limit_bytes = min(ROUTES_BYTES, cache_bytes)
 
 
 def chunk(changes: Changes) -> Chunk:
@@ -117,7 +117,8 @@ def commit(
 ) -> tuple[VersionId, dict[str, int]]:
     """Commit changes, one chunk each; return the version made and what it cost, as the sidecar reports it."""
     made = begin(engine, store, by, *changes, base=base, run=run).commit({0: 0}, SCHEMA)
-    return VersionId(base[0] + 1, by), commit_counters(made, engine.known.account(store).stored(), DEFAULT_PRICES)
+    stored = engine.known_stores.account(store).stored()
+    return VersionId(base[0] + 1, by), commit_counters(made, stored, DEFAULT_PRICES)
 
 
 def write(

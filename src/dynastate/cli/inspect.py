@@ -129,7 +129,7 @@ def show(call: Call, store: Store) -> None:
     from dynastate.operations.inspection.inspect import inspect_store
 
     with call.tables() as tables:
-        facts = asdict(inspect_store(tables, catalog.only(tables, store)))
+        facts = asdict(inspect_store(tables, catalog.single_store(tables, store)))
     if call.json(facts):
         return
     families = facts.pop("families")
@@ -190,7 +190,7 @@ def versions(call: Call, store: Store) -> None:
     from dynastate.operations.inspection.inspect import list_versions
 
     with call.tables() as tables:
-        versions = [asdict(each) for each in list_versions(tables, catalog.only(tables, store))]
+        versions = [asdict(each) for each in list_versions(tables, catalog.single_store(tables, store))]
     if not call.json(versions):
         call.table(versions, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
 

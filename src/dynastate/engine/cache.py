@@ -1,4 +1,4 @@
-"""A bounded cache of what was read or written and never changes, so that it is never stale. No I/O."""
+"""A bounded cache of values that never change, so that it is never stale. No I/O."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Cache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The value, which is then the most recently used; None: it is not here."""
+        """The value, which becomes the most recently used. Returns None if it is not cached."""
         with self._lock:
-            found = self._values.get(key)
-            if found is None:
+            entry = self._values.get(key)
+            if entry is None:
                 return None
             self._values.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of `size` bytes, unless it alone is larger than the limit."""
+        """Keep a value of `size` bytes, unless this value alone is larger than the limit."""
         with self._lock:
             self._put(key, value, size)
 
     def get_or_put(self, key: K, value: V, size: int) -> V:
-        """The value that is here; else the given one, which is then kept."""
+        """The cached value. If there is none, keep and return `value`."""
         with self._lock:
             if key not in self._values:
                 self._put(key, value, size)
@@ -58,9 +58,9 @@ class Cache(Generic[K, V]):
         self._values[key] = value, size
         self._bytes += size
         while self._bytes > self.limit_bytes:
-            _, (_, freed) = self._values.popitem(last=False)
-            self._bytes -= freed
+            _, (_, freed_bytes) = self._values.popitem(last=False)
+            self._bytes -= freed_bytes
 
     def _drop(self, key: K) -> None:
-        _, freed = self._values.pop(key, (None, 0))
-        self._bytes -= freed
+        _, freed_bytes = self._values.pop(key, (None, 0))
+        self._bytes -= freed_bytes

@@ -1,13 +1,13 @@
-"""Stores in the tables, the names that users give them, and the query that each belongs to.
+"""Stores in the tables, the patterns by which users select them, and the query of each store.
 
-A store is `namespace/operator/partition/name`. Users may also mean a store of each partition:
-`namespace/operator/*/name`, or `namespace/operator`, where the operator has stores of one name only.
+A store is `namespace/operator/partition/name`. The pattern `namespace/operator/*/name` selects the stores of all
+partitions. So does `namespace/operator`, if the stores of the operator have only one name.
 
-A checkpoint that is deleted and started again at the same path is another query. Stores that only the query before it
-had remain: partitions, where the new one has fewer, operators, and names. Its own are those with its id in their meta
-items. The current query is the one whose run entered the namespace last, of those with a store of partition 0: each
-query has operator 0, and writes to all partitions. The record of the namespace has the order. No clock decides.
-Everybody who reads or maintains state takes the stores of the current query from here.
+A checkpoint that is deleted and started again at the same path is another query. Stores of the earlier query remain if
+the new one has fewer partitions, operators or names. The meta item of a store has the id of the query that it belongs
+to. The current query is the one whose run entered the namespace last, among the queries with a store of partition 0:
+each query has operator 0, and writes to all partitions. The record of the namespace has the order. No clock decides.
+All readers and maintainers of state get the stores of the current query from this module.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from dynastate.format.version_list import VERSIONS
 from dynastate.storage.tables import Tables, get_apart
 
 EVERY: Final = "*"
-#: Stores that a message names.
+#: The number of stores that a message names.
 SHOWN_MAX: Final = 4
 _NAME: Final = re.compile(rf"([^/#]+)(?:/(\d+)(?:/(\d+|\{EVERY})(?:/([^/#]+))?)?)?")
 
-Found = TypeVar("Found", list[str], dict[str, Item])
+Stores = TypeVar("Stores", list[str], dict[str, Item])
 
 
 @dataclass(frozen=True)
 class QueryStores:
-    """Stores by the query that they belong to: the current one of their namespace, or earlier ones.
+    """Stores by the query that they belong to: the current query of their namespace, or an earlier one.
 
-    `beginning` are those of a later query, which has none of partition 0 yet, or of the first one. `continued` are the
-    earlier ones whose versions the current query may need: it has made some, or resumed from a query that has.
+    `beginning` are the stores of a query that has no store of partition 0 yet. `continued` are the earlier stores whose
+    versions the current query may need: it has made some of them, or resumed from a query that has.
     """
 
     current: list[str]
@@ -61,27 +61,27 @@ def by_query(
 ) -> QueryStores:
     """Stores by the query that they belong to, by their meta items and the record of their namespace.
 
-    `starts` are the stores to choose the current query from; if there is none of partition 0 among them, all stores are
-    the current query's. By default they are all stores; if there is none of partition 0 among these, all are beginning.
+    `starts` are the stores to choose the current query from. If none of them is of partition 0, all stores belong to
+    the current query. By default, `starts` are all stores. If none of these is of partition 0, all are beginning.
 
     Raises:
-        ConfigurationError: they are of several queries, and the record is lost.
+        ConfigurationError: the stores belong to several queries, and the record is lost.
     """
     metas = {store: parse_meta(store, item) for store, item in items.items()}
-    first = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
-    begun = {store: meta for store, meta in first.items() if store.split("/")[2:3] == ["0"]}
-    if not begun:
+    candidates = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
+    first_metas = {store: meta for store, meta in candidates.items() if store.split("/")[2:3] == ["0"]}
+    if not first_metas:
         return QueryStores([], [], list(metas)) if starts is None else QueryStores(list(metas), [])
-    query = _current(begun, record)
+    query = _current(first_metas, record)
     rank = record.rank(query) if record is not None else 0
-    later = {store for store, meta in metas.items() if record is not None and record.rank(meta.query) > rank}
-    earlier = [store for store, meta in metas.items() if meta.query != query and store not in later]
-    of_query = [meta for meta in [*begun.values(), *metas.values()] if meta.query == query]
-    queries = set[str]().union(*(meta.own_queries for meta in of_query))
+    later_stores = {store for store, meta in metas.items() if record is not None and record.rank(meta.query) > rank}
+    earlier = [store for store, meta in metas.items() if meta.query != query and store not in later_stores]
+    query_metas = [meta for meta in [*first_metas.values(), *metas.values()] if meta.query == query]
+    queries = {query for meta in query_metas for query in meta.own_queries}
     return QueryStores(
         [store for store, meta in metas.items() if meta.query == query],
         earlier,
-        [store for store in metas if store in later],
+        [store for store in metas if store in later_stores],
         [store for store in earlier if queries & {*metas[store].queries.values()}],
     )
 
@@ -92,13 +92,13 @@ def queries_of(
     items: Mapping[str, Item],
     starts: Mapping[str, Item] | None = None,
 ) -> QueryStores:
-    """As `by_query`, for meta items that were read after the record.
+    """Stores as by `by_query`, for meta items that were read after the record.
 
-    A run enters the record before any store. So where a store has been entered by a run that the record does not list,
-    it is read again: a query that has begun meanwhile is never taken for an earlier one.
+    A run enters the record before any store. If a store lists a run that the record does not list, the record is read
+    again. So a query that has begun meanwhile is never taken for an earlier one.
 
     Raises:
-        ConfigurationError: a copy of the namespace to these tables is not complete; and as for `by_query`.
+        ConfigurationError: a copy of the namespace to these tables is not complete; or an error of `by_query`.
     """
     if namespace_items.is_copied:
         raise not_complete(namespace_items.namespace)
@@ -109,60 +109,61 @@ def queries_of(
     return by_query(items, record, starts)
 
 
-def _current(begun: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> str:
-    """The query of the run that entered last, of those that have these stores of partition 0."""
-    ranks = {meta.query: record.rank(meta.query) if record is not None else 0 for meta in begun.values()}
+def _current(first_metas: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> str:
+    """The query of the run that entered last, among the queries of these stores of partition 0."""
+    ranks = {meta.query: record.rank(meta.query) if record is not None else 0 for meta in first_metas.values()}
     last = [query for query, rank in ranks.items() if rank == max(ranks.values())]
     if len(last) == 1:
         return last[0]
     raise ConfigurationError(
         "this namespace has stores of several queries, and the record of which of them came last is lost: start the "
         "query that is to stay, whose first batch records it, or name stores in full to read them",
-        **where(namespace_key(next(iter(begun)).split("/")[0])),
+        **where(namespace_key(next(iter(first_metas)).split("/")[0])),
         queries=",".join(sorted(last)),
     )
 
 
-def meant(tables: Tables, pattern: str) -> QueryStores:
-    """The stores that a user means, by partition; there may be none. Refuse a name of another form."""
+def select_stores(tables: Tables, pattern: str) -> QueryStores:
+    """The stores that a pattern selects, by partition. There may be none. Refuse a pattern of another form."""
     namespace, operator, partition, name = _parse(pattern)
     namespace_items = read_namespace(tables, namespace)
-    wanted = [store for store in namespace_items.listed if _is_meant(store, operator, partition, name)]
-    first = [f"{namespace}/{each}/0/" for each in {0, operator}]
-    begun = [store for store in namespace_items.listed if store.startswith(tuple(first))]
-    items = _metas(tables, dict.fromkeys((*begun, *wanted)))
-    found, starts = ({store: items[store] for store in of if store in items} for of in (wanted, begun))
+    selected = [store for store in namespace_items.listed if _is_selected(store, operator, partition, name)]
+    prefixes = tuple(f"{namespace}/{each}/0/" for each in {0, operator})
+    first_stores = [store for store in namespace_items.listed if store.startswith(prefixes)]
+    items = _metas(tables, dict.fromkeys((*first_stores, *selected)))
+    metas, starts = ({store: items[store] for store in stores if store in items} for stores in (selected, first_stores))
     if partition in ("", EVERY):
-        _refuse_lost(tables, namespace_items, found)
-    return queries_of(tables, namespace_items, found, starts)
+        _refuse_lost(tables, namespace_items, metas)
+    return queries_of(tables, namespace_items, metas, starts)
 
 
-def _is_meant(store: str, operator: int, partition: str, name: str) -> bool:
+def _is_selected(store: str, operator: int, partition: str, name: str) -> bool:
     _, own_operator, own_partition, own_name = store.split("/")
     return int(own_operator) == operator and partition in ("", EVERY, own_partition) and name in ("", own_name)
 
 
 def matching(tables: Tables, pattern: str) -> list[str]:
-    """The stores of the current query that a user means, by partition; there is at least one.
+    """The stores of the current query that a pattern selects, by partition. There is at least one.
 
-    A store that is named in full may be an earlier query's, and need not be there.
+    A store that is named in full may belong to an earlier query, and need not exist.
 
     Raises:
-        ConfigurationError: the name has another form, there is none, or the operator has stores of several names.
-        VersionMissingError: some partitions have none yet.
+        ConfigurationError: the pattern has another form or selects no store, or the operator has stores of several
+            names.
+        VersionMissingError: some partitions have no store yet.
     """
-    return [store] if (store := _in_full(pattern)) else _complete(tables, pattern, meant(tables, pattern))
+    return [store] if (store := _in_full(pattern)) else _complete(tables, pattern, select_stores(tables, pattern))
 
 
 def _complete(tables: Tables, pattern: str, stores: QueryStores) -> list[str]:
-    """The current ones of the stores that a user means. Refuse none, several names, and missing partitions."""
+    """The current ones of selected stores. Refuse an empty list, several names, and missing partitions."""
     namespace, operator, _, name = _parse(pattern)
     names = _names(stores.current, operator)
     if len(names) > 1:
-        spelt = ", ".join(f"{namespace}/{operator}/{EVERY}/{each}" for each in names)
-        raise ConfigurationError(f"this operator has several stores a partition; say which: {spelt}")
+        patterns = ", ".join(f"{namespace}/{operator}/{EVERY}/{each}" for each in names)
+        raise ConfigurationError(f"this operator has several stores a partition; say which: {patterns}")
     if not stores.current:
-        if name and (others := _names(meant(tables, f"{namespace}/{operator}").current, operator)):
+        if name and (others := _names(select_stores(tables, f"{namespace}/{operator}").current, operator)):
             raise ConfigurationError(f"no store of this operator has this name; it has {', '.join(others)}")
         if stores.earlier:
             raise ConfigurationError(
@@ -178,38 +179,38 @@ def _complete(tables: Tables, pattern: str, stores: QueryStores) -> list[str]:
             tables=",".join(tables.names.values()),
         )
     _refuse_missing(stores)
-    _refuse_first_batch(tables, stores, stores.continued, lambda: meant(tables, pattern))
+    _refuse_first_batch(tables, stores, stores.continued, lambda: select_stores(tables, pattern))
     return stores.current
 
 
-def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, found: Collection[str]) -> None:
-    """Refuse stores if the partition after the last of an operator has versions: its meta item is lost.
+def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, stores: Collection[str]) -> None:
+    """Refuse stores if the partition after the last one of an operator has versions, but no meta item.
 
-    `found` are those of a namespace, or of an operator, that have one. A Query is sent where that partition is listed:
-    it is being begun, or was dropped.
+    `stores` are the stores of a namespace or an operator that have a meta item. A Query is sent if the next partition
+    is listed: it is being begun, or was dropped.
 
     Raises:
-        CorruptStateError: it is lost.
-        VersionMissingError: the partition was begun after the meta items were read.
+        CorruptStateError: the meta item of the next partition is lost.
+        VersionMissingError: the next partition was begun after the meta items were read.
     """
-    partitions: dict[tuple[int, str], int] = {}
-    for store in found:
-        _, operator, partition, name = store.split("/", 3)
-        place = int(operator), name
-        partitions[place] = max(int(partition) + 1, partitions.get(place, 0))
-    following = {_store(namespace_items.namespace, place[0], number, place[1]) for place, number in partitions.items()}
+    numbers: dict[tuple[int, str], int] = {}
+    for store in stores:
+        operator, partition, name = place_of(store)
+        numbers[operator, name] = max(partition + 1, numbers.get((operator, name), 0))
+    namespace = namespace_items.namespace
+    following = {_store(namespace, operator, number, name) for (operator, name), number in numbers.items()}
     for store in sorted(following.intersection(namespace_items.listed)):
         if _is_lost(tables, store):
             raise _first_batch_open(store) if _metas(tables, [store]) else meta_lost(store)
 
 
 def _refuse_missing(stores: QueryStores) -> None:
-    """Refuse a query if an operator has other partitions than 0, 1, …, or names without some of them.
+    """Refuse a query if an operator has other partitions than 0, 1, …, or a name lacks some of them.
 
-    A store in which a later query begins may have been the current one's, or is of a partition that it lacks.
+    A store in which a later query begins may have belonged to the current query, or to none.
 
     Raises:
-        VersionMissingError: the first batch is not whole, of the query or of the next one.
+        VersionMissingError: the first batch of the query, or of the next one, is not complete.
     """
     operators: dict[str, dict[str, set[int]]] = {}
     for store in stores.current:
@@ -217,18 +218,18 @@ def _refuse_missing(stores: QueryStores) -> None:
         operators.setdefault(f"{namespace}/{operator}", {}).setdefault(name, set()).add(int(partition))
     begun = {"/".join(store.split("/")[:2]) for store in stores.beginning}
     for operator, names in operators.items():
-        wanted = set(range(1 + max(map(max, names.values()))))
+        numbers = set(range(1 + max(map(max, names.values()))))
         for name, partitions in names.items():
-            if partitions != wanted or operator in begun:
+            if partitions != numbers or operator in begun:
                 raise _first_batch_open(f"{operator}/{EVERY}/{name}")
 
 
 def _refuse_first_batch(
     tables: Tables, stores: QueryStores, earlier: Sequence[str], look: Callable[[], QueryStores]
 ) -> None:
-    """Refuse a query whose first batch may not be over: in it, it may take over these stores of `earlier` queries.
+    """Refuse a query whose first batch may not be over: this batch may take over stores of `earlier` queries.
 
-    If it is over, `look` must find the same stores again, since some may have been taken over after the first time.
+    If it is over, `look` must return the same stores again: some may have been taken over since the first look.
     """
     if earlier and not (is_first_batch_over(tables, stores.current[0]) and look() == stores):
         raise _first_batch_open(earlier[0])
@@ -237,19 +238,19 @@ def _refuse_first_batch(
 def is_first_batch_over(tables: Tables, store: str) -> bool:
     """Whether the first batch of a namespace's current query, which has this store, is known to be over.
 
-    It is, if a run of the query has made the version below the newest one, since the query last began there: only then
-    have all partitions committed that version, each by a run that entered its store after those of other queries.
+    The batch is over if a run since the last begin of the query has made the version below the newest one. Only then
+    have all partitions committed that version, each by a run that entered its store after the runs of other queries.
     """
     graph = VersionGraph(store, read_version_lists(tables, store, last=META).items())
     record = read_record(tables, store.split("/", maxsplit=1)[0])
     if graph.meta is None or not graph.versions():
         return False
     newest = graph.newest()
-    base = graph.entry(*newest.parent_id)
+    base = graph.entry(newest.version - 1, newest.parent)
     if base is None or record is None:
         return False
-    since = {run for run, number in record.epochs.items() if number >= record.rank(graph.meta.query)}
-    return base.epoch in {epoch for run, epoch in graph.meta.epochs.items() if run in since}
+    runs = {run for run, number in record.epochs.items() if number >= record.rank(graph.meta.query)}
+    return base.epoch in {epoch for run, epoch in graph.meta.epochs.items() if run in runs}
 
 
 def _first_batch_open(store: str) -> VersionMissingError:
@@ -258,20 +259,20 @@ def _first_batch_open(store: str) -> VersionMissingError:
     )
 
 
-def only(tables: Tables, pattern: str) -> str:
-    """The one store that a user means.
+def single_store(tables: Tables, pattern: str) -> str:
+    """The one store that a pattern selects.
 
     Raises:
-        ConfigurationError: as for `matching`; or there are several, of which the message names some in full.
-        VersionMissingError: some partitions have none yet.
+        ConfigurationError: an error of `matching`; or there are several stores, and the message names some in full.
+        VersionMissingError: some partitions have no store yet.
     """
     if store := _in_full(pattern):
         return store
-    stores = meant(tables, pattern)
-    if len(found := stores.current) > 1:
-        more = ", …" if len(found) > SHOWN_MAX else ""
+    stores = select_stores(tables, pattern)
+    if len(current := stores.current) > 1:
+        more = ", …" if len(current) > SHOWN_MAX else ""
         raise ConfigurationError(
-            f"this takes one store, and the operator has {len(found):,}: {', '.join(found[:SHOWN_MAX])}{more}"
+            f"this takes one store, and the operator has {len(current):,}: {', '.join(current[:SHOWN_MAX])}{more}"
         )
     return _complete(tables, pattern, stores)[0]
 
@@ -279,7 +280,7 @@ def only(tables: Tables, pattern: str) -> str:
 def of_namespace(tables: Tables, namespace: str, *, refuse_lost: bool = False) -> QueryStores:
     """The stores of a namespace, by operator. Refuse a namespace without any.
 
-    `refuse_lost`: also one in which a store has lost its meta item, for who would count the others as all.
+    `refuse_lost` also refuses a namespace in which a store has lost its meta item: the other stores are not all.
     """
     namespace_items = read_namespace(tables, namespace)
     if refuse_lost:
@@ -289,7 +290,7 @@ def of_namespace(tables: Tables, namespace: str, *, refuse_lost: bool = False) -
     else:
         metas = stores_in_list(tables, namespace_items)
     stores = queries_of(tables, namespace_items, metas)
-    some(stores.current, namespace)
+    nonempty(stores.current, namespace)
     return stores
 
 
@@ -297,7 +298,7 @@ def whole_namespace(tables: Tables, namespace: str) -> list[str]:
     """The stores of the current query of a namespace, by operator. Refuse a namespace without any.
 
     Raises:
-        VersionMissingError: some partitions have none yet, or may have none while there are stores of earlier queries.
+        VersionMissingError: some partitions have no store yet, or may have none while stores of earlier queries exist.
         CorruptStateError: the last partition of an operator has lost its meta item, or the list has lost a store.
     """
 
@@ -311,26 +312,26 @@ def whole_namespace(tables: Tables, namespace: str) -> list[str]:
         return queries_of(tables, namespace_items, metas)
 
     stores = look()
-    some(stores.current, namespace)
+    nonempty(stores.current, namespace)
     _refuse_missing(stores)
     _refuse_first_batch(tables, stores, stores.earlier, look)
     return stores.current
 
 
 def every_store(tables: Tables, namespace: str) -> list[str]:
-    """The stores of a namespace, of whichever query, by operator; last those that `with_lost` returns as lost.
+    """The stores of a namespace, of all queries, by operator; then the stores that `with_lost` returns as lost.
 
     Raises:
-        ConfigurationError: it has none.
+        ConfigurationError: the namespace has no store.
     """
     metas, lost = with_lost(tables, read_namespace(tables, namespace))
-    return some([*metas, *lost], namespace)
+    return nonempty([*metas, *lost], namespace)
 
 
 def with_lost(tables: Tables, namespace_items: NamespaceItems) -> tuple[dict[str, Item], list[str]]:
-    """The stores of a namespace with their meta items, and those that have lost theirs; also `find_unlisted` ones.
+    """The stores of a namespace with their meta items, and the lost ones: `find_lost` and `find_unlisted`.
 
-    A store that is begun meanwhile has its meta item before any version, so that is looked for again.
+    A store that is begun meanwhile gets its meta item before any version, so meta items of lost stores are read again.
     """
     metas = stores_in_list(tables, namespace_items)
     unlisted = find_unlisted(tables, namespace_items)
@@ -340,38 +341,38 @@ def with_lost(tables: Tables, namespace_items: NamespaceItems) -> tuple[dict[str
 
 
 def find_unlisted(tables: Tables, namespace_items: NamespaceItems) -> list[str]:
-    """The stores of a namespace that its list has lost, as far as they are looked for.
+    """The stores of a namespace that its list has lost, among the likely ones.
 
-    That is in the partitions that an operator lacks, up to the one after its last, and in partition 0 of an operator
-    that is not listed, up to the one after the last.
+    These are the missing partitions of an operator, up to the one after its last partition, and partition 0 of missing
+    operators, up to the one after the last operator.
     """
     listed, namespace = namespace_items.listed, namespace_items.namespace
     if not listed or namespace_items.is_copied:
         return []
-    places: dict[tuple[int, str], set[int]] = {}
+    partitions_of: dict[tuple[int, str], set[int]] = {}
     for store in listed:
         operator, partition, name = place_of(store)
-        places.setdefault((operator, name), set()).add(partition)
+        partitions_of.setdefault((operator, name), set()).add(partition)
     partitions = [
         _store(namespace, operator, number, name)
-        for (operator, name), there in places.items()
-        for number in range(max(there) + 2)
-        if number not in there
+        for (operator, name), numbers in partitions_of.items()
+        for number in range(max(numbers) + 2)
+        if number not in numbers
     ]
-    known = {operator for operator, _ in places}
-    operators = [each for each in range(max(known) + 2) if each not in known]
+    listed_operators = {operator for operator, _ in partitions_of}
+    operators = [each for each in range(max(listed_operators) + 2) if each not in listed_operators]
     starts = [_store(namespace, operator, 0, name) for operator in operators for name in STORE_NAMES]
     metas = _metas(tables, [*partitions, *starts])
     stores = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each))]
-    # One that was begun since is listed by now.
+    # A store that was begun meanwhile is listed by now.
     listed = read_namespace(tables, namespace).listed if stores else []
     return [store for store in stores if store not in listed]
 
 
-def some(found: Found, namespace: str) -> Found:
-    """Stores of a namespace. Refuse none."""
-    if found:
-        return found
+def nonempty(stores: Stores, namespace: str) -> Stores:
+    """The stores of a namespace. Refuse an empty list."""
+    if stores:
+        return stores
     raise ConfigurationError(
         "no store of this namespace is in the tables; the namespace is the first part of the store's name in the file "
         "state/0/0/dynastate of the query's checkpoint",
@@ -380,31 +381,31 @@ def some(found: Found, namespace: str) -> Found:
 
 
 def find_stores(tables: Tables, namespace: str) -> dict[str, Item]:
-    """The stores of a namespace, of whichever query, by operator and partition, with their meta items."""
+    """The stores of a namespace, of all queries, by operator and partition, with their meta items."""
     return stores_in_list(tables, read_namespace(tables, namespace))
 
 
 def stores_in_list(tables: Tables, namespace_items: NamespaceItems) -> dict[str, Item]:
-    """As `find_stores`, by the items of the namespace."""
+    """Stores as by `find_stores`, given the items of the namespace."""
     return _metas(tables, namespace_items.listed)
 
 
 def _metas(tables: Tables, stores: Iterable[str]) -> dict[str, Item]:
-    """Of these stores, those that have a meta item, in order, with it."""
+    """The meta items of stores, in order. Stores without one are left out."""
     keys = {store: meta_key(store) for store in stores}
-    found = get_apart(tables, list(keys.values()))
-    return {store: found[key] for store, key in keys.items() if key in found}
+    items = get_apart(tables, list(keys.values()))
+    return {store: items[key] for store, key in keys.items() if key in items}
 
 
-def find_lost(tables: Tables, namespace_items: NamespaceItems, found: Iterable[str]) -> list[str]:
-    """The stores of a namespace that have versions and are not among those `found`: their meta items are lost.
+def find_lost(tables: Tables, namespace_items: NamespaceItems, intact_stores: Iterable[str]) -> list[str]:
+    """The stores of a namespace that have versions, but no meta item. `intact_stores` have one.
 
-    Where a copy to the namespace is not complete, they are all that are listed: some may have parts only.
-    Each store that is listed and not found costs a Query.
+    While a copy to the namespace is not complete, all listed stores without a meta item count: some have only parts.
+    Otherwise each such store costs a Query.
     """
-    known = set(found)
-    unknown = [store for store in namespace_items.listed if store not in known]
-    return unknown if namespace_items.is_copied else [each for each in unknown if _is_lost(tables, each)]
+    intact = set(intact_stores)
+    others = [store for store in namespace_items.listed if store not in intact]
+    return others if namespace_items.is_copied else [each for each in others if _is_lost(tables, each)]
 
 
 def _is_lost(tables: Tables, store: str) -> bool:
@@ -412,39 +413,39 @@ def _is_lost(tables: Tables, store: str) -> bool:
 
 
 def read_version_lists(tables: Tables, store: str, lowest: int = 0, last: str = "list/~") -> dict[Key, Item]:
-    """The version lists of a store from that of a version on, fences among them, and what follows up to `last`."""
+    """The version lists of a store, fences included, from the list of a version on, and all items up to `last`."""
     return dict(tables.query("snapshot", store_shard(store, 0), lists_from(lowest), last))
 
 
 def has_versions(lists: Mapping[Key, Item]) -> bool:
-    """Whether a version list has any: a fence has none."""
+    """Whether any of the version lists has versions: a fence has none."""
     return any(VERSIONS in item for item in lists.values())
 
 
 def parse_name(text: str) -> tuple[str, str, str, str] | None:
-    """Namespace, operator, partition or `EVERY`, and name; empty where the last ones are left out. None: no name."""
-    found = _NAME.fullmatch(text)
-    if found is None:
+    """Namespace, operator, partition or `EVERY`, and name; the last ones may be empty. Returns None for other text."""
+    match = _NAME.fullmatch(text)
+    if match is None:
         return None
-    namespace, operator, partition, name = found.groups(default="")
+    namespace, operator, partition, name = match.groups(default="")
     operator, partition = (str(int(each)) if each.isdecimal() else each for each in (operator, partition))
     return namespace, operator, partition, name
 
 
 def _parse(pattern: str) -> tuple[str, int, str, str]:
-    found = parse_name(pattern)
-    if found is None or not found[1] or bool(found[2]) != bool(found[3]):
+    fields = parse_name(pattern)
+    if fields is None or not fields[1] or bool(fields[2]) != bool(fields[3]):
         raise ConfigurationError(
             "a store is namespace/operator/partition/name, or namespace/operator for all partitions of an operator; "
             "'dynastate stores' lists them",
             store=repr(pattern[:200]),
         )
-    namespace, operator, partition, name = found
+    namespace, operator, partition, name = fields
     return namespace, int(operator), partition, name
 
 
 def _in_full(pattern: str) -> str:
-    """The store that is named in full; empty: it is not one."""
+    """The store that a pattern names in full, or an empty string."""
     namespace, operator, partition, name = _parse(pattern)
     return "" if partition in ("", EVERY) else _store(namespace, operator, int(partition), name)
 
@@ -454,7 +455,7 @@ def _operator_of(store: str) -> int:
 
 
 def _names(stores: Iterable[str], operator: int) -> list[str]:
-    """The names of an operator's stores, each once."""
+    """The names of an operator's stores, without repetition."""
     return list(dict.fromkeys(store.split("/", 3)[3] for store in stores if _operator_of(store) == operator))
 
 

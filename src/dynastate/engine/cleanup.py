@@ -1,7 +1,7 @@
 """Clean-up: deletes what no retained version needs (docs/storage-format.md, "Clean-up").
 
-References are deleted before their targets, so a reader never finds a reference without its items. Whatever a crash
-leaves behind is found again by its key, or by a snapshot whose stage says that it is being deleted.
+References are deleted before their targets, so a reader never finds a reference without its items. After a crash, the
+next clean-up finds the rest by its keys, or by snapshots in the stage DELETING.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dynastate.storage.tables import Tables, delete_all, delete_own_objects, own
 
 @dataclass(frozen=True)
 class Retention:
-    """The versions that a clean-up retains: from `lowest` on except `dead` ones, and the `foreign` below.
+    """The versions that a clean-up retains: all from `lowest` on except `dead`, and the `foreign` versions below.
 
-    `dead` are in the order in which they may be deleted: of a version the attempts of older runs first, since a number
-    means the newest one that is there.
+    `dead` has the order of deletion. Among the attempts at a version, those of older runs come first, since a bare
+    number means the newest attempt that exists.
     """
 
     lowest: int
@@ -41,16 +41,16 @@ class Retention:
         return version in self.foreign or (version.version >= self.lowest and version not in self.dead)
 
     def retains_snapshot(self, version: VersionId) -> bool:
-        """Whether the snapshot of a version is retained: that of the lowest version's parent is needed."""
+        """Whether the snapshot of a version is retained. The parent of the lowest version keeps its snapshot."""
         return version in self.foreign or (version.version >= self.lowest - 1 and version not in self.dead)
 
     def below(self, graph: VersionGraph) -> list[int]:
-        """The versions below the lowest one that can be deleted, ascending."""
+        """The versions below `lowest` that can be deleted, ascending."""
         older = (each for each in graph.entries() if each.version < self.lowest and not self.retains(each.id))
         return sorted({each.version for each in older if not graph.is_pinned(each.version)})
 
     def at_most(self, below: Sequence[int], most: int) -> Retention:
-        """The same with at most `most` of the versions `below` deleted, and of dead branches, newest first; 0: all."""
+        """A retention that deletes at most `most` versions of `below`, and of dead branches, newest first; 0: all."""
         if not most:
             return self
         lowest = min(self.lowest, next(iter(below), self.lowest) + most)
@@ -58,48 +58,48 @@ class Retention:
 
 
 def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, epoch: int) -> Retention | None:
-    """The versions to retain: `retain` of them up to this one, which the newest run, of that epoch, has made.
+    """The `retain` versions up to one that the newest run, of `epoch`, has made.
 
-    Retained are the versions of this one's lineage; every attempt that branched off within them, which the driver may
-    still choose (a retry, a twin or a zombie); and every attempt at these versions by the same run, which a bare
-    number may mean. Other branches that left the lineage earlier are dead: also those of earlier queries, whose numbers
-    may be higher. But what runs from another location have made, which may be adopted again, is retained as far as it
-    can be opened. None: nothing is deleted, since a newer version was the base of a clean-up.
+    Three kinds of attempts are retained: the last versions of the lineage; every attempt that branched off from them,
+    which the driver may still choose (a retry, a twin or a zombie); and every attempt at them by the same run, which a
+    bare number may mean. Other branches that left the lineage earlier are dead, also the branches of earlier queries,
+    whose numbers may be higher. Versions by runs from another location, which may be adopted again, are retained if
+    they can be opened. Returns None, to delete nothing, if a clean-up has used a newer version.
 
     Raises:
         CorruptStateError: a version of the lineage that is to be retained cannot be opened.
     """
     oldest = max(1, version - retain + 1)
-    # A run with a newer version, or one before the query was taken back, may have cleaned up by that version.
+    # A run with a newer version, or a run before a rollback, may have cleaned up by that version.
     is_overtaken = graph.versions()[-1] > version
-    listed = graph.lineage(graph.find(version, attempt))
-    lineage = {listed[0].parent_id, *(entry.id for entry in listed)}
-    live, bases, needed = _live(graph, lineage, oldest), graph.bases(), oldest
+    entries = graph.lineage(graph.find(version, attempt))
+    lineage = {entries[0].parent_id, *(entry.id for entry in entries)}
+    live, bases, lowest = _live(graph, lineage, oldest), graph.bases(), oldest
     for entry in graph.entries():
         base = bases[entry.id]
         if entry.version < oldest or entry.id not in live:
             continue
         if base is not None:
-            needed = min(needed, base.version + 1)
+            lowest = min(lowest, base.version + 1)
         elif entry.id in lineage:
             if is_overtaken:
                 return None
-            _refuse_lost(graph, entry, listed)
-            needed = min(needed, entry.version)  # an earlier clean-up retained less
-    needed_by = lineage | graph.reachable(entry for entry in graph.entries() if entry.id in live)
-    foreign = _foreign(graph, bases, needed_by)
+            _refuse_lost(graph, entry, entries)
+            lowest = min(lowest, entry.version)  # an earlier clean-up retained less
+    needed_ids = lineage | graph.reachable(entry for entry in graph.entries() if entry.id in live)
+    foreign = _foreign(graph, bases, needed_ids)
     dead = [
         entry
         for entry in graph.entries()
-        if entry.version >= needed and entry.epoch < epoch and not graph.is_pinned(entry.version)
+        if entry.version >= lowest and entry.epoch < epoch and not graph.is_pinned(entry.version)
     ]
     dead.sort(key=lambda entry: (-entry.version, entry.epoch))
-    dead_ids = (entry.id for entry in dead if not (entry.id in needed_by or entry.id in foreign))
-    return Retention(needed, dict.fromkeys(dead_ids), frozenset(foreign))
+    dead_ids = (entry.id for entry in dead if not (entry.id in needed_ids or entry.id in foreign))
+    return Retention(lowest, dict.fromkeys(dead_ids), frozenset(foreign))
 
 
 def _live(graph: VersionGraph, lineage: Collection[VersionId], oldest: int) -> set[VersionId]:
-    """The versions of a lineage from before `oldest` on, what branched off there, and what their runs made again."""
+    """The versions of a lineage from the parent of `oldest` on, their branches, and other attempts of their runs."""
     live = {each for each in lineage if each.version >= oldest - 1}
     runs = {(entry.version, entry.epoch) for entry in graph.entries() if entry.id in live}
     for entry in graph.entries():
@@ -109,7 +109,7 @@ def _live(graph: VersionGraph, lineage: Collection[VersionId], oldest: int) -> s
 
 
 def _refuse_lost(graph: VersionGraph, entry: VersionEntry, lineage: Sequence[VersionEntry]) -> None:
-    """Refuse a version that cannot be opened, unless all that can be opened are above it."""
+    """Refuse a version that cannot be opened, unless all versions that can be opened are above it."""
     if entry.version >= graph.openable(lineage)[0].version:
         raise CorruptStateError(
             "a version that is to be retained cannot be opened: what it depends on is lost",
@@ -120,43 +120,43 @@ def _refuse_lost(graph: VersionGraph, entry: VersionEntry, lineage: Sequence[Ver
 
 
 def _foreign(
-    graph: VersionGraph, bases: Mapping[VersionId, VersionId | None], needed: Collection[VersionId]
+    graph: VersionGraph, bases: Mapping[VersionId, VersionId | None], needed_ids: Collection[VersionId]
 ) -> set[VersionId]:
-    """Versions by runs from other locations that are not `needed`, with all that they are read from.
+    """Versions by runs from other locations that are not in `needed_ids`, with all versions that they are read from.
 
-    But not those that a later run from their location has made again, or a lower version: its checkpoint has left them.
-    Nor a twin of an attempt that was continued: when that one is deleted, its number would mean the twin.
+    Two kinds are left out: versions that a later run from their location has made again, or made a lower one, since its
+    checkpoint has left them; and a twin of a continued attempt, since the number would mean the twin after a deletion.
     """
     meta = graph.required_meta
     lowest: dict[tuple[str, int], int] = {}
     continued: dict[tuple[str, int], int] = {}
     for entry in graph.entries():
-        place = meta.location_at(entry.epoch)
-        lowest.setdefault((place, entry.epoch), entry.version)
-        if entry.id in needed:
-            continued[place, entry.version] = max(entry.epoch, continued.get((place, entry.version), 0))
-    found: set[VersionId] = set()
+        location = meta.location_at(entry.epoch)
+        lowest.setdefault((location, entry.epoch), entry.version)
+        if entry.id in needed_ids:
+            continued[location, entry.version] = max(entry.epoch, continued.get((location, entry.version), 0))
+    foreign: set[VersionId] = set()
     for entry in graph.entries():
-        place = meta.location_at(entry.epoch)
-        if entry.id in needed or place in ("", meta.location) or bases[entry.id] is None:
+        location = meta.location_at(entry.epoch)
+        if entry.id in needed_ids or location in ("", meta.location) or bases[entry.id] is None:
             continue
-        later = (version for (where, epoch), version in lowest.items() if where == place and epoch > entry.epoch)
-        is_continued = continued.get((place, entry.version), 0) >= entry.epoch
-        if entry.version < min(later, default=entry.version + 1) and not is_continued:
-            base, path = graph.route(*entry.id)
-            found |= {base, *(each.id for each in path)}
-    return found
+        versions = (version for (other, epoch), version in lowest.items() if other == location and epoch > entry.epoch)
+        is_continued = continued.get((location, entry.version), 0) >= entry.epoch
+        if entry.version < min(versions, default=entry.version + 1) and not is_continued:
+            base, path = graph.route(entry.version, entry.attempt)
+            foreign |= {base, *(each.id for each in path)}
+    return foreign
 
 
 def is_surely_newest(graph: VersionGraph, version: int, attempt: Attempt, epoch: int) -> bool:
     """Whether the run of an epoch continues the run before it, or has made two versions that follow each other.
 
-    A run that was suspended before its first write, while others started, gets the newest epoch with that write, and
-    may continue a state of the query that is over. It makes one version at most: its driver gets no further.
+    A run may be suspended before its first write, while others start. It then gets the newest epoch with that write,
+    and may continue an old state of the query. It makes one version at most, since its driver gets no further.
     """
     newest = graph.find(version, attempt)
-    before = newest if newest.epoch < epoch else graph.entry(*newest.parent_id)
-    return before is not None and before.epoch >= epoch - 1
+    previous = newest if newest.epoch < epoch else graph.entry(newest.version - 1, newest.parent)
+    return previous is not None and previous.epoch >= epoch - 1
 
 
 class CleanUp:
@@ -167,28 +167,28 @@ class CleanUp:
         self._graph = graph
         self._store = graph.store
         self._shards = shards
-        #: Every place where the store may have objects that clean-up may delete.
+        #: All locations of objects that clean-up may delete.
         self._locations = own_locations(tables, graph.meta.objects) if graph.meta else []
-        #: The manifests that were read so far, by their snapshots' ids.
+        #: The manifests that were read, by the ids of their snapshots.
         self.manifests: dict[Attempt, SnapshotManifest] = {}
         #: Ids of the snapshots that are no longer readable.
         self.deleted: set[Attempt] = set()
 
     def check_snapshots(self, retention: Retention) -> None:
-        """Read the manifests of the snapshots that are retained, before data is deleted that recovery could use."""
+        """Read the manifests of retained snapshots, before the deletion of data that recovery could use."""
         for snapshot in self._graph.snapshots():
             if snapshot.stage == DONE and retention.retains_snapshot(snapshot.of):
                 self._manifest(snapshot)
 
     def remove_snapshots(self, retention: Retention, epoch: int) -> None:
-        """Delete the snapshots that are not retained, and unfinished ones of other runs than that of `epoch`.
+        """Delete the snapshots that are not retained, and unfinished snapshots of other runs than the one of `epoch`.
 
         1. Mark a snapshot in its item as being deleted: readers no longer take it, and no writer can finish it.
-           Those that a fork depends on are left.
-        2. Read again which snapshots are there. While one of them is being written, stop here: it may carry buckets
-           on. One that begins later finds, before it finishes, that its base is being deleted.
-        3. Delete its buckets, but those that another snapshot has carried on; then its manifest, then its item.
-           (Crash after any step: it is still marked, and the next clean-up resumes.)
+           Snapshots that a fork depends on stay.
+        2. Read the items of the snapshots again. If one is being written, stop here: it may carry buckets on. A
+           snapshot that begins later finds, before it finishes, that its base is being deleted.
+        3. Delete its buckets, except buckets that another snapshot has carried on; then its manifest, then its item.
+           (Crash after any step: the snapshot is still marked, and the next clean-up resumes.)
         """
         deleting = []
         for snapshot in self._graph.snapshots():
@@ -196,67 +196,67 @@ class CleanUp:
                 continue
             is_dead = snapshot.stage == WRITING and snapshot.epoch != epoch
             if is_dead or snapshot.stage == DELETING or not retention.retains_snapshot(snapshot.of):
-                after = replace(snapshot, stage=DELETING)
-                if snapshot == after or snapshots.move(self._tables, self._store, snapshot, after):  # 1
-                    deleting.append(after)
+                marked = replace(snapshot, stage=DELETING)
+                if snapshot == marked or snapshots.move(self._tables, self._store, snapshot, marked):  # 1
+                    deleting.append(marked)
                     self.deleted.add(snapshot.id)
         if not deleting:
             return
-        now = self._read_snapshots()  # 2
-        if any(each.stage == WRITING for each in now):
+        all_snapshots = self._read_snapshots()  # 2
+        if any(each.stage == WRITING for each in all_snapshots):
             return
-        carried, objects = self._carried(now), self._named_objects(now)
+        carried, objects = self._carried(all_snapshots), self._named_objects(all_snapshots)
         for snapshot in deleting:
             self._remove_snapshot(snapshot, carried, objects)  # 3
 
     def remove_orphan_buckets(self, below: int) -> bool:
         """Delete buckets and manifests below a version that no snapshot names.
 
-        They were written after their snapshot was deleted. Only the keys between those of snapshots are listed: the
-        snapshots themselves may be the whole state. False: not now, since a snapshot is being written.
+        They were written after their snapshot was deleted. Only the keys between the keys of snapshots are listed: the
+        snapshots themselves may be the whole state. Returns False if a snapshot is being written, and nothing is done.
         """
-        now = self._read_snapshots()
-        if any(each.stage == WRITING for each in now):
+        all_snapshots = self._read_snapshots()
+        if any(each.stage == WRITING for each in all_snapshots):
             return False
-        holders = self._holders(now)
+        holders = self._holders(all_snapshots)
         edges = [f"{each.version:020d}/{each.id.hex()}" for each in sorted(holders) if each.version < below]
         gaps = list(zip(["", *(f"{edge}/~" for edge in edges)], [*edges, f"{below:020d}"], strict=True))
-        found = [key for low, high in gaps for key in self._list("snapshot", f"bucket/{low}", f"bucket/{high}")]
+        candidates = [key for low, high in gaps for key in self._list("snapshot", f"bucket/{low}", f"bucket/{high}")]
         manifest = keys.MANIFEST_RANGE[0]
-        found += [key for low, high in gaps for key in self._list("snapshot", manifest + low, manifest + high, 1)]
+        candidates += [key for low, high in gaps for key in self._list("snapshot", manifest + low, manifest + high, 1)]
         objects = [each for each in self._list_objects(bucket_prefix, below) if each[1] not in holders]
-        if found or objects:
-            # A snapshot that began meanwhile, or carried buckets on, is listed by now.
-            now = self._read_snapshots()
-            if any(each.stage == WRITING for each in now):
+        if candidates or objects:
+            # A snapshot that began meanwhile, or carried buckets on, has an item by now.
+            all_snapshots = self._read_snapshots()
+            if any(each.stage == WRITING for each in all_snapshots):
                 return False
-            named = self._holders(now) | {each.holder for each in now}
-            held = ((key, _holder_of(key)) for key in found)
-            self._delete({key: 1 for key, holder in held if holder is not None and holder not in named})
-            self._delete_objects(each for each, holder in objects if holder not in named)
+            named_holders = self._holders(all_snapshots) | {each.holder for each in all_snapshots}
+            key_holders = ((key, _holder_of(key)) for key in candidates)
+            self._delete({key: 1 for key, holder in key_holders if holder is not None and holder not in named_holders})
+            self._delete_objects(each for each, holder in objects if holder not in named_holders)
         return True
 
-    def _carried(self, now: Iterable[Snapshot]) -> set[tuple[SnapshotId, int]]:
-        """The buckets of all snapshots that are done, each by the snapshot that wrote it and its number."""
+    def _carried(self, all_snapshots: Iterable[Snapshot]) -> set[tuple[SnapshotId, int]]:
+        """The buckets of all snapshots that are done, by their writer and number."""
         return {
             (bucket.holder, number)
-            for snapshot in now
+            for snapshot in all_snapshots
             if snapshot.stage == DONE
             for number, bucket in enumerate(self._manifest(snapshot).buckets)
             if bucket.parts
         }
 
-    def _holders(self, now: Iterable[Snapshot]) -> set[SnapshotId]:
-        """Snapshots that are done, and those that wrote their buckets."""
-        done = {each.holder for each in now if each.stage == DONE}
-        return done | {holder for holder, _ in self._carried(now)}
+    def _holders(self, all_snapshots: Iterable[Snapshot]) -> set[SnapshotId]:
+        """The snapshots that are done, and the writers of their buckets."""
+        holders = {each.holder for each in all_snapshots if each.stage == DONE}
+        return holders | {holder for holder, _ in self._carried(all_snapshots)}
 
     def _read_snapshots(self) -> list[Snapshot]:
-        place = keys.store_shard(self._store, 0)
-        found = self._tables.query("snapshot", place, *keys.SNAPSHOT_RANGE)
-        return [parse_snapshot(key, item) for key, item in found]
+        low, high = keys.SNAPSHOT_RANGE
+        items = self._tables.query("snapshot", keys.store_shard(self._store, 0), low, high)
+        return [parse_snapshot(key, item) for key, item in items]
 
-    def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]], named: set[ObjectId]) -> None:
+    def _remove_snapshot(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]], in_use: set[ObjectId]) -> None:
         try:
             manifest = self._manifest(snapshot) if snapshot.digest else None
         except CorruptStateError:  # a clean-up that was cut off has deleted the manifest
@@ -266,108 +266,108 @@ class CleanUp:
         else:
             unneeded, objects = self._own_buckets(snapshot, carried), self._own_objects(snapshot)
         self._delete(unneeded)
-        self._delete_objects(objects - named)
-        self._delete({keys.manifest_key(self._store, *snapshot.holder): 1})
-        before: Item = {"id": bytes(snapshot.id), "stage": DELETING}
-        self._tables.delete_over(keys.snapshot_key(self._store, *snapshot.of), unchanged(before))
+        self._delete_objects(objects - in_use)
+        self._delete({keys.manifest_key(self._store, snapshot.version, snapshot.id): 1})
+        item: Item = {"id": bytes(snapshot.id), "stage": DELETING}
+        key = keys.snapshot_key(self._store, snapshot.version, snapshot.attempt)
+        self._tables.delete_over(key, unchanged(item))
         self._tables.meter.items_deleted += 1
 
     def _own_buckets(self, snapshot: Snapshot, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
-        """Items of the buckets that a snapshot wrote itself, found by their keys."""
-        makers = (
-            (key, keys.maker_of_bucket(key)) for key in self._list("snapshot", *keys.bucket_range(snapshot.holder))
-        )
+        """The items of the buckets that a snapshot wrote itself, by their keys."""
+        low, high = keys.bucket_range(snapshot.holder)
+        makers = ((key, keys.maker_of_bucket(key)) for key in self._list("snapshot", low, high))
         return {key: 1 for key, maker in makers if maker is not None and maker not in carried}
 
-    def _named_objects(self, now: Iterable[Snapshot]) -> set[ObjectId]:
+    def _named_objects(self, all_snapshots: Iterable[Snapshot]) -> set[ObjectId]:
         """The objects that hold the buckets of all snapshots that are done."""
-        done = (self._manifest(snapshot) for snapshot in now if snapshot.stage == DONE)
-        return {place for manifest in done for place in manifest.objects(self._store)}
+        manifests = (self._manifest(snapshot) for snapshot in all_snapshots if snapshot.stage == DONE)
+        return {each for manifest in manifests for each in manifest.objects(self._store)}
 
     def _own_objects(self, snapshot: Snapshot) -> set[ObjectId]:
-        """The objects that a snapshot wrote itself, found by their names."""
+        """The objects that a snapshot wrote itself, by their names."""
         return {
             each
             for location in self._locations
             for each in self._tables.objects.names(location, bucket_stream(location, self._store, snapshot.holder).name)
         }
 
-    def _buckets_of(self, found: SnapshotManifest, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
-        """Items of the buckets that a manifest names, with the bytes of their data, without those of another store."""
+    def _buckets_of(self, manifest: SnapshotManifest, carried: set[tuple[SnapshotId, int]]) -> dict[Key, int]:
+        """The items of a manifest's buckets, except items of another store, with the bytes of their data."""
         unneeded: dict[Key, int] = {}
-        for number, bucket in enumerate(found.buckets):
+        for number, bucket in enumerate(manifest.buckets):
             is_own = bucket.parts and bucket.home is None and bucket.place is None
             if is_own and (bucket.holder, number) not in carried:
-                for key in found.keys(self._store, number, self._shards):
+                for key in manifest.keys(self._store, number, self._shards):
                     unneeded[key] = bucket.stored_bytes // bucket.parts
         return unneeded
 
     def remove_versions(self, retention: Retention) -> tuple[list[VersionEntry], int]:
         """Delete the entries that are not retained from the version lists, the lowest first.
 
-        A list that a fork depends on is left; one that refuses runs is emptied. At one that is no longer as it was
-        read this ends, so that no version is missing above another: verify takes that for a loss.
+        A list that a fork depends on stays. A list that refuses runs is emptied. Deletion ends at a list that was
+        changed since it was read, so that no version is missing above another: verify would report a loss.
 
         Returns:
-            The deleted entries, and the version below which nothing else was committed meanwhile, as far as is known.
+            The deleted entries, and the version below which no other commit is known.
         """
         deleted: list[VersionEntry] = []
         for key, listed in sorted(self._graph.lists.items()):
-            kept = [raw for raw, entry in listed if retention.retains(entry.id)]
-            if len(kept) == len(listed) or key in self._graph.pinned:
+            retained = [raw for raw, entry in listed if retention.retains(entry.id)]
+            if len(retained) == len(listed) or key in self._graph.pinned:
                 continue
-            before: Item = {"versions": [raw for raw, _ in listed]}
-            refused = self._graph.refused.get(key)
-            if kept or refused:
-                before |= {REFUSED: refused} if refused else {}
-                done = self._tables.put_over(key, list_item(key, kept, refused or ()), unchanged(before))
+            item: Item = {"versions": [raw for raw, _ in listed]}
+            runs = self._graph.refused.get(key)
+            if retained or runs:
+                item |= {REFUSED: runs} if runs else {}
+                is_done = self._tables.put_over(key, list_item(key, retained, runs or ()), unchanged(item))
             else:
-                done = self._tables.delete_over(key, unchanged(before))
-                self._tables.meter.items_deleted += done
-            if not done:
+                is_done = self._tables.delete_over(key, unchanged(item))
+                self._tables.meter.items_deleted += is_done
+            if not is_done:
                 return deleted, min(keys.versions_of(key).start, retention.lowest)
             deleted += [entry for _, entry in listed if not retention.retains(entry.id)]
         return deleted, retention.lowest
 
     def remove_parts(self, entries: Iterable[VersionEntry]) -> None:
-        """Delete the parts of attempts that no list names any longer, without those of another store."""
-        own = [entry for entry in entries if entry.home is None]
+        """Delete the parts of deleted attempts, except parts in another store."""
+        own_entries = [entry for entry in entries if entry.home is None]
         self._delete(
             {
                 key: entry.stored_bytes // entry.parts
-                for entry in own
+                for entry in own_entries
                 for key in part_keys(self._store, entry, self._shards, entry.items)
             }
         )
-        self._delete_objects(each for entry in own for each in entry.object_ids(self._store))
+        self._delete_objects(each for entry in own_entries for each in entry.object_ids(self._store))
 
     def find_orphans(self, below: int, deleted: Sequence[VersionEntry]) -> list[Key]:
-        """Parts below a version that no list names: of crashes, of unfinished aborts.
+        """The parts below a version that no list names: of crashes, of unfinished aborts.
 
-        Listing keys costs as much as reading items. So the versions of a list that a fork depends on, whose parts are
-        retained, are left out until the fork is dropped. Keys that are not the engine's are left.
+        A list of keys costs as much as the items. So the versions of a list that a fork depends on, whose parts are
+        retained, are skipped until the fork is dropped. Other keys than the engine's stay.
         """
-        kept = [keys.versions_of(key) for key in sorted(self._graph.pinned)]
-        gaps = zip([0, *(each.stop for each in kept)], [*(each.start for each in kept), below], strict=True)
-        ranges = [keys.parts_range(first, min(end, below)) for first, end in gaps if first < min(end, below)]
+        pinned = [keys.versions_of(key) for key in sorted(self._graph.pinned)]
+        gaps = zip([0, *(each.stop for each in pinned)], [*(each.start for each in pinned), below], strict=True)
+        ranges = [keys.parts_range(start, min(end, below)) for start, end in gaps if start < min(end, below)]
         listed = {entry.id for entry in self._graph.entries()}.difference(entry.id for entry in deleted)
-        makers = ((key, keys.maker_of_part(key)) for each in ranges for key in self._list("delta", *each))
+        makers = ((key, keys.maker_of_part(key)) for low, high in ranges for key in self._list("delta", low, high))
         return [key for key, maker in makers if maker is not None and maker not in listed]
 
     def find_orphan_objects(self, below: int, deleted: Sequence[VersionEntry]) -> list[ObjectId]:
-        """Objects with parts below a version that no list names. Listing costs as much as a PUT: it is done rarely."""
+        """The objects with parts below a version that no list names. A list of names costs as much as a PUT."""
         named = {entry.id for entry in self._graph.entries()}.difference(entry.id for entry in deleted)
         return [each for each, maker in self._list_objects(delta_prefix, below) if maker not in named]
 
     def _list_objects(self, prefix: Callable[[str], str], below: int) -> Iterator[tuple[ObjectId, tuple[int, Attempt]]]:
-        """The store's objects of one kind that were made for versions below one, each with its maker."""
+        """The store's objects of one kind for versions below `below`, each with its maker."""
         for location in self._locations:
-            for each in self._tables.objects.names(location, prefix(self._store)):
-                maker = maker_of_object(each.name)
+            for object_id in self._tables.objects.names(location, prefix(self._store)):
+                maker = maker_of_object(object_id.name)
                 if maker is not None and maker[0] >= below:
                     break
                 if maker is not None:
-                    yield each, maker
+                    yield object_id, maker
 
     def remove_orphans(self, orphans: Sequence[Key], objects: Sequence[ObjectId]) -> None:
         self._delete(dict.fromkeys(orphans, 1))
@@ -375,14 +375,14 @@ class CleanUp:
 
     def _manifest(self, snapshot: Snapshot) -> SnapshotManifest:
         """The manifest of a snapshot, read once, since it never changes."""
-        found = self.manifests.get(snapshot.id)
-        if found is None:
-            found = read_manifest(self._tables, self._store, snapshot)
-            self.manifests[snapshot.id] = found
-        return found
+        manifest = self.manifests.get(snapshot.id)
+        if manifest is None:
+            manifest = read_manifest(self._tables, self._store, snapshot)
+            self.manifests[snapshot.id] = manifest
+        return manifest
 
     def _list(self, role: Role, low: str, high: str, shards: int = 0) -> list[Key]:
-        """Keys between two sort keys, in the first `shards` shards; 0: in all."""
+        """The keys between two sort keys, in the first `shards` shards; 0 means all shards."""
         within = (keys.store_shard(self._store, shard) for shard in range(shards or self._shards))
         return [key for shard in within for key in self._tables.list_keys(role, shard, low, high)]
 
@@ -396,6 +396,6 @@ class CleanUp:
 
 
 def _holder_of(key: Key) -> SnapshotId | None:
-    """The snapshot that wrote a bucket or a manifest; None: it is no such key."""
+    """The snapshot that wrote a bucket or a manifest. Returns None for other keys."""
     bucket = keys.maker_of_bucket(key)
     return keys.maker_of_manifest(key) if bucket is None else bucket[0]

@@ -1,4 +1,4 @@
-"""Commit: write attempts, and the append to the version list that makes one a version."""
+"""Commit: attempts, and the append to the version list that makes an attempt a version."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from dynastate.engine.known import KnownStores
@@ -35,18 +36,18 @@ from dynastate.storage.tables import Tables, delete_all, delete_own_objects
 
 log = get_logger("dynastate.store")
 
-#: A smaller chunk is compressed by the thread that appends it: to hand it over would take longer.
+#: The thread that appends a smaller chunk also compresses it: to hand it over would take longer.
 HANDED_OVER_BYTES: Final = 32 * 1024
-#: Chunks of one attempt that are compressed meanwhile; an append of another waits for the first of them.
+#: Chunks of one attempt that are compressed at once. The append of another waits for the first of them.
 COMPRESSING_MAX: Final = 16
-#: Changes of at most this many bytes, compressed, are within the version entry. The list is written again at each of
-#: ten commits, a part once, and both are deleted: above this, parts cost less (docs/decisions/0022).
+#: Changes of at most this many compressed bytes are within the version entry. The list is written again at each of ten
+#: commits, a part once, and both are deleted. So larger changes cost less as parts (docs/decisions/0022).
 INLINE_BYTES_MAX: Final = 256
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A version that was committed, and what it cost."""
+    """A committed version, and its cost."""
 
     entry: VersionEntry
     meter: Meter
@@ -54,27 +55,27 @@ class Committed:
 
 @dataclass(eq=False)
 class Commits:
-    """The tables, the queue of writes and the sessions that write attempts share. Safe for threads.
+    """The tables, the queue of writes and the sessions that all attempts share. Safe for threads.
 
-    Rows are written with `codec`. Changes of at most `inline_bytes` are within the version entry; 0: none are. Parts
-    are items, or where `object_rule` says so in objects.
+    Rows are written with `codec`. Changes of at most `inline_bytes` are within the version entry; 0 means no changes.
+    Parts are items, or frames of objects if `object_rule` decides so.
     """
 
     tables: Tables
     writer: PartWriter
     sessions: Sessions
-    known: KnownStores
+    known_stores: KnownStores
     compressors: Executor
     deadline_s: float
-    _now: Callable[[], datetime]
+    clock: Callable[[], datetime]
     codec: str
     object_writer: ObjectWriter
     object_rule: ObjectRule | None = None
     inline_bytes: int = INLINE_BYTES_MAX
 
     def now_ms(self) -> int:
-        """The clock, in milliseconds since 1970 UTC."""
-        return int(self._now().timestamp() * 1000)
+        """The time of the wall clock, in milliseconds since 1970 UTC."""
+        return int(self.clock().timestamp() * 1000)
 
     def append_entry(
         self,
@@ -86,33 +87,33 @@ class Commits:
         *,
         has_base: bool,
     ) -> None:
-        """Append the entry of a version, which follows a listed one if it `has_base`.
+        """Append the entry of a version. If it `has_base`, its parent is listed.
 
-        If both are in one list, that must exist: an append that is late makes no list that clean-up has deleted.
+        If both belong to one list, this list must exist: a late append must not make a list that clean-up has deleted.
         """
         store = session.store
         key = version_list_key(store, entry.version)
         raw = encode_entry(store, entry)
         must_exist = has_base and entry.version > versions_of(key).start
         try:
-            listed = append_version(tables, key, raw, session.run_id, is_awaited, must_exist=must_exist)
-        except ItemFullError as full:  # nothing was appended
+            raws = append_version(tables, key, raw, session.run_id, is_awaited=is_awaited, must_exist=must_exist)
+        except ItemFullError as error:  # nothing was appended
             if not shorten(tables, store, entry, is_full=True):
-                raise refuse_full(store, entry) from full
-            listed = append_version(tables, key, raw, session.run_id, is_awaited, must_exist=must_exist)
-        self.known.committed(store, entry, schema, session.shards, len(raw))
-        if is_long(listed):
+                raise refuse_full(store, entry) from error
+            raws = append_version(tables, key, raw, session.run_id, is_awaited=is_awaited, must_exist=must_exist)
+        self.known_stores.committed(store, entry, schema, shards=session.shards, entry_bytes=len(raw))
+        if is_long(raws):
             try:
                 is_shorter = shorten(tables, store, entry)
-            except DynastateError as failed:  # the version exists all the same, and the next commit retries
-                log.warning("a version list stays long store=%s version=%d: %s", store, entry.version, failed)
+            except DynastateError as error:  # the version exists all the same, and the next commit retries
+                log.warning("a version list stays long store=%s version=%d: %s", store, entry.version, error)
                 return
-            if not is_shorter and sum(map(len, listed)) > LIST_BYTES_MAX:
+            if not is_shorter and sum(map(len, raws)) > LIST_BYTES_MAX:
                 log.warning("a version list stays long store=%s version=%d", store, entry.version)
 
     def delete_parts(self, tables: Tables, pending: PendingWrites, objects: Sequence[ObjectId]) -> None:
         pending.cancel(2 * self.deadline_s)
-        # A schema item is not the attempt's own: other versions name it too.
+        # Not the schema item: other versions name it too.
         parts = {key: size for key, size in pending.sent.items() if key.role == "delta"}
         delete_all(tables, list(parts))
         tables.meter.write_units += sum(map(units_of_write, parts.values()))
@@ -120,7 +121,7 @@ class Commits:
 
 
 class WriteAttempt:
-    """One attempt under way. Used by one thread at a time; legal order: append*, then commit or abort, once."""
+    """One attempt under way, for one thread at a time. Legal order: append*, then commit or abort, once."""
 
     def __init__(
         self, commits: Commits, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt
@@ -133,23 +134,23 @@ class WriteAttempt:
         self._parent = parent
         self._pending = PendingWrites()
         self._tables = commits.tables.metered(Meter())
-        #: Chunks whose parts are being made, oldest first; each becomes one part.
+        #: Chunks that are being compressed to parts, oldest first.
         self._compressing: deque[tuple[Chunk, Future[list[tuple[Key, Item]]]]] = deque()
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
         self._tally = Tally()
         #: As in a version entry.
         self._bounds = bytearray()
-        #: The first parts, if there is more than a few KB of them, and objects cost less.
+        #: The stream of the first parts, if they have more than a few KB, and objects cost less.
         self._stream: StreamWriter | None = None
         self._may_stream = True
         self._is_consistent = True
         self._ended = False
-        #: Values that the version has more than its base, if the sender counts them.
+        #: The number of values that the version has more than its base, if the sender counts them.
         self.added: int | None = None
 
     def append(self, chunk: Chunk) -> None:
-        """Compress one chunk and write its parts in the background; blocks while too much is under way.
+        """Compress one chunk and write its parts in the background. Blocks while too much is under way.
 
         Raises:
             DynastateError: an earlier part failed, or the store cannot be entered.
@@ -158,14 +159,14 @@ class WriteAttempt:
         self._is_consistent = False  # until the chunk is kept
         sequence = self._tally.parts + len(self._compressing)
         shards, codec = self._session().shards, self._commits.codec
-        of = self.store, self.version, self.attempt, sequence, shards, chunk, codec
+        make = partial(part_items, self.store, self.version, self.attempt, sequence, shards, chunk, codec)
         if HANDED_OVER_BYTES <= len(chunk.changes) <= CHUNK_BYTES_MAX:
-            self._compressing.append((chunk, self._commits.compressors.submit(part_items, *of)))
+            self._compressing.append((chunk, self._commits.compressors.submit(make)))
             while self._compressing and (self._compressing[0][1].done() or len(self._compressing) > COMPRESSING_MAX):
                 self._take_compressed()
         else:
             self._take_all_compressed()
-            self._add(chunk, part_items(*of))
+            self._add(chunk, make())
         self._is_consistent = True
 
     def _take_all_compressed(self) -> None:
@@ -176,8 +177,8 @@ class WriteAttempt:
         self._is_consistent = True
 
     def _take_compressed(self) -> None:
-        chunk, made = self._compressing.popleft()
-        self._add(chunk, made.result())
+        chunk, future = self._compressing.popleft()
+        self._add(chunk, future.result())
 
     def _add(self, chunk: Chunk, items: list[tuple[Key, Item]]) -> None:
         if self._tally.parts + len(items) > PARTS_MAX:
@@ -186,18 +187,18 @@ class WriteAttempt:
                 store=self.store,
                 most=PARTS_MAX,
             )
-        most = limits()
+        limit = limits()
         for key, item in items:
             part = part_of(item)
             self._ready_bytes += self._tally.add_part(part)
             self._ready.append((key, item))
-            if len(self._ready) == most.writes_max or self._ready_bytes >= most.submit_bytes:
+            if len(self._ready) == limit.writes_max or self._ready_bytes >= limit.submit_bytes:
                 self._submit()
         self._tally.add_chunk(chunk.records, len(chunk.changes))
         self._bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
 
     def flush(self) -> None:
-        """Queue the parts that wait for others: a commit comes next. Changes that will be inline still wait for it.
+        """Queue the parts that wait for others, before a commit. Changes that will be inline still wait for it.
 
         Raises:
             DynastateError: an earlier part failed.
@@ -210,19 +211,19 @@ class WriteAttempt:
     def commit(self, keys: dict[int, int], schema: str, is_awaited: Callable[[], bool] = always) -> Committed:
         """Make the attempt a version. `keys` counts keys by column family, `schema` is the text of its schema item.
 
-        `is_awaited`: whether the task still waits for the answer. Spark has started another in the place of one that
-        was killed, and without attempt ids in the checkpoint the last to commit wins.
+        `is_awaited` answers whether the task still waits. Spark starts another task for a killed one, and without
+        attempt ids in the checkpoint, the last commit wins.
 
-        1. Write what is left, unless it is few changes, which go into the entry. (Crash: parts that no list names;
-           clean-up deletes them.)
+        1. Write the rest of the parts, unless it is few changes, which go into the entry. (Crash: no list names the
+           parts. Clean-up deletes them.)
         2. Wait until every part is durable. (Crash: the same.)
         3. Append the entry to the version list, if the task still waits: the commit point. (Crash: the version exists,
-           as if the task had succeeded; Spark runs the batch again from its base, as another attempt.)
-        4. Answer with what it cost.
+           as if the task had succeeded. Spark runs the batch again from its base, as another attempt.)
+        4. Return the cost.
 
         Raises:
-            UnavailableError: DynamoDB throttled or was unreachable until the deadline, or the task does not wait any
-                more; nothing is committed.
+            UnavailableError: DynamoDB throttled or was unreachable until the deadline, or the task no longer waits;
+                nothing is committed.
             UnknownOutcomeError: step 3 was sent, and its outcome is unknown.
         """
         self._must_be_open("commit")
@@ -230,22 +231,22 @@ class WriteAttempt:
         commits = self._commits
         session = self._session()
         digest = schema_digest(schema)
-        described: list[tuple[Key, Item]] = []
+        schema_items: list[tuple[Key, Item]] = []
         if digest not in session.schemas:
             key = schema_key(self.store, digest)
-            described = [(key, checked_schema_item(self.store, key, schema, self._run.id))]
+            schema_items = [(key, checked_schema_item(self.store, key, schema, self._run.id))]
         inline, sums = self._inline(), self._tally.sums()
         if inline is not None:
             self._ready.clear()
             sums = sums._replace(parts=0, digest=parts_digest(()))
-        if described:
-            commits.writer.submit(self._pending, described, commits.deadline_s)
+        if schema_items:
+            commits.writer.submit(self._pending, schema_items, commits.deadline_s)
         self._submit_all(waits=True)  # 1
-        # The writes have deadlines of their own, which say more; this one only guards against a lost worker.
+        # Each write has its own deadline, with a better message. This one only guards against a lost worker.
         self._pending.wait(10 * commits.deadline_s)  # 2
         session.schemas.add(digest)
-        for key, item in described:
-            commits.known.account(self.store).wrote(key.sort, size_of(item))
+        for key, item in schema_items:
+            commits.known_stores.account(self.store).wrote(key.sort, size_of(item))
         entry = VersionEntry(
             version=self.version,
             attempt=self.attempt,
@@ -260,9 +261,10 @@ class WriteAttempt:
             added=self.added,
             **sums._asdict(),
         )
-        self._ended = True  # from here on a list may name the parts, so abort must leave them
+        self._ended = True  # a list may name the parts now, so abort must leave them
         try:
-            commits.append_entry(self._tables, session, entry, schema, is_awaited, has_base=self.version > 1)  # 3
+            has_base = self.version > 1
+            commits.append_entry(self._tables, session, entry, schema, is_awaited=is_awaited, has_base=has_base)  # 3
         except (ConfigurationError, UnavailableError):
             self._ended = False  # surely not listed
             raise
@@ -270,10 +272,10 @@ class WriteAttempt:
         return Committed(entry, self._tables.meter)  # 4
 
     def abort(self) -> None:
-        """Discard what is queued, delete the parts already written, and end the attempt. After commit it does nothing.
+        """Discard the queue, delete the written parts, and end the attempt. After a commit, nothing happens.
 
         Raises:
-            DynastateError: parts could not be deleted. They are harmless: no list names them; clean-up deletes them.
+            DynastateError: parts could not be deleted. No list names them, and clean-up deletes them.
         """
         if self._ended:
             return
@@ -286,7 +288,7 @@ class WriteAttempt:
         return self._commits.sessions.enter(self._tables, self.store, self._run, self.version - 1)
 
     def _inline(self) -> InlineChanges | None:
-        """The changes, if all of them are one small part that was not queued."""
+        """The changes, if they are one small part that was not queued. Otherwise returns None."""
         if self._tally.parts != 1 or not self._ready or self._ready_bytes > self._commits.inline_bytes:
             return None
         ((_, item),) = self._ready
@@ -294,11 +296,11 @@ class WriteAttempt:
         return InlineChanges(part.codec, part.data)
 
     def _submit(self, *, waits: bool = False) -> None:
-        """Queue the parts that are ready; `waits`: this thread waits for them next."""
+        """Queue the parts that are ready. If `waits`, this thread waits for them next."""
         if not self._ready:
             return
         for key, item in self._ready:
-            self._commits.known.keep(key, part_of(item))
+            self._commits.known_stores.keep(key, part_of(item))
         stream = self._stream_of(self._ready)
         if stream is not None:
             stream.add(self._ready)
@@ -313,15 +315,15 @@ class WriteAttempt:
         self._end_stream()
 
     def _stream_of(self, items: Sequence[tuple[Key, Item]]) -> StreamWriter | None:
-        """The stream that these parts belong to; None: they are items, as are all after them."""
-        rule, begun = self._commits.object_rule, self._stream
+        """The stream of these parts. Returns None if they, and all later parts, are items."""
+        rule, stream = self._commits.object_rule, self._stream
         if rule is None or not self._may_stream:
             return None
-        if begun is not None:
-            return begun if len(begun.sizes) + len(items) <= limits().object_parts_max else None
+        if stream is not None:
+            return stream if len(stream.sizes) + len(items) <= limits().object_parts_max else None
         if rule.is_worth_it(item for _, item in items):
-            stream = delta_stream(rule.location, self.store, self.version, self.attempt)
-            self._stream = StreamWriter(stream, self._put_object)
+            target = delta_stream(rule.location, self.store, self.version, self.attempt)
+            self._stream = StreamWriter(target, self._put_object)
         return self._stream
 
     def _end_stream(self) -> None:
@@ -329,17 +331,17 @@ class WriteAttempt:
         if self._stream is not None:
             self._stream.finish()
 
-    def _put_object(self, place: ObjectId, data: bytes) -> None:
-        self._commits.object_writer.submit(self._pending, place, data, self._commits.deadline_s)
+    def _put_object(self, object_id: ObjectId, data: bytes) -> None:
+        self._commits.object_writer.submit(self._pending, object_id, data, self._commits.deadline_s)
 
     def _must_be_open(self, operation: str) -> None:
         if self._ended or not self._is_consistent:
-            what = "on an attempt that has ended" if self._ended else "after an append that failed"
-            raise InternalError(f"{operation} {what}", store=self.store, attempt=self.attempt.hex())
+            reason = "on an attempt that has ended" if self._ended else "after an append that failed"
+            raise InternalError(f"{operation} {reason}", store=self.store, attempt=self.attempt.hex())
 
 
 def checked_schema_item(store: str, key: Key, schema: str, run: str) -> Item:
-    """The item that describes how rows are read. Refuse one that is too large."""
+    """The schema item. Refuse a schema that is too large for one item."""
     item = schema_item(key, schema, run)
     if item_bytes(item) > ITEM_BYTES_MAX:
         raise ConfigurationError(

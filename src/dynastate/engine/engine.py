@@ -38,52 +38,53 @@ COMPRESSORS: Final = min(4, os.cpu_count() or 1)
 class Engine:
     """Everything durable, for all stores on one pair of tables. Safe for threads.
 
-    `now` is the wall clock, in UTC, for what people read; no decision depends on it. One of several sidecars of an
-    executor has its part of what bounds their memory and requests.
+    `clock` is the wall clock, in UTC, for times that people read; no decision depends on it. The sidecars of an
+    executor share its limits of memory and requests.
 
     Raises:
-        ConfigurationError: the package of the codec that it is to write is not installed.
+        ConfigurationError: the package of the codec in the settings is not installed.
     """
 
-    def __init__(self, tables: Tables, settings: Settings, now: Callable[[], datetime] = runtime.now) -> None:
+    def __init__(self, tables: Tables, settings: Settings, clock: Callable[[], datetime] = runtime.now) -> None:
         require(settings.compression)
         sidecars = settings.sidecars or 1
         threads = max(1, settings.parallel_requests // sidecars)
-        self.known = known = KnownStores(settings.cache_mb * 1024 * 1024 // sidecars, ROUTES_BYTES // sidecars)
+        self.known_stores = KnownStores(settings.cache_mb * 1024 * 1024 // sidecars, ROUTES_BYTES // sidecars)
         self._tables = tables
         self._writer = PartWriter(tables, threads, sidecars)
-        self._reader = PartReader(threads, known, sidecars)
-        sessions = Sessions(known, settings.shards, own_location(tables, settings.objects), now)
+        self._reader = PartReader(threads, self.known_stores, sidecars)
+        location = own_location(tables, settings.objects)
+        sessions = Sessions(self.known_stores, settings.shards, location, clock)
         self._compressors = runtime.pool(max(1, COMPRESSORS // sidecars), "dynastate-compressor")
         self._object_writer = ObjectWriter(tables.objects, threads, sidecars)
         self.commits = Commits(
             tables,
             self._writer,
             sessions,
-            known,
-            self._compressors,
-            settings.request_deadline_s,
-            now,
-            settings.compression,
-            self._object_writer,
-            ObjectRule.of(tables, settings),
+            self.known_stores,
+            compressors=self._compressors,
+            deadline_s=settings.request_deadline_s,
+            clock=clock,
+            codec=settings.compression,
+            object_writer=self._object_writer,
+            object_rule=ObjectRule.of(tables, settings),
         )
-        self._maintenance = Maintenance(tables, sessions, known, self._is_busy, settings)
+        self._maintenance = Maintenance(tables, sessions, self.known_stores, self._is_busy, _settings=settings)
 
     def place_of(self, key: Key) -> str:
-        """The place of an item as an error names it, with the table's own name."""
+        """The place of an item for an error message, with the name of the table."""
         return message_of(**where(key) | {"table": self._tables.names[key.role]})
 
-    def name_table(self, failed: Exception) -> None:
-        """Put the table's own name into an error of lost or corrupt state, which has its role only."""
-        if isinstance(failed, (CorruptStateError, VersionMissingError)):
-            failed.name_table(self._tables.names)
+    def name_table(self, error: Exception) -> None:
+        """Add the name of the table to an error of lost or corrupt state, which has only the role."""
+        if isinstance(error, (CorruptStateError, VersionMissingError)):
+            error.name_table(self._tables.names)
 
     def _is_busy(self) -> bool:
         return self._writer.is_busy() or self._object_writer.is_busy()
 
     def close(self) -> None:
-        """Finish what is under way, then stop the threads."""
+        """Finish the requests under way, then stop the threads."""
         self._compressors.shutdown()
         self._writer.close()
         self._object_writer.close()
@@ -98,7 +99,7 @@ class Engine:
         run: QueryRun | None = None,
     ) -> Opening:
         """Open a version for a provider that holds the versions in `have`: `VersionOpener.open`."""
-        return self._opener().open(store, version, attempt, have, run)
+        return self._opener().open(store, version, attempt, have, run=run)
 
     def find(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> Opening:
         """Open a version without its rows: `VersionOpener.find`."""
@@ -111,18 +112,18 @@ class Engine:
         attempt: Attempt,
         bits: int,
         numbers: Sequence[int],
-        held: HeldChanges | None = None,
+        held_changes: HeldChanges | None = None,
     ) -> Opening:
         """The rows of a version in some of 2^bits buckets: `VersionOpener.buckets`."""
-        return self._opener().buckets(store, version, attempt, bits, numbers, held)
+        return self._opener().buckets(store, version, attempt, bits, numbers=numbers, held=held_changes)
 
     def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
         """The rows of a version whose keys may have a hash: `VersionOpener.lookup`."""
         return self._opener().lookup(store, version, attempt, digest)
 
-    def lineage(self, store: str, known: Lineage | None = None) -> Lineage:
+    def lineage(self, store: str, previous: Lineage | None = None) -> Lineage:
         """The newest version and its ancestors: `VersionOpener.lineage`."""
-        return self._opener().lineage(store, known)
+        return self._opener().lineage(store, previous)
 
     def changes(
         self, store: str, first: int, last: int, attempt: Attempt, *, within: Sequence[HashRange] = ALL
@@ -131,7 +132,7 @@ class Engine:
         return self._opener().changes(store, first, last, attempt, within=within)
 
     def _opener(self) -> VersionOpener:
-        return VersionOpener(self._tables.metered(Meter()), self._reader, self.known)
+        return VersionOpener(self._tables.metered(Meter()), self._reader, self.known_stores)
 
     def snapshot(
         self,
@@ -146,28 +147,28 @@ class Engine:
     ) -> tuple[SnapshotAttempt | None, Meter]:
         """Begin a snapshot of a version, if it is worth its write units: `Maintenance.snapshot`."""
         return self._maintenance.snapshot(
-            store, run_id, version, attempt, state_bytes, min_deltas, is_asked_for=is_asked_for
+            store, run_id, version, attempt, state_bytes=state_bytes, min_deltas=min_deltas, is_asked_for=is_asked_for
         )
 
     def clean_up(
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
     ) -> tuple[Meter, int]:
         """Delete what the last `retain` versions do not need: `Maintenance.clean_up`."""
-        return self._maintenance.clean_up(store, run_id, version, attempt, retain, least, most)
+        return self._maintenance.clean_up(store, run_id, version, attempt, retain=retain, least=least, most=most)
 
     def begin(self, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt) -> WriteAttempt:
-        """Start an attempt at version base + 1. No I/O: that begins with the first full part, or at commit."""
+        """Start an attempt at version base + 1. No request is sent before the first full part, or the commit."""
         check_store(store)
         if attempt == NO_ATTEMPT or (base == 0) != (parent == NO_ATTEMPT):
             raise InternalError(
                 "an attempt needs an id, and a parent unless its base is version 0", store=store, base=base
             )
-        return WriteAttempt(self.commits, store, run, base, parent, attempt)
+        return WriteAttempt(self.commits, store, run, base, parent=parent, attempt=attempt)
 
     def begin_import(self, store: str, run: QueryRun, version: ImportedVersion, state_bytes: int) -> ImportAttempt:
         """Start the import of a version, of about `state_bytes`: its rows are written as a snapshot.
 
-        1. Enter the run, as one that starts over: the store belongs to no other query. 2. Write the schema item.
+        1. Enter the run as a run that starts over: the store belongs to no other query. 2. Write the schema item.
         3. Enter the snapshot as being written. A crash after any step leaves items that no reader takes.
 
         Raises:
@@ -178,14 +179,14 @@ class Engine:
         key = schema_key(store, schema_digest(version.schema))
         item = checked_schema_item(store, key, version.schema, run.id)
         tables.write([(key, item)])  # 2
-        self.known.account(store).wrote(key.sort, size_of(item))
+        self.known_stores.account(store).wrote(key.sort, size_of(item))
         version_id = VersionId(version.number, version.attempt)
         entered = snapshots.enter(tables, store, version_id, session.epoch)  # 3
         if entered is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
         snapshot = SnapshotAttempt(
             tables,
-            self.known,
+            self.known_stores,
             store,
             entered,
             bits=bits_for(state_bytes),
@@ -193,4 +194,4 @@ class Engine:
             codec=self.commits.codec,
             rule=self.commits.object_rule,
         )
-        return ImportAttempt(snapshot, tables, self.commits, version, session)
+        return ImportAttempt(snapshot, tables, self.commits, version=version, session=session)

@@ -1,4 +1,4 @@
-"""Reading what leads to the rows of a version: version graphs, snapshots' items, and manifests."""
+"""Reads of version graphs, items of snapshots, and manifests."""
 
 from __future__ import annotations
 
@@ -16,71 +16,73 @@ from dynastate.format.version_list import VersionEntry
 from dynastate.storage.tables import Tables
 
 
-def read_graph(tables: Tables, known: KnownStores, store: str, lowest: int, highest: int) -> VersionGraph:
-    """Version lists, snapshots and meta item between two versions, by one Query."""
+def read_graph(tables: Tables, known_stores: KnownStores, store: str, lowest: int, highest: int) -> VersionGraph:
+    """The version lists and snapshots between two versions, and the meta item, by one Query."""
     low, high = graph_range(lowest, highest)
     items = tables.query("snapshot", store_shard(check_store(store), 0), low, high)
     graph = VersionGraph(store, items, lowest)
-    known.saw(graph, highest, is_complete=lowest == 0)
+    known_stores.saw(graph, highest, is_complete=lowest == 0)
     return graph
 
 
 def learn_route(
-    tables: Tables, known: KnownStores, graph: VersionGraph, base: VersionId, entries: Sequence[VersionEntry]
+    tables: Tables, known_stores: KnownStores, graph: VersionGraph, base: VersionId, entries: Sequence[VersionEntry]
 ) -> Route:
-    """The route by a snapshot of the version `base`, or from version 0, which is known from then on.
+    """Remember and return the route to `entries` from the snapshot of the version `base`, or from version 0.
 
     Raises:
-        RouteInvalidError: the snapshot is skipped from then on; the versions may have another route.
+        RouteInvalidError: the snapshot is skipped from now on; the versions may have another route.
     """
-    snapshot = graph.snapshot(*base)
-    manifest = None if snapshot is None else learn_manifest(tables, known, graph.store, snapshot)
-    start = None if manifest is None else graph.entry(*base)
+    snapshot = graph.snapshot(base.version, base.attempt)
+    manifest = None if snapshot is None else learn_manifest(tables, known_stores, graph.store, snapshot)
+    start = None if manifest is None else graph.entry(base.version, base.attempt)
     schemas = graph.schemas((*entries, *([start] if start else [])))
-    route = Route(graph.store, manifest, start, tuple(entries), schemas, graph.required_meta.shards)
-    known.remember(route)
+    shards = graph.required_meta.shards
+    route = Route(graph.store, manifest, start, entries=tuple(entries), schemas=schemas, shards=shards)
+    known_stores.remember(route)
     return route
 
 
-def learn_manifest(tables: Tables, known: KnownStores, store: str, snapshot: Snapshot) -> SnapshotManifest:
-    """The manifest of a snapshot, which is known from then on.
+def learn_manifest(tables: Tables, known_stores: KnownStores, store: str, snapshot: Snapshot) -> SnapshotManifest:
+    """Read the manifest of a snapshot, and count its buckets.
 
     Raises:
-        RouteInvalidError: it is lost or corrupt, and the snapshot is skipped from then on.
+        RouteInvalidError: the manifest is lost or corrupt; the snapshot is skipped from now on.
     """
     try:
         manifest = read_manifest(tables, store, snapshot)
-    except CorruptStateError as corrupt:
-        known.skip_snapshot(store, snapshot.id, corrupt)
-        raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
-    known.account(store).learn(manifest)
+    except CorruptStateError as error:
+        known_stores.skip_snapshot(store, snapshot.id, error)
+        raise RouteInvalidError(str(error.args[0]), **error.facts) from error
+    known_stores.account(store).learn(manifest)
     return manifest
 
 
-def read_snapshot(tables: Tables, store: str, of: Snapshot | SnapshotManifest) -> Item:
-    """The item that describes the snapshot of a version, whichever that is now; empty: there is none."""
-    key = snapshot_key(store, of.version, of.attempt)
+def read_snapshot(tables: Tables, store: str, snapshot: Snapshot | SnapshotManifest) -> Item:
+    """The item of the snapshot that the version has now, or an empty item if it has none."""
+    key = snapshot_key(store, snapshot.version, snapshot.attempt)
     return tables.get([key]).get(key, {})
 
 
-def is_done(tables: Tables, store: str, of: Snapshot | SnapshotManifest) -> bool:
-    """Whether a snapshot is still there, and done."""
-    item = read_snapshot(tables, store, of)
-    return (item.get("id"), item.get("stage")) == (bytes(of.id), DONE)
+def is_done(tables: Tables, store: str, snapshot: Snapshot | SnapshotManifest) -> bool:
+    """Whether a snapshot still exists, and is done."""
+    item = read_snapshot(tables, store, snapshot)
+    return (item.get("id"), item.get("stage")) == (bytes(snapshot.id), DONE)
 
 
 def read_manifest(tables: Tables, store: str, snapshot: Snapshot) -> SnapshotManifest:
     """The manifest of a snapshot that is done.
 
     Raises:
-        RouteInvalidError: clean-up has deleted the snapshot meanwhile; versions that need it have another.
+        CorruptStateError: the manifest is lost or corrupt.
+        RouteInvalidError: clean-up has deleted the snapshot meanwhile; versions that need a snapshot have another.
     """
     key = manifest_key(store, snapshot.version, snapshot.id)
-    found = tables.get([key]).get(key)
-    if found is None:
+    item = tables.get([key]).get(key)
+    if item is None:
         named_by = snapshot_key(store, snapshot.version, snapshot.attempt)
         facts = where(key) | {"snapshot": named_by.sort}
         if snapshot.stage == DONE and not is_done(tables, store, snapshot):
             raise RouteInvalidError("clean-up deleted a snapshot meanwhile", **facts)
         raise CorruptStateError("the manifest of a snapshot is lost", **facts)
-    return parse_manifest(store, snapshot, key, found)
+    return parse_manifest(store, snapshot, key, item)

@@ -1,4 +1,4 @@
-"""Ranges of hashes: which buckets and parts may hold a row."""
+"""Ranges of hashes, by which buckets and parts are selected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL: Final[tuple[HashRange, ...]] = ((0, (1 << 32) - 1),)
 
 
 def parts_within(entry: VersionEntry, within: Sequence[HashRange]) -> Sequence[int]:
-    """The parts of a version that may hold a hash within some ranges, by sequence; all, if it has no bounds."""
+    """The sequence numbers of the parts that may hold a hash within some ranges; all if the version has no bounds."""
     if not entry.bounds:
         return range(entry.parts)
     bounds = zip(entry.bounds[::2], entry.bounds[1::2], strict=True)
@@ -24,16 +24,16 @@ def parts_within(entry: VersionEntry, within: Sequence[HashRange]) -> Sequence[i
 
 
 def hash_ranges(bits: int, buckets: Iterable[int]) -> list[HashRange]:
-    """Hashes that lie in some of 2^bits buckets, in as few ranges as there can be, ascending."""
-    found: list[HashRange] = []
+    """The hashes of some of 2^bits buckets, in as few ranges as possible, ascending."""
+    ranges: list[HashRange] = []
     shift = 32 - bits
     for bucket in sorted(set(buckets)):
         low, high = bucket << shift, (bucket + 1 << shift) - 1
-        if found and found[-1][1] + 1 == low:
-            found[-1] = found[-1][0], high
+        if ranges and ranges[-1][1] + 1 == low:
+            ranges[-1] = ranges[-1][0], high
         else:
-            found.append((low, high))
-    return found
+            ranges.append((low, high))
+    return ranges
 
 
 def touches(ranges: Iterable[HashRange], hash_min: int, hash_max: int) -> bool:

@@ -1,4 +1,4 @@
-"""Import of a version: its rows are written as a snapshot, and then it is listed."""
+"""Import of a version: its rows are written as a snapshot, then the version is listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dynastate.storage.tables import Tables
 
 @dataclass(frozen=True)
 class ImportedVersion:
-    """A version that was made elsewhere: its number, above 1, keys by column family, and the text of its schema."""
+    """A version from elsewhere: its number, above 1, counts of keys by column family, and the text of its schema."""
 
     number: int
     attempt: Attempt
@@ -28,17 +28,17 @@ class ImportedVersion:
 
 @dataclass(eq=False)
 class ImportAttempt:
-    """An import under way. Its rows are written to `snapshot`, and then it is committed or aborted, once.
+    """An import under way. Its rows are written to `snapshot`, then it is committed or aborted, once.
 
-    Its version has an entry without parts, whose parent does not exist, and a snapshot. So a lost snapshot is an error,
-    and never the state of an older version.
+    Its version has a snapshot, and an entry without parts whose parent does not exist. So a lost snapshot is an error,
+    and is never taken for the state of an older version.
     """
 
     snapshot: SnapshotAttempt
     _tables: Tables
     _commits: Commits
-    _version: ImportedVersion
-    _session: Session
+    version: ImportedVersion
+    session: Session
 
     @property
     def meter(self) -> Meter:
@@ -58,20 +58,19 @@ class ImportAttempt:
     def commit(self) -> bool:
         """Make the attempt a version.
 
-        1. Commit the snapshot. (Crash: a snapshot of no version; clean-up deletes it, once it is older than the
-           retained versions.)
+        1. Commit the snapshot. (Crash: a snapshot without a version remains. Clean-up deletes it once it is older
+           than the retained versions.)
         2. Append the entry to the version list: the commit point.
 
         Raises:
             UnavailableError: the snapshot was deleted meanwhile; nothing is committed.
             UnknownOutcomeError: step 2 was sent, and its outcome is unknown.
         """
-        version, session = self._version, self._session
+        version, session = self.version, self.session
         if not self.snapshot.commit():  # 1
             raise UnavailableError(
                 "clean-up deleted the rows while they were written; try again", store=self.snapshot.store
             )
-        version, session = self._version, self._session
         entry = VersionEntry(
             version=version.number,
             attempt=version.attempt,

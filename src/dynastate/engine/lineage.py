@@ -1,4 +1,4 @@
-"""The lineage of a store: its newest version and the ancestors of that."""
+"""The lineage of a store: its newest version with all ancestors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dynastate.storage.meter import Meter
 
 @dataclass(frozen=True)
 class Lineage:
-    """The newest version of a store and its ancestors, as far as they are listed, oldest first.
+    """The newest version of a store and its listed ancestors, oldest first.
 
-    `schemas` are the texts of their schema items, by digest; `added` counts the versions since all were read; `runs`
-    are the newest query runs, by epoch.
+    `schemas` are the texts of their schema items, by digest. `added` counts the versions since the last full read.
+    `runs` are the newest query runs, by epoch.
     """
 
     store: str
@@ -38,46 +38,46 @@ class Lineage:
         """The entry of a version.
 
         Raises:
-            VersionMissingError: it is no ancestor of the newest, or no longer listed.
+            VersionMissingError: the version is no ancestor of the newest one, or no longer listed.
         """
-        found = self._listed(version)
-        if found is not None:
-            return found
-        there = f"{self.entries[0].version}-{self.newest.version}"
+        entry = self._listed(version)
+        if entry is not None:
+            return entry
+        versions = f"{self.entries[0].version}-{self.newest.version}"
         raise VersionMissingError(
-            "this version cannot be read; name one of versions", store=self.store, version=version, versions=there
+            "this version cannot be read; name one of versions", store=self.store, version=version, versions=versions
         )
 
     def common(self, earlier: Lineage, version: int) -> int:
-        """The newest version up to one that this lineage shares with another; 0: none is listed.
+        """The newest version up to `version` that two lineages share, or 0 if none is listed.
 
-        It is the version itself, if clean-up has deleted what came after it here: no changes after it can be read.
+        If clean-up has deleted the next versions of this lineage, it is `version`: no later changes can be read.
         """
         if version < self.entries[0].version - 1:
             return version
-        below = (each.id for each in reversed(earlier.entries) if each.version <= version)
-        return next((each.version for each in below if self._has(each)), 0)
+        version_ids = (each.id for each in reversed(earlier.entries) if each.version <= version)
+        return next((each.version for each in version_ids if self._has(each)), 0)
 
     def _has(self, version: VersionId) -> bool:
-        """Whether a version is one of the listed ones, or the parent of the oldest."""
+        """Whether a version is listed, or is the parent of the oldest listed version."""
         entry = self._listed(version.version)
         return version in (self.entries[0].parent_id, entry and entry.id)
 
     def _listed(self, version: int) -> VersionEntry | None:
-        """The listed entry of a version. The entries have numbers without a gap."""
-        place = version - self.entries[0].version
-        return self.entries[place] if 0 <= place < len(self.entries) else None
+        """The listed entry of a version, or None. The numbers of the entries have no gap."""
+        index = version - self.entries[0].version
+        return self.entries[index] if 0 <= index < len(self.entries) else None
 
     def up_to(self, version: int) -> Lineage:
-        """The lineage without the versions above one."""
+        """The lineage without the versions above `version`."""
         return replace(self, entries=self.entries[: version - self.entries[0].version + 1])
 
 
 def of_one_run(lineages: Sequence[Lineage]) -> list[Lineage]:
-    """Lineages of an operator's stores, up to the newest version that all have of one run.
+    """Lineages of an operator's stores, up to the newest version that one run has made in all of them.
 
     Raises:
-        VersionMissingError: there is none.
+        VersionMissingError: there is no such version.
     """
     newest = last_of_one_run([(lineage.entries, lineage.runs) for lineage in lineages])
     if not newest:

@@ -1,6 +1,6 @@
 """Room in version lists: attempts that no run will read are deleted from a list before its item is full.
 
-How long a list is decides when; `unneeded` decides what.
+The length of the list decides when to delete. `unneeded` selects the attempts.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ log = get_logger("dynastate.store")
 
 #: Above this many entries, attempts are deleted from a version list.
 LISTED_MAX: Final = 100
-#: Above this many bytes, too. DynamoDB takes 409,600 bytes, and an entry has 13,000 at most: several commits still fit
-#: after one whose shortening failed.
+#: Above this many bytes, too. DynamoDB takes 409,600 bytes, and an entry has 13,000 at most. So several commits still
+#: fit after a failure to shorten the list.
 LIST_BYTES_MAX: Final = 250_000
-#: A list that is full is shortened to this part of it.
+#: A full list is shortened to this share of its bytes.
 FULL_SHARE: Final = 0.6
-#: Attempts of this number of the newest runs are left in a list that is short of room: a run that was suspended while
+#: Attempts of this number of the newest runs stay in a list that has little room. A run that was suspended while
 #: another made its version may be the newest by its epoch.
 RUNS_KEPT: Final = 2
-#: How often a list is read again that commits change meanwhile.
+#: How often a list is read if commits change it meanwhile.
 _TRIES: Final = 5
 
 
@@ -40,31 +40,30 @@ def is_long(listed: list[bytes]) -> bool:
 
 
 def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = False) -> bool:
-    """Delete attempts from the version list of an entry, which is listed or about to be; False: none may be deleted.
+    """Delete attempts from the version list of an entry, which is listed or about to be.
 
-    As long as the list has too many entries or bytes, or `is_full`, the `unneeded` ones are deleted. Clean-up finds
-    their parts.
-
-    Nothing is deleted unless the entry is of the newest run.
+    The `unneeded` attempts are deleted while the list has too many entries or bytes, or `is_full`. Clean-up finds their
+    parts. Returns False if none may be deleted. Nothing is deleted unless the entry is of the newest run.
 
     Raises:
-        ConfigurationError: the list is full, and forks depend on it.
+        ConfigurationError: the list has to be shortened, and forks depend on it.
     """
     next_version = entry.version + limits().list_size
-    key, after = (version_list_key(store, version) for version in (entry.version, next_version))
+    key, following = (version_list_key(store, version) for version in (entry.version, next_version))
     for _ in range(_TRIES):
-        items = tables.get([key, after, meta_key(store)])
+        items = tables.get([key, following, meta_key(store)])
         if key not in items or meta_key(store) not in items:
             return False
         item, meta = items[key], parse_meta(store, items[meta_key(store)])
         if meta.epoch != entry.epoch:
             return False
-        listed = parse_list(key, item)
-        entries = {raw: listed_entry(store, key, raw) for raw in listed}
-        parents = {listed_entry(store, after, raw).parent_id for raw in parse_list(after, items.get(after, _NONE))}
-        most = min(LIST_BYTES_MAX, int(FULL_SHARE * sum(map(len, listed)))) if is_full else LIST_BYTES_MAX
-        left = _shortened(entries, parents, meta, entry, most)
-        if len(left) == len(listed):
+        raws = parse_list(key, item)
+        entries = {raw: listed_entry(store, key, raw) for raw in raws}
+        children = parse_list(following, items.get(following, _NONE))
+        parents = {listed_entry(store, following, raw).parent_id for raw in children}
+        most = min(LIST_BYTES_MAX, int(FULL_SHARE * sum(map(len, raws)))) if is_full else LIST_BYTES_MAX
+        rest = _shortened(entries, parents, meta, entry, most=most)
+        if len(rest) == len(raws):
             return False
         if FORKS in item:
             forks = item[FORKS]
@@ -75,10 +74,10 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
                 store=store,
                 version=entry.version,
             )
-        refused = item.get(REFUSED, frozenset())
-        before: Item = {name: item[name] for name in ("versions", REFUSED) if name in item}
-        shorter = list_item(key, left, refused if isinstance(refused, frozenset) else ())
-        if tables.put_over(key, shorter, unchanged(before)):
+        refused_runs = item.get(REFUSED, frozenset())
+        old_item: Item = {name: item[name] for name in ("versions", REFUSED) if name in item}
+        shorter = list_item(key, rest, refused_runs if isinstance(refused_runs, frozenset) else ())
+        if tables.put_over(key, shorter, unchanged(old_item)):
             return True
     return False
 
@@ -100,54 +99,54 @@ _NONE: Final[Item] = {"format": FORMAT, "versions": []}
 def _shortened(
     entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry, most: int
 ) -> list[bytes]:
-    """The entries that are left in a list, in order; `LISTED_MAX` of them and `most` bytes, if possible.
+    """The rest of a list's entries, in order: if possible, `LISTED_MAX` entries and `most` bytes.
 
-    `parents` are those of the entries in the list after it.
+    `parents` are the parents of the entries in the next list.
     """
-    left = dict(entries)
-    entries_over, bytes_over = len(left) - LISTED_MAX, sum(map(len, left)) - most
-    while max(entries_over, bytes_over) > 0 and (going := unneeded(left, parents, meta, entry)):
-        for raw in going:
+    rest = dict(entries)
+    entries_over, bytes_over = len(rest) - LISTED_MAX, sum(map(len, rest)) - most
+    while max(entries_over, bytes_over) > 0 and (raws := unneeded(rest, parents, meta, entry)):
+        for raw in raws:
             if max(entries_over, bytes_over) > 0:
-                del left[raw]
+                del rest[raw]
                 entries_over, bytes_over = entries_over - 1, bytes_over - len(raw)
-    return list(left)
+    return list(rest)
 
 
 def unneeded(
     entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry
 ) -> list[bytes]:
-    """The entries of a list that no run will read, the least useful first: the rule for what may be deleted.
+    """The entries of a list that no run will read, the least useful first. They may be deleted.
 
-    `entry` is of the newest run, and listed or about to be. That it is written proves that the driver, when this run
-    began, had committed no version from the entry's own on, and that it named the entry's bases. A run that has only
-    entered the store proves nothing. So those may be deleted that another than the driver's choice made:
+    `entry` is of the newest run, and listed or about to be. It proves two things about the driver at the start of this
+    run: it had not committed the version of the entry or a later one, and it named the bases of the entry. A run that
+    has only entered the store proves nothing. So these attempts, which the driver did not choose, may be deleted:
 
     - attempts by runs before the last `RUNS_KEPT`, at any version;
-    - attempts by the entry's own run at lower versions.
+    - attempts by the run of the entry at lower versions.
 
-    Never deleted are the entry and its bases, the base of any listed attempt (`parents` are those of the list after
-    this one), what was made from another checkpoint location, which may be adopted again, the last attempt at each
-    version above the entry's: such a version is not lost; and the last one of each other query at each version, which
-    its number means when its checkpoint is restored.
+    Some attempts are never deleted: the entry and its bases; the base of any attempt in this list, or in the next list,
+    which has `parents`; attempts from another checkpoint location, which may be adopted again; the last attempt at each
+    version above the entry, so that no version is lost; and the last attempt of each other query at each version: the
+    number means this attempt if the checkpoint of that query is restored.
     """
     by_id = {each.id: each for each in entries.values()}
-    needed = {*parents, *(each.parent_id for each in entries.values()), entry.id}
+    needed_ids = {*parents, *(each.parent_id for each in entries.values()), entry.id}
     base = entry.parent_id
     while base in by_id:
-        needed.add(base)
+        needed_ids.add(base)
         base = by_id[base].parent_id
     last = {each.version: each.id for each in entries.values() if each.version > entry.version}
     queries = {each.id: meta.query_at(each.epoch) for each in entries.values()}
     last_of_query = {(each.version, queries[each.id]): each.id for each in entries.values()}
     current = meta.query_at(entry.epoch)
-    needed |= {*last.values(), *(version for version in last_of_query.values() if queries[version] != current)}
+    needed_ids |= {*last.values(), *(version for version in last_of_query.values() if queries[version] != current)}
     oldest = entry.epoch - RUNS_KEPT
-    going = [
+    candidates = [
         (min(each.version, entry.version), each.version, each.epoch, raw)
         for raw, each in entries.items()
-        if each.id not in needed
+        if each.id not in needed_ids
         and (each.epoch <= oldest or (each.epoch == entry.epoch and each.version < entry.version))
         and meta.location_at(each.epoch) in ("", meta.location)
     ]
-    return [raw for *_, raw in sorted(going, key=lambda each: each[:3])]
+    return [raw for *_, raw in sorted(candidates, key=lambda candidate: candidate[:3])]

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from dynastate import runtime
-from dynastate.engine.catalog import EVERY, QueryStores, meant, parse_name, queries_of, some, with_lost
+from dynastate.engine.catalog import EVERY, QueryStores, nonempty, parse_name, queries_of, select_stores, with_lost
 from dynastate.engine.namespaces import place_of, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.keys import check_store
@@ -40,11 +40,11 @@ def stores_in(tables: Tables, scope: str) -> QueryStores:
     if name and partition != EVERY:
         store = check_store("/".join(names))
         with suppress(CorruptStateError):
-            return QueryStores([], [store]) if meant(tables, store).earlier else QueryStores([store], [])
+            return QueryStores([], [store]) if select_stores(tables, store).earlier else QueryStores([store], [])
         return QueryStores([store], [])
     namespace_items = read_namespace(tables, namespace)
     metas, lost = with_lost(tables, namespace_items)
-    all_stores = sorted(some([*metas, *lost], namespace), key=place_of)
+    all_stores = sorted(nonempty([*metas, *lost], namespace), key=place_of)
     query_stores = QueryStores(all_stores, [])
     with suppress(CorruptStateError):
         by_query = queries_of(tables, namespace_items, metas)

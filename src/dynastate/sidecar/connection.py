@@ -167,7 +167,7 @@ class Connection:
                 request.attempt,
                 bits=request.bits,
                 numbers=request.buckets,
-                held=held_changes,
+                held_changes=held_changes,
             )
             if route:  # FOUND voids the earlier answers
                 self._send_found(opening)
@@ -238,7 +238,7 @@ class Connection:
             attempt: WriteAttempt = self._complete(self._write)
             committed = attempt.commit(request.keys, request.schema, self.is_open)
             self._write = None
-            stored = self._reached_engine().known.account(attempt.store).stored()
+            stored = self._reached_engine().known_stores.account(attempt.store).stored()
             self._send(protocol.Committed(attempt.version, commit_counters(committed, stored, self._prices)))
 
     def _on_snapshot(self, request: protocol.Snapshot) -> bool:

@@ -91,7 +91,7 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
             engine.clean_up(store, f"run-{run}", *newest, retain=2, least=1, most=0)
     assert snapshots_made > 5
     assert removed > 50
-    assert_about(engine.known.account(store).stored(), listed(tables, store))
+    assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
 
 
 def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> None:
@@ -99,21 +99,21 @@ def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> 
     made = write_versions(engine, store, 12)
     crashed = begin(engine, store, attempt(99), *singles(Limits.list_size * 3, b"lost"), base=made[12])
     crashed._pending.wait(10)
-    said, there = engine.known.account(store).stored(), listed(tables, store)
+    said, there = engine.known_stores.account(store).stored(), listed(tables, store)
     assert there.items == said.items + 25
     state = numbers(12)
     save_snapshot(engine, store, made[12], state)
     newest = write_versions(engine, store, 3, made[12])[-1]
-    assert listed(tables, store).items == engine.known.account(store).stored().items + 25
+    assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25
     engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
-    assert listed(tables, store).items == engine.known.account(store).stored().items + 25, (
+    assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25, (
         "they are of a version that stays"
     )
     newest = write_versions(engine, store, 3, newest)[-1]
     save_snapshot(engine, store, newest, state)
     newest = write_versions(engine, store, 3, newest)[-1]
     engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
-    assert_about(engine.known.account(store).stored(), listed(tables, store))
+    assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
 
 
 def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables, store: str) -> None:
@@ -123,18 +123,18 @@ def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables,
     newest, spent = commit(engine, store, attempt(26), {b"x": b"y"}, base=newest)
     assert reported(spent) == StorageSize()
     engine.open(store, *newest, have=[newest])
-    assert engine.known.account(store).stored() == StorageSize()
+    assert engine.known_stores.account(store).stored() == StorageSize()
     engine.clean_up(store, "run-1", *newest, retain=100, least=1, most=0)
-    assert_about(engine.known.account(store).stored(), listed(tables, store))
+    assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
 
 
 def test_reading_an_older_version_does_not_mislead(engine: Engine, tables: Tables, store: str) -> None:
     """Opening an older version shows no later snapshots, so it does not change the account."""
     made = write_versions(engine, store, 20)
     save_snapshot(engine, store, made[20], numbers(20))
-    assert_about(engine.known.account(store).stored(), listed(tables, store))
+    assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
     read(engine, store, *made[7])
-    assert_about(engine.known.account(store).stored(), listed(tables, store))
+    assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
 
 
 def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables, store: str) -> None:
@@ -149,14 +149,14 @@ def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables
     other = engines()
     opening = other.open(store, *second)
     assert opening.snapshot == 2
-    said, there = other.known.account(store).stored(), listed(tables, store)
+    said, there = other.known_stores.account(store).stored(), listed(tables, store)
     snapshot = graph(tables, store).snapshot(*first)
     assert snapshot is not None
     carried = snapshot.stored_bytes
     assert there.bytes - 2_000 < said.bytes <= there.bytes + carried
     third = write(other, store, attempt(3), base=second)
     other.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
-    assert_about(other.known.account(store).stored(), listed(tables, store))
+    assert_about(other.known_stores.account(store).stored(), listed(tables, store))
 
 
 def test_the_latest_listing_wins(engine: Engine, tables: Tables, store: str) -> None:

@@ -169,12 +169,12 @@ class _Overtaken(FailingTables):
         return found
 
 
-@pytest.mark.parametrize("of", ["of_namespace", "meant"])
+@pytest.mark.parametrize("of", ["of_namespace", "select_stores"])
 def test_a_query_that_begins_meanwhile_is_not_an_earlier_one(memory: MemoryTables, of: str) -> None:
     """The record is read before the meta items: a run that has entered both since is looked up."""
     begin(memory, MINE, query="first")
     again = partial(begin, memory, MINE[:2], run="another run", query="second")
-    pattern = {"of_namespace": "mine", "meant": "mine/0"}[of]
+    pattern = {"of_namespace": "mine", "select_stores": "mine/0"}[of]
     found = getattr(catalog, of)(_Overtaken(memory, again), pattern)
     assert found == QueryStores(MINE[:2], MINE[2:])
 

@@ -261,7 +261,7 @@ def test_a_put_that_fails_fails_the_commit(
         under_way.commit({0: 0}, "{}")
     under_way.abort()
     assert graph(tables, STORE).versions() == []
-    assert engine.known.newest_epoch(STORE) == 0
+    assert engine.known_stores.newest_epoch(STORE) == 0
 
 
 @pytest.mark.parametrize("harm", ["lost", "cut", "flipped", "of another key"])
@@ -389,7 +389,7 @@ def test_sparse_objects_are_rewritten(tables: MemoryTables, engines: Engines) ->
     hot = {key: b"new" for key in state if key_hash(key) >> 29 != 2}
     second = write(engine, STORE, attempt(2), hot, base=first)
     save_snapshot(engine, STORE, second, state | hot, lambda _: set(hot))
-    manifest = engine.known.route(STORE, *second)
+    manifest = engine.known_stores.route(STORE, *second)
     assert manifest is not None
     assert manifest.snapshot is not None
     assert {bucket.holder.version for bucket in manifest.snapshot.buckets} == {2}

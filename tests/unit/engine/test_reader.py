@@ -160,7 +160,7 @@ def test_without_room_nothing_is_kept(engines: Engines, store: str) -> None:
 def test_a_cached_route_is_replaced_after_clean_up(engines: Engines, store: str) -> None:
     """A route with parts that clean-up has deleted is an error once, and is looked up again then."""
     engine = engines(cache_bytes=1)
-    engine.known.routes.limit_bytes = MIB
+    engine.known_stores.routes.limit_bytes = MIB
     made = write_versions(engine, store, 10)
     other = engines()
     save_snapshot(other, store, made[9], read(other, store, *made[9]))

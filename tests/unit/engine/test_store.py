@@ -756,8 +756,8 @@ def test_sidecars_divide_what_one_would_have(
 ) -> None:
     """The caches and the requests of an executor are divided among its sidecars; each may send one request."""
     engine = Engine(memory, Settings(sidecars=sidecars))
-    assert engine.known.parts.limit_bytes // 1024 == cache_kb
-    assert engine.known.routes.limit_bytes // 1024 == routes_kb
+    assert engine.known_stores.parts.limit_bytes // 1024 == cache_kb
+    assert engine.known_stores.routes.limit_bytes // 1024 == routes_kb
     assert len(engine._writer._workers) == engine._reader._parallel == threads
     engine.close()
 

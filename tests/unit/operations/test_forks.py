@@ -1158,9 +1158,9 @@ def test_shared_items_count_where_they_lie(make: Engines, memory: MemoryTables, 
         engine.lineage(name)
         said = inspect_store(memory, name)
         assert said.items == usage_of_store(memory, name).stored.items == len(own)
-        assert engine.known.account(name).stored().items == len(own)
+        assert engine.known_stores.account(name).stored().items == len(own)
         if name != store:
-            assert said.bytes == engine.known.account(name).stored().bytes == sum(map(item_bytes, own))
+            assert said.bytes == engine.known_stores.account(name).stored().bytes == sum(map(item_bytes, own))
     assert (said.origin, said.forks) == ("", (new_of(store),))
 
 

@@ -92,7 +92,7 @@ class OneStore:
         counted.spent.add(under_way.commit({0: len(self._rows)}, SCHEMA).meter)
         self.newest = VersionId(self.newest[0] + 1, under_way.attempt)
         self._changed |= dict.fromkeys(changes, self.newest[0])
-        return engine.known.account(self.name).stored()
+        return engine.known_stores.account(self.name).stored()
 
     def maintain(self, engine: Engine, run: str, batch: int, counted: Counted) -> None:
         """Run maintenance as Spark does, when it is due."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.engine.catalog import by_query, every_store, meant
+from dynastate.engine.catalog import by_query, every_store, select_stores
 from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
@@ -99,7 +99,7 @@ def inspect_lists(tables: Tables, store: str) -> tuple[StoreSummary, list[Commit
 def inspect_store(tables: Tables, store: str) -> StoreSummary:
     """Summarize one store."""
     graph, items = _read(tables, store)
-    return summarize(graph, items, is_earlier=store in meant(tables, store).earlier)
+    return summarize(graph, items, is_earlier=store in select_stores(tables, store).earlier)
 
 
 def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
