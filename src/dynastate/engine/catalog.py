@@ -148,8 +148,7 @@ def matching(tables: Tables, pattern: str) -> list[str]:
     A store that is named in full may belong to an earlier query, and need not exist.
 
     Raises:
-        ConfigurationError: the pattern has another form or selects no store, or the operator has stores of several
-            names.
+        ConfigurationError: the pattern has another form, or selects no store, or stores of several names.
         VersionMissingError: some partitions have no store yet.
     """
     return [store] if (store := _in_full(pattern)) else _complete(tables, pattern, select_stores(tables, pattern))
@@ -207,7 +206,7 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, stores: Collec
 def _refuse_missing(stores: QueryStores) -> None:
     """Refuse a query if an operator has other partitions than 0, 1, …, or a name lacks some of them.
 
-    A store in which a later query begins may have belonged to the current query, or to none.
+    A store in which a later query begins may have belonged to the current query, or be of a partition that it lacks.
 
     Raises:
         VersionMissingError: the first batch of the query, or of the next one, is not complete.

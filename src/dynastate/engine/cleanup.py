@@ -29,7 +29,7 @@ from dynastate.storage.tables import Tables, delete_all, delete_own_objects, own
 class Retention:
     """The versions that a clean-up retains: all from `lowest` on except `dead`, and the `foreign` versions below.
 
-    `dead` has the order of deletion. Among the attempts at a version, those of older runs come first, since a bare
+    `dead` has the order of deletion. Among the attempts at a version, older runs come first, since a bare
     number means the newest attempt that exists.
     """
 
@@ -50,7 +50,7 @@ class Retention:
         return sorted({each.version for each in older if not graph.is_pinned(each.version)})
 
     def at_most(self, below: Sequence[int], most: int) -> Retention:
-        """A retention that deletes at most `most` versions of `below`, and of dead branches, newest first; 0: all."""
+        """A retention that deletes at most `most` of the versions `below`, and of dead ones, newest first; 0: all."""
         if not most:
             return self
         lowest = min(self.lowest, next(iter(below), self.lowest) + most)
@@ -58,13 +58,13 @@ class Retention:
 
 
 def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, epoch: int) -> Retention | None:
-    """The `retain` versions up to one that the newest run, of `epoch`, has made.
+    """The retention of the last `retain` versions up to one that the newest run, of `epoch`, has made.
 
-    Three kinds of attempts are retained: the last versions of the lineage; every attempt that branched off from them,
-    which the driver may still choose (a retry, a twin or a zombie); and every attempt at them by the same run, which a
-    bare number may mean. Other branches that left the lineage earlier are dead, also the branches of earlier queries,
-    whose numbers may be higher. Versions by runs from another location, which may be adopted again, are retained if
-    they can be opened. Returns None, to delete nothing, if a clean-up has used a newer version.
+    Their lineage is retained, and every attempt that branched off within it: the driver may still choose a retry, a
+    twin or a zombie. So is every attempt at these versions by the same run, which a bare number may mean. Branches that
+    left the lineage earlier are dead, also the branches of earlier queries, whose numbers may be higher. Versions by
+    runs from another location, which may be adopted again, are retained if they can be opened.
+    Returns None, to delete nothing, if an earlier clean-up may have been based on a newer version.
 
     Raises:
         CorruptStateError: a version of the lineage that is to be retained cannot be opened.
@@ -124,8 +124,8 @@ def _foreign(
 ) -> set[VersionId]:
     """Versions by runs from other locations that are not in `needed_ids`, with all versions that they are read from.
 
-    Two kinds are left out: versions that a later run from their location has made again, or made a lower one, since its
-    checkpoint has left them; and a twin of a continued attempt, since the number would mean the twin after a deletion.
+    A version is left out if a later run from its location has made it again, or a lower one: its checkpoint left it.
+    So is a twin of an attempt that was continued: after the deletion of the attempt, its number would mean the twin.
     """
     meta = graph.required_meta
     lowest: dict[tuple[str, int], int] = {}

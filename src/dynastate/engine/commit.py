@@ -22,12 +22,7 @@ from dynastate.format.keys import Attempt, Key, schema_digest, schema_key, versi
 from dynastate.format.meta import QueryRun, schema_item
 from dynastate.format.objects import ObjectId, ObjectParts, delta_stream
 from dynastate.format.parts import CHUNK_BYTES_MAX, PARTS_MAX, Chunk, Tally, part_items, part_of, parts_digest
-from dynastate.format.version_list import (
-    BOUNDS_PARTS_MAX,
-    InlineChanges,
-    VersionEntry,
-    encode_entry,
-)
+from dynastate.format.version_list import BOUNDS_PARTS_MAX, InlineChanges, VersionEntry, encode_entry
 from dynastate.redaction import get_logger
 from dynastate.runtime import limits
 from dynastate.storage.limits import ITEM_BYTES_MAX

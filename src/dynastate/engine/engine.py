@@ -53,8 +53,7 @@ class Engine:
         self._tables = tables
         self._writer = PartWriter(tables, threads, sidecars)
         self._reader = PartReader(threads, self.known_stores, sidecars)
-        location = own_location(tables, settings.objects)
-        sessions = Sessions(self.known_stores, settings.shards, location, clock)
+        sessions = Sessions(self.known_stores, settings.shards, own_location(tables, settings.objects), clock)
         self._compressors = runtime.pool(max(1, COMPRESSORS // sidecars), "dynastate-compressor")
         self._object_writer = ObjectWriter(tables.objects, threads, sidecars)
         self.commits = Commits(

@@ -74,7 +74,6 @@ def read_manifest(tables: Tables, store: str, snapshot: Snapshot) -> SnapshotMan
     """The manifest of a snapshot that is done.
 
     Raises:
-        CorruptStateError: the manifest is lost or corrupt.
         RouteInvalidError: clean-up has deleted the snapshot meanwhile; versions that need a snapshot have another.
     """
     key = manifest_key(store, snapshot.version, snapshot.id)

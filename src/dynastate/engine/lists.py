@@ -34,9 +34,9 @@ RUNS_KEPT: Final = 2
 _TRIES: Final = 5
 
 
-def is_long(listed: list[bytes]) -> bool:
+def is_long(raws: list[bytes]) -> bool:
     """Whether a version list is to be shortened."""
-    return len(listed) > LISTED_MAX or sum(map(len, listed)) > LIST_BYTES_MAX
+    return len(raws) > LISTED_MAX or sum(map(len, raws)) > LIST_BYTES_MAX
 
 
 def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = False) -> bool:
@@ -125,10 +125,12 @@ def unneeded(
     - attempts by runs before the last `RUNS_KEPT`, at any version;
     - attempts by the run of the entry at lower versions.
 
-    Some attempts are never deleted: the entry and its bases; the base of any attempt in this list, or in the next list,
-    which has `parents`; attempts from another checkpoint location, which may be adopted again; the last attempt at each
-    version above the entry, so that no version is lost; and the last attempt of each other query at each version: the
-    number means this attempt if the checkpoint of that query is restored.
+    These attempts are never deleted:
+
+    - the entry and its bases, and the base of any attempt in this list, or in the next list, which has `parents`;
+    - attempts from another checkpoint location, which may be adopted again;
+    - the last attempt at each version above the entry, so that no version is lost;
+    - the last attempt of each other query at each version, which the number means if its checkpoint is restored.
     """
     by_id = {each.id: each for each in entries.values()}
     needed_ids = {*parents, *(each.parent_id for each in entries.values()), entry.id}
