@@ -240,7 +240,7 @@ def retains_one_version_too_few() -> AbstractContextManager[Any]:
 def deletes_what_the_oldest_version_needs() -> AbstractContextManager[Any]:
     """Clean-up ignores that the oldest retained version is read from a snapshot, or from version 1."""
     return patch.object(
-        cleanup, "retention", lambda _, version, __, retain, ___: cleanup.Retention(max(1, version - retain + 1))
+        cleanup, "retention", lambda _, version, __, *, retain, **___: cleanup.Retention(max(1, version - retain + 1))
     )
 
 
@@ -309,9 +309,9 @@ def lets_copies_of_a_checkpoint_write() -> AbstractContextManager[Any]:
     """A run enters from whatever location."""
 
     def entered(
-        original: Callable[..., Item], store: str, item: Item, meta: StoreMeta, run: QueryRun, *rest: Any
+        original: Callable[..., Item], store: str, item: Item, meta: StoreMeta, run: QueryRun, **rest: Any
     ) -> Item:
-        return original(store, item, meta, run._replace(location=meta.location or run.location), *rest)
+        return original(store, item, meta, run._replace(location=meta.location or run.location), **rest)
 
     return replaced(sessions, "_entered", entered)
 
@@ -331,8 +331,8 @@ def deletes_what_another_location_made() -> AbstractContextManager[Any]:
 def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
     """Clean-up deletes only below the oldest retained version: a query that starts over leaves what is above it."""
 
-    def retention(original: Callable[..., Any], *of: Any) -> cleanup.Retention | None:
-        found: cleanup.Retention | None = original(*of)
+    def retention(original: Callable[..., Any], *of: Any, **named: Any) -> cleanup.Retention | None:
+        found: cleanup.Retention | None = original(*of, **named)
         return found and replace(found, dead={})
 
     return replaced(cleanup, "retention", retention)

@@ -35,7 +35,7 @@ class Maintenance:
 
     _tables: Tables
     _sessions: Sessions
-    _known: KnownStores
+    _known_stores: KnownStores
     _is_busy: Callable[[], bool]
     _settings: Settings
     _cleaning: set[str] = field(init=False, default_factory=set)
@@ -54,136 +54,138 @@ class Maintenance:
     ) -> tuple[SnapshotAttempt | None, Meter]:
         """Begin a snapshot of a version, of about `state_bytes` before compression, if it is worth its write units.
 
-        One that a user requests always is. Nothing is read where the route that this engine has read or written shows
-        that it is not: a snapshot that another executor has made since leaves even less to do.
+        A snapshot that a user requests is always worth it. Nothing is read if the known route shows that it is not: a
+        snapshot that another executor has made since leaves even less to do.
 
         1. One Query returns version lists, snapshots and the meta item. 2. Measure the deltas since the last snapshot.
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
 
         Returns:
-            None where no snapshot is wanted, another executor is making it, or a newer run writes to the store; and the
-            meter, which also counts what the snapshot writes.
+            The attempt, or None if no snapshot is needed, another executor is making it, or a newer run writes to the
+            store; and the meter, which also counts the writes of the snapshot.
         """
         tables = self._tables.metered(Meter())
-        known = self._known.route(store, version, attempt)
-        if known is not None and not is_asked_for:
-            known_bytes = None if known.snapshot is None else known.snapshot.sizes()[2]
-            if not self._is_worth_it(store, known.entries, known_bytes, min_deltas):
+        route = self._known_stores.route(store, version, attempt)
+        if route is not None and not is_asked_for:
+            snapshot_bytes = None if route.snapshot is None else route.snapshot.sizes()[2]
+            if not self._is_worth_it(store, route.entries, snapshot_bytes, min_deltas):
                 return None, tables.meter
-        graph = read_graph(tables, self._known, store, 0, version)  # 1
+        graph = read_graph(tables, self._known_stores, store, lowest=0, highest=version)  # 1
         epoch = newest_epoch(graph.meta, run_id)
         if epoch is None:
             return None, tables.meter
         base, deltas = graph.route(version, attempt)
-        last = graph.snapshot(*base)
-        last_bytes = None if last is None else last.stored_bytes
+        last_snapshot = graph.snapshot(base.version, base.attempt)
+        last_bytes = None if last_snapshot is None else last_snapshot.stored_bytes
         if not deltas or not (is_asked_for or self._is_worth_it(store, deltas, last_bytes, min_deltas)):  # 2
-            if deltas and self._known.keeps_routes:
+            if deltas and self._known_stores.keeps_routes:
                 with suppress(RouteInvalidError):
-                    learn_route(tables, self._known, graph, base, deltas)
+                    learn_route(tables, self._known_stores, graph, base=base, entries=deltas)
             return None, tables.meter
         bits = bits_for(state_bytes)
-        carried = None if last is None else self._carried(tables, store, last, bits)
-        if carried is not None:
-            bits = carried.bits
+        base_manifest = None if last_snapshot is None else self._carried(tables, store, last_snapshot, bits)
+        if base_manifest is not None:
+            bits = base_manifest.bits
         rule = ObjectRule.of(tables, self._settings)
         if rule is not None:
             enter_location(tables, store, graph.required_meta, rule.location)
-        pace = Pace(self._is_busy)  # it counts the work from here on
-        entered = snapshots.enter(tables, store, deltas[-1].id, epoch)  # 3
-        if entered is None:
+        pace = Pace(self._is_busy)  # it counts the work after this line
+        new_snapshot = snapshots.enter(tables, store, deltas[-1].id, epoch)  # 3
+        if new_snapshot is None:
             return None, tables.meter
-        under_way = SnapshotAttempt(
+        snapshot_attempt = SnapshotAttempt(
             tables,
-            self._known,
+            self._known_stores,
             store,
-            entered,
+            new_snapshot,
             bits=bits,
             shards=graph.required_meta.shards,
             codec=self._settings.compression,
             rule=rule,
-            base=carried,
+            base=base_manifest,
             pace=pace,
             values=graph.count_values(deltas[-1].id),
         )
-        return under_way, tables.meter
+        return snapshot_attempt, tables.meter
 
-    def _carried(self, tables: Tables, store: str, last: Snapshot, bits: int) -> SnapshotManifest | None:
-        """The manifest of a snapshot whose buckets can be carried on. Returns None if all buckets are to be written.
+    def _carried(self, tables: Tables, store: str, snapshot: Snapshot, bits: int) -> SnapshotManifest | None:
+        """The manifest of a snapshot whose buckets can be carried on. Returns None if all buckets must be written.
 
-        Another number of buckets means that all are written, so a small difference is ignored. Buckets in the locations
-        of other tables are not carried on: clean-up there does not know that they are needed.
+        With another number of buckets all are written, so a small difference is ignored. Buckets in the locations of
+        other tables are not carried on: clean-up there does not know that they are needed.
         """
         with suppress(RouteInvalidError):
-            manifest = learn_manifest(tables, self._known, store, last)
+            manifest = learn_manifest(tables, self._known_stores, store, snapshot)
             if abs(manifest.bits - bits) <= 1 and not other_locations(tables, manifest.locations):
                 return manifest
         return None
 
     def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:
         threshold = float(self._settings.snapshot_threshold)
-        return snapshot_threshold.is_worth_it(store, deltas, last_bytes, min_deltas, threshold)
+        return snapshot_threshold.is_worth_it(
+            store, deltas, last_bytes=last_bytes, min_deltas=min_deltas, threshold=threshold
+        )
 
     def clean_up(
         self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
     ) -> tuple[Meter, int]:
-        """Delete what the last `retain` versions do not need, if that is `least` versions; at most `most`, 0: all.
+        """Delete what the last `retain` versions do not need, if that is `least` versions; at most `most`, or all if 0.
 
-        Nothing is done while another clean-up of the store runs in this engine, whose caller may have timed out.
-        It returns the cost, and the number of further versions to delete, which are left to the next clean-up.
+        Does nothing while another clean-up of the store runs in this engine: its caller may have timed out.
+        Returns the cost, and the number of further versions to delete, which are left to the next clean-up.
 
         1. One Query returns version lists, snapshots and the meta item. 2. Only the newest run may continue.
         3. Find the lowest version of which anything is needed. 4. Delete older snapshots. 5. The first time, delete
-        buckets that no snapshot names. 6. Delete older versions from their lists, the lowest first, up to one that is
-        not as it was read. 7. Delete their parts. 8. Delete orphans below it and below that list, if no newer
-        run has begun to write since; those that are objects the first time.
+        buckets that no snapshot names. 6. Delete older versions from their lists, the lowest first, up to a list that
+        has changed since it was read. 7. Delete their parts. 8. Delete orphans below the lowest version and below that
+        list, if no newer run has begun to write since; orphans that are objects only the first time.
 
-        A crash after any step leaves items that no reader looks for, and that the next clean-up finds.
+        A crash after any step leaves items that no reader reads, and that the next clean-up finds.
         """
         with self._lock:
             if store in self._cleaning:
                 return Meter(), 0
             self._cleaning.add(store)
         try:
-            return self._clean_up(store, run_id, version, attempt, retain, least, most)
+            return self._clean_up(store, run_id, version, attempt, retain=retain, least=least, most=most)
         finally:
             with self._lock:
                 self._cleaning.remove(store)
 
     def _clean_up(
-        self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
+        self, store: str, run_id: str, version: int, attempt: Attempt, *, retain: int, least: int, most: int
     ) -> tuple[Meter, int]:
         tables = self._tables.metered(Meter())
-        graph = read_graph(tables, self._known, store, 0, VERSION_MAX)  # 1
+        graph = read_graph(tables, self._known_stores, store, lowest=0, highest=VERSION_MAX)  # 1
         epoch = self._epoch_of_newest(tables, graph, run_id)  # 2
         if epoch is None:
             return tables.meter, 0
         if not cleanup.is_surely_newest(graph, version, attempt, epoch):
             return tables.meter, 0
-        # The driver may not have committed this version yet: then the query resumes from the one before.
-        retained = cleanup.retention(graph, version, attempt, max(2, retain), epoch)  # 3
-        if retained is None:
+        # The driver may not have committed this version yet: then the query resumes from its parent.
+        retention = cleanup.retention(graph, version, attempt, retain=max(2, retain), epoch=epoch)  # 3
+        if retention is None:
             return tables.meter, 0
-        older, dead = retained.below(graph), len(retained.dead)
-        if len(older) + dead < least:
+        older_versions, dead_count = retention.below(graph), len(retention.dead)
+        if len(older_versions) + dead_count < least:
             return tables.meter, 0
-        retained = retained.at_most(older, most)
-        below = retained.lowest
-        left = sum(each >= below for each in older) + dead - len(retained.dead)
+        retention = retention.at_most(older_versions, most)
+        lowest = retention.lowest
+        further_versions = sum(each >= lowest for each in older_versions) + dead_count - len(retention.dead)
         steps = cleanup.CleanUp(tables, graph, graph.required_meta.shards)
         try:
-            steps.check_snapshots(retained)
-            steps.remove_snapshots(retained, epoch)  # 4
-            session = self._sessions.known(store, run_id)
+            steps.check_snapshots(retention)
+            steps.remove_snapshots(retention, epoch)  # 4
+            session = self._sessions.get(store, run_id)
             is_first = session is None or not session.has_removed_orphans
-            has_looked = is_first and steps.remove_orphan_buckets(below - 1)  # 5
-        except RouteInvalidError:  # another clean-up is ahead of this one, and deletes snapshots that this one has read
+            has_looked = is_first and steps.remove_orphan_buckets(lowest - 1)  # 5
+        except RouteInvalidError:  # another clean-up deletes snapshots that this one has read
             return tables.meter, 0
-        deleted, end = steps.remove_versions(retained)  # 6
-        steps.remove_parts(deleted)  # 7
-        orphans = steps.find_orphans(end, deleted)  # 8
-        objects = steps.find_orphan_objects(end, deleted) if is_first else []
-        has_looked &= end == below
+        entries, end = steps.remove_versions(retention)  # 6
+        steps.remove_parts(entries)  # 7
+        orphans = steps.find_orphans(end, entries)  # 8
+        objects = steps.find_orphan_objects(end, entries) if is_first else []
+        has_looked &= end == lowest
         if orphans or objects:
             is_newest = self._newest_epoch(tables, store, run_id) == epoch
             has_looked &= is_newest
@@ -191,17 +193,17 @@ class Maintenance:
                 steps.remove_orphans(orphans, objects)
         if session is not None and has_looked:
             session.has_removed_orphans = True
-        account = self._known.account(store)
-        for kept in steps.manifests.values():
-            account.learn(kept)
-        account.cleaned(graph, deleted, steps.deleted)
-        return tables.meter, left
+        account = self._known_stores.account(store)
+        for manifest in steps.manifests.values():
+            account.learn(manifest)
+        account.cleaned(graph, entries, steps.deleted)
+        return tables.meter, further_versions
 
     def _epoch_of_newest(self, tables: Tables, graph: VersionGraph, run_id: str) -> int | None:
         """The epoch of a run. Returns None if the run is not the newest.
 
-        The Query returns snapshots after the meta item: a newer run may have made one in between. If none has entered,
-        such a snapshot is of a query that was dropped, whose last requests are late.
+        The Query returns snapshots after the meta item: a newer run may have made one in between. If no run has
+        entered, such a snapshot is of a query that was dropped, whose last requests are late.
         """
         epoch = newest_epoch(graph.meta, run_id)
         if epoch is not None and any(each.epoch > epoch for each in graph.snapshots()):
@@ -210,5 +212,5 @@ class Maintenance:
 
     def _newest_epoch(self, tables: Tables, store: str, run_id: str) -> int | None:
         key = meta_key(store)
-        found = tables.get([key]).get(key)
-        return None if found is None else newest_epoch(parse_meta(store, found), run_id)
+        item = tables.get([key]).get(key)
+        return None if item is None else newest_epoch(parse_meta(store, item), run_id)

@@ -1,10 +1,10 @@
 """Entry of query runs into the record of their namespace, in the order in which they begin; and the list of stores.
 
-The order is that of conditional writes, so no clock decides which query is the current one.
+Conditional writes make the order, so no clock decides which query is the current one.
 
-Who makes a store lists it before, and nothing is ever deleted from a list: neither by a drop nor by `clean`. So a store
-that has a meta item is listed, whatever was cut off, and however late a request arrives that makes or deletes the store
-or lists it. One that is listed need not exist: it is being begun, or was dropped.
+A store is listed before it is made, and neither a drop nor `clean` deletes anything from a list. So a store with a meta
+item is listed, whatever operation was cut off, and however late a request arrives that makes, deletes or lists it. A
+listed store need not exist: it is being made, or was dropped.
 """
 
 from __future__ import annotations
@@ -65,23 +65,25 @@ class NamespaceItems:
 def read_namespace(tables: Tables, namespace: str) -> NamespaceItems:
     """The record of a namespace and the list of its stores, by one Query."""
     key = namespace_key(namespace)
-    items = dict(tables.query("snapshot", key.store_shard, *NAMESPACE_RANGE))
+    low, high = NAMESPACE_RANGE
+    items = dict(tables.query("snapshot", key.store_shard, low, high))
     record = items.pop(key, None)
     if record is not None and "format" in record:
         check_format(key, record)
-    listed = sorted((listed_store(namespace, *each) for each in items.items()), key=place_of)
-    return NamespaceItems(namespace, listed, record)
+    stores = (listed_store(namespace, store_key, item) for store_key, item in items.items())
+    return NamespaceItems(namespace, sorted(stores, key=place_of), record)
 
 
 def place_of(store: str) -> tuple[int, int, str]:
-    """The operator, the partition and the name of a store, by which those of a namespace are ordered."""
+    """The operator, the partition and the name of a store: stores are sorted by it."""
     _, operator, partition, name = store.split("/")
     return int(operator), int(partition), name
 
 
 def list_store(tables: Tables, store: str) -> None:
     """List a store, before it is made."""
-    tables.put_new(*store_item(check_store(store)))
+    key, item = store_item(check_store(store))
+    tables.put_new(key, item)
 
 
 def read_record(tables: Tables, namespace: str) -> NamespaceRecord | None:
@@ -92,7 +94,7 @@ def read_record(tables: Tables, namespace: str) -> NamespaceRecord | None:
 
 
 def delete_record(tables: Tables, record: NamespaceRecord) -> int:
-    """Delete the record of a namespace without stores, unless a run has entered it since; return how many went."""
+    """Delete the record of a namespace without stores, unless a run has entered since; return how many are deleted."""
     if first_stores(tables, record.namespace):
         return 0
     return int(tables.delete_over(namespace_key(record.namespace), unchanged({"epochs": record.epochs})))
@@ -106,7 +108,7 @@ def read_fork(tables: Tables, namespace: str) -> ForkPlan | None:
 
 
 def delete_fork(tables: Tables, namespace: str, plan: ForkPlan) -> int:
-    """Delete the plan of a fork, unless another one has begun in the namespace since; return how many went."""
+    """Delete the plan of a fork, unless another fork has begun there since; return how many are deleted."""
     return int(tables.delete_over(fork_key(namespace), unchanged({"id": plan.id})))
 
 
@@ -117,10 +119,9 @@ def first_stores(tables: Tables, namespace: str) -> dict[str, Item]:
 
 
 def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun) -> bool:
-    """Whether a run is in the record of its namespace. If not, enter it, unless another one has entered meanwhile.
+    """Whether a run is in the record of its namespace. If not, enter it, unless another run has entered meanwhile.
 
-    `meta` is the content of the meta item of the run's store, whose location is the run's, or "" of a new fork; None:
-    the store is new.
+    `meta` is None if the run's store is new. Its location is the run's location, or "" in a new fork.
 
     Raises:
         ConfigurationError: the namespace belongs to another query, is being dropped or copied, or another query has
@@ -138,8 +139,8 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
     if record is None:
         return tables.put_new(key, namespace_item(namespace, run.id, run.query, run.location))
     if run.id not in record.epochs:
-        also = {**record.with_query(run.query), "location": run.location}
-        return advance_epoch(tables, key, run.id, record.epochs, also)
+        changes = {**record.with_query(run.query), "location": run.location}
+        return advance_epoch(tables, key, run.id, epochs=record.epochs, attributes=changes)
     if record.query != run.query:
         raise ConfigurationError(
             "another query has begun in this namespace since, from the same checkpoint location, so this run is over",
@@ -152,7 +153,7 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
 
 
 def not_complete(namespace: str) -> ConfigurationError:
-    """The error of who needs a namespace that a copy is writing."""
+    """The error for a namespace that a copy is writing."""
     return ConfigurationError(
         f"a copy of this namespace to these tables runs, or was cut off: complete it with the same dynastate copy, or "
         f"delete it with dynastate drop {namespace}",
@@ -161,7 +162,7 @@ def not_complete(namespace: str) -> ConfigurationError:
 
 
 def refuse_location(store: str, location: str, run: QueryRun) -> None:
-    """Refuse a run whose checkpoint is not at the location of its namespace; "": a new fork has none."""
+    """Refuse a run whose checkpoint is not at the location of its namespace, which is "" in a new fork."""
     namespace = store.split("/", maxsplit=1)[0]
     if location not in ("", run.location):
         raise ConfigurationError(
@@ -174,15 +175,15 @@ def refuse_location(store: str, location: str, run: QueryRun) -> None:
 
 
 def refuse_deleting(tables: Tables, store: str, item: Item) -> None:
-    """Refuse a run of a store whose items a drop of its namespace deletes, or a clean-up of an earlier query's stores.
+    """Refuse a run of a store that a drop of its namespace deletes, or a clean-up of an earlier query's stores.
 
-    A drop marks all stores before it deletes anything; clean-up those of earlier queries only.
+    A drop marks all stores before it deletes anything; a clean-up only marks the stores of earlier queries.
     """
     if item.get(DROPPED) != DELETING:
         return
     namespace, query = store.split("/", maxsplit=1)[0], parse_meta(store, item).query
-    first = first_stores(tables, namespace)
-    if any(DROPPED not in each and parse_meta(name, each).query != query for name, each in first.items()):
+    first_metas = first_stores(tables, namespace)
+    if any(DROPPED not in each and parse_meta(name, each).query != query for name, each in first_metas.items()):
         raise ConfigurationError(
             "this store is of an earlier query, and a clean-up that deletes it runs or was cut off: end that with "
             f"dynastate clean {namespace}",
@@ -195,7 +196,7 @@ def refuse_deleting(tables: Tables, store: str, item: Item) -> None:
 
 
 def _refuse_used(tables: Tables, namespace: str, run: QueryRun) -> None:
-    """Refuse a run from another location than that of the stores of partition 0, which every query has."""
+    """Refuse a run from another location than the stores of partition 0, which every query has."""
     for store, item in first_stores(tables, namespace).items():
         refuse_deleting(tables, store, item)
         refuse_location(store, parse_meta(store, item).location, run)

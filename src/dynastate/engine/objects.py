@@ -1,4 +1,4 @@
-"""Writing parts into objects of S3: which are worth it, the streams, and the queue of objects under way."""
+"""Writing parts into objects of S3: the rule, the streams, and the queue of objects under way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dynastate.storage.tables import Tables, own_location
 
 @dataclass(frozen=True)
 class ObjectRule:
-    """The place for new objects, and the KiB of items above which an object takes their place."""
+    """The location for new objects, and the KiB of items above which an object replaces them."""
 
     location: str
     threshold_kb: int
@@ -35,18 +35,18 @@ class ObjectRule:
         return cls(location, settings.objects_threshold_kb) if location else None
 
     def is_worth_it(self, items: Iterable[Item]) -> bool:
-        """Whether one object takes the place of these items: a write unit is an item's KiB, rounded up."""
+        """Whether an object replaces these items. An item costs a write unit per KiB, rounded up."""
         return sum(units_of_write(item_bytes(item)) for item in items) > self.threshold_kb
 
 
 def enter_location(tables: Tables, store: str, meta: StoreMeta, location: str) -> None:
-    """Let the meta item list a location before objects are written there: clean-up and drop look where it says."""
+    """List a location in the meta item before objects are written there: clean-up and drop read the list."""
     if location and location not in meta.objects:
         add_to_set(tables, meta_key(store), OBJECTS, [location])
 
 
 class StreamWriter:
-    """Cuts parts, one after the other, into the objects of a stream, and has each `put` when it is full."""
+    """Cuts parts, one after the other, into the objects of a stream, and calls `put` with each full one."""
 
     def __init__(self, stream: ObjectStream, put: Callable[[ObjectId, bytes], object]) -> None:
         self.stream = stream
@@ -71,14 +71,14 @@ class StreamWriter:
             self._put_next(object_bytes)
 
     def finish(self) -> None:
-        """Put what is left. Nothing may be added after it, because all objects but the last are full."""
+        """Put the rest. Nothing may be added after it, because all objects except the last are full."""
         if self._buffer:
             self._put_next(len(self._buffer))
 
     def _put_next(self, size: int) -> None:
-        place = self.stream.object(len(self.objects))
-        self.objects.append(place)  # first: a request that fails may have been done
-        self._put(place, bytes(memoryview(self._buffer)[:size]))
+        object_id = self.stream.object(len(self.objects))
+        self.objects.append(object_id)  # first: a request that fails may have been done
+        self._put(object_id, bytes(memoryview(self._buffer)[:size]))
         del self._buffer[:size]
 
 
@@ -93,7 +93,7 @@ class ObjectWriter:
         self._room_came = runtime.condition()
         self._pool = runtime.pool(threads, "dynastate-objects")
 
-    def submit(self, pending: PendingWrites, place: ObjectId, data: bytes, deadline_s: float) -> None:
+    def submit(self, pending: PendingWrites, object_id: ObjectId, data: bytes, deadline_s: float) -> None:
         """Queue an object; blocks while too many bytes are under way.
 
         Raises:
@@ -102,21 +102,21 @@ class ObjectWriter:
         """
         size = len(data)
         with self._room_came:
-            # Whatever the size, it fits where nothing is under way.
-            # Those that are under way end at their deadline, or before.
+            # An object of any size fits if nothing is under way.
+            # Requests under way end at their deadline, or before.
             limit_s = 2 * deadline_s
             if not self._room_came.wait_for(lambda: not self._bytes or self._bytes + size <= self._bytes_max, limit_s):
                 raise UnavailableError("writes wait for S3 until the deadline", bytes=self._bytes, seconds=limit_s)
             pending.expect(1)
             self._bytes += size
             self._submitted = runtime.monotonic()
-        self._pool.submit(self._write, pending, place, data)
+        self._pool.submit(self._write, pending, object_id, data)
 
-    def _write(self, pending: PendingWrites, place: ObjectId, data: bytes) -> None:
+    def _write(self, pending: PendingWrites, object_id: ObjectId, data: bytes) -> None:
         meter, error = Meter(), None
         try:
             if pending.is_wanted:
-                self._objects.metered(meter).put(place, data)
+                self._objects.metered(meter).put(object_id, data)
         except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the thread continues
             error = failed
         finally:
@@ -130,5 +130,5 @@ class ObjectWriter:
         return self._bytes > 0 or runtime.monotonic() - self._submitted < BUSY_S
 
     def close(self) -> None:
-        """Write what waits, then end the threads."""
+        """Write all objects that wait, then end the threads."""
         self._pool.shutdown()

@@ -8,14 +8,10 @@ from typing import Final
 from dynastate import runtime
 
 #: While commits are under way, or the table throttles, a snapshot pauses after each request: for this multiple of the
-#: time that it worked before, up to a bound.
+#: time that it has worked since the last pause, up to a bound.
 PAUSE: Final = 2.0
-
-
 PAUSE_MAX_S: Final = 10.0
-
-
-#: While it pauses, it looks so often whether commits are still under way.
+#: The time between two checks in a pause whether commits are still under way.
 LOOK_S: Final = 0.05
 
 
@@ -37,9 +33,9 @@ class Pace:
         self._since = clock()
 
     def pause(self, *, is_throttled: bool) -> None:
-        """Pause for `PAUSE` times the time since the last pause, or the beginning, while there is a reason to."""
-        now = self._clock()
-        until = now + min(PAUSE_MAX_S, PAUSE * (now - self._since))
-        while (left := until - self._clock()) > 0 and (is_throttled or self._is_busy()):
-            self._sleep(min(LOOK_S, left))
+        """Pause for `PAUSE` times the time since the last pause, or the beginning, while there is a reason."""
+        time_s = self._clock()
+        end_s = time_s + min(PAUSE_MAX_S, PAUSE * (time_s - self._since))
+        while (pause_s := end_s - self._clock()) > 0 and (is_throttled or self._is_busy()):
+            self._sleep(min(LOOK_S, pause_s))
         self._since = self._clock()

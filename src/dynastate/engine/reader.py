@@ -12,12 +12,7 @@ from typing import Final
 from dynastate import runtime
 from dynastate.engine.hash_ranges import ALL, HashRange, parts_within, touches
 from dynastate.engine.known import PART_OBJECT_BYTES, KnownStores
-from dynastate.engine.windows import (
-    Run,
-    bucket_runs,
-    entry_runs,
-    windows,
-)
+from dynastate.engine.windows import Run, bucket_runs, entry_runs, windows
 from dynastate.errors import CorruptStateError
 from dynastate.format.keys import Key, manifest_key, version_list_key, where
 from dynastate.format.manifest import Bucket, SnapshotManifest
@@ -28,7 +23,7 @@ from dynastate.storage.meter import Meter
 from dynastate.storage.objects import read_stream
 from dynastate.storage.tables import Tables, get_apart
 
-#: Bytes that all openings of an executor read ahead, in all sidecars. Each may have one window beside them, which it
+#: Bytes that all openings of an executor read ahead, in all sidecars. They do not include the window that each opening
 #: waits for.
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 
@@ -36,11 +31,11 @@ READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 class PartReader:
     """Reads parts and buckets that are not known yet, with `threads` requests at once. Safe for threads.
 
-    It reads ahead as one of so many `sidecars` of an executor may.
+    It is in one of the `sidecars` of an executor, which share the bytes to read ahead.
     """
 
-    def __init__(self, threads: int, known: KnownStores, sidecars: int = 1) -> None:
-        self._known = known
+    def __init__(self, threads: int, known_stores: KnownStores, sidecars: int = 1) -> None:
+        self._known_stores = known_stores
         self._parallel = threads
         self._sidecars = sidecars
         #: Bytes that all openings read ahead.
@@ -61,62 +56,62 @@ class PartReader:
         within: Sequence[HashRange] = ALL,
         reads_all: bool = True,
     ) -> Iterator[StoredChunk]:
-        """The changes of versions, in order, verified, without chunks that hold no hash `within` some ranges.
+        """The verified changes of versions, in order. Chunks without a hash `within` some ranges are left out.
 
-        Executors send changes in the order of their hashes, 4 MiB at a time, so most parts of a large batch cannot hold
-        a key. Entries have the bounds of their parts, so others are not read, unless it `reads_all`. Changes within an
-        entry are there already, whatever their hashes.
+        Executors send changes in the order of their hashes, 4 MiB at a time. So most parts of a large batch cannot
+        contain a key, and are not read, because entries have the bounds of their parts; unless it `reads_all`. Inline
+        changes are returned whatever their hashes.
         """
-        wanted = [(entry, range(entry.parts) if reads_all else parts_within(entry, within)) for entry in entries]
-        runs = (run for entry, sequences in wanted for run in entry_runs(store, entry, shards, sequences))
-        fits = self._fits((entry, len(sequences)) for entry, sequences in wanted)
+        entry_parts = [(entry, range(entry.parts) if reads_all else parts_within(entry, within)) for entry in entries]
+        runs = (run for entry, sequences in entry_parts for run in entry_runs(store, entry, shards, sequences))
+        fits = self._fits((entry, len(sequences)) for entry, sequences in entry_parts)
         parts = self._read(tables, runs, keep=fits)
-        for entry, sequences in wanted:
+        for entry, sequences in entry_parts:
             some = None if len(sequences) == entry.parts else sequences
-            own = islice(parts, len(sequences))
-            yield from verified_chunks(entry, version_list_key(store, entry.version), own, within, some)
+            named_by = version_list_key(store, entry.version)
+            yield from verified_chunks(entry, named_by, islice(parts, len(sequences)), within=within, sequences=some)
 
     def rows(
         self, tables: Tables, store: str, snapshot: SnapshotManifest, shards: int, *, within: Sequence[HashRange] = ALL
     ) -> Iterator[StoredChunk]:
-        """The rows of those buckets of a snapshot that hold hashes `within` some ranges."""
+        """The rows of the buckets of a snapshot with hashes `within` some ranges."""
         shift = 32 - snapshot.bits
         numbers = sorted({number for low, high in within for number in range(low >> shift, (high >> shift) + 1)})
         runs = (run for number in numbers for run in bucket_runs(store, snapshot, number, shards))
         fits = self._fits((snapshot.buckets[number], snapshot.buckets[number].parts) for number in numbers)
         parts = self._read(tables, runs, keep=fits)
         for number in numbers:
-            held = snapshot.buckets[number]
-            if held.parts:
-                named_by = manifest_key(store, *snapshot.holder)
-                yield from verified_chunks(held, named_by, islice(parts, held.parts), within, bucket=number)
+            bucket = snapshot.buckets[number]
+            if bucket.parts:
+                named_by = manifest_key(store, snapshot.version, snapshot.id)
+                yield from verified_chunks(bucket, named_by, islice(parts, bucket.parts), within=within, bucket=number)
 
-    def _fits(self, read: Iterable[tuple[VersionEntry | Bucket, int]]) -> bool:
-        """Whether so many parts of each fit into the cache: else they would evict others, and each other."""
-        sizes = (each.stored_bytes * parts // max(1, each.parts) + parts * PART_OBJECT_BYTES for each, parts in read)
-        return sum(sizes) <= self._known.parts.limit_bytes
+    def _fits(self, part_counts: Iterable[tuple[VersionEntry | Bucket, int]]) -> bool:
+        """Whether so many parts of each entry or bucket fit into the cache. If not, they would evict each other."""
+        sizes = (each.stored_bytes * n // max(1, each.parts) + n * PART_OBJECT_BYTES for each, n in part_counts)
+        return sum(sizes) <= self._known_stores.parts.limit_bytes
 
     def _read(self, tables: Tables, runs: Iterable[Run], *, keep: bool) -> Iterator[tuple[Key, Part]]:
         """The parts of runs, in order; some windows are read ahead."""
-        to_come = windows(runs)
-        window = next(to_come, None)
-        under_way: deque[tuple[int, Future[tuple[list[tuple[Key, Part]], Meter]]]] = deque()
+        other_windows = windows(runs)
+        window = next(other_windows, None)
+        futures: deque[tuple[int, Future[tuple[list[tuple[Key, Part]], Meter]]]] = deque()
         try:
-            while window or under_way:
-                while window and len(under_way) < self._parallel and self._take(window.size, is_ahead=bool(under_way)):
-                    under_way.append((window.size, self._pool.submit(self._read_window, tables, window, keep=keep)))
-                    window = next(to_come, None)
-                read, spent = under_way[0][1].result()
-                tables.meter.add(spent)
-                yield from read
-                self._release(under_way.popleft()[0])
+            while window or futures:
+                while window and len(futures) < self._parallel and self._take(window.size, is_ahead=bool(futures)):
+                    futures.append((window.size, self._pool.submit(self._read_window, tables, window, keep=keep)))
+                    window = next(other_windows, None)
+                keyed_parts, meter = futures[0][1].result()
+                tables.meter.add(meter)
+                yield from keyed_parts
+                self._release(futures.popleft()[0])
         finally:
-            for size, future in under_way:
+            for size, future in futures:
                 future.cancel()
                 self._release(size)
 
     def _take(self, size: int, *, is_ahead: bool) -> bool:
-        """Count in a window; False: it `is_ahead` of one that is waited for, and there is no room."""
+        """Count in a window. Returns False if it `is_ahead` of the window that is waited for, and there is no room."""
         with self._lock:
             if is_ahead and self._ahead_bytes + size > READ_AHEAD_BYTES_MAX // self._sidecars:
                 return False
@@ -129,26 +124,28 @@ class PartReader:
 
     def _read_window(self, tables: Tables, window: Run, *, keep: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         keys = window.keys
-        parts = {key: part for key in keys if (part := self._known.parts.get(key)) is not None}
-        wanted = [key for key in keys if key not in parts]
-        view = tables.metered(Meter(cache_hits=len(parts), cache_misses=len(wanted)))
-        if wanted:
-            found = read_run(view, window) if window.stream else read_items(view, wanted)
-            for key in wanted:
-                part = parts[key] = found[key]
+        parts = {key: part for key in keys if (part := self._known_stores.parts.get(key)) is not None}
+        missing_keys = [key for key in keys if key not in parts]
+        view = tables.metered(Meter(cache_hits=len(parts), cache_misses=len(missing_keys)))
+        if missing_keys:
+            new_parts = read_run(view, window) if window.stream else read_items(view, missing_keys)
+            for key in missing_keys:
+                part = parts[key] = new_parts[key]
                 if keep:
-                    self._known.keep(key, part)
+                    self._known_stores.keep(key, part)
         return [(key, parts[key]) for key in keys], view.meter
 
 
 def read_items(tables: Tables, keys: Sequence[Key]) -> dict[Key, Part]:
     """The parts that are items, verified."""
-    found = get_apart(tables, keys)
-    if lost := [key for key in keys if key not in found]:
+    items = get_apart(tables, keys)
+    if lost_keys := [key for key in keys if key not in items]:
         raise CorruptStateError(
-            "a part that a version list or a manifest names is not in its table", **where(lost[0]), lost=len(lost)
+            "a part that a version list or a manifest names is not in its table",
+            **where(lost_keys[0]),
+            lost=len(lost_keys),
         )
-    return {key: parse_part(key, found[key]) for key in keys}
+    return {key: parse_part(key, items[key]) for key in keys}
 
 
 def read_run(tables: Tables, run: Run) -> dict[Key, Part]:
@@ -175,10 +172,10 @@ def verified_chunks(
     *,
     bucket: int = 0,
 ) -> Iterator[StoredChunk]:
-    """The chunks of one version, or of one bucket by its number; at the end all sums are compared.
+    """The chunks of a version, or of a bucket by its number. At the end all sums are compared.
 
-    They are those within the version's entry, whatever their hashes, or parts that are joined. Of some parts only, by
-    their `sequences`, there are no sums.
+    A chunk is joined from parts, or is the inline chunk of the entry, whatever its hashes. If only some parts are read,
+    by their `sequences`, no sums are compared.
     """
     bounds, facts = b"", {"bucket": str(bucket)}
     if isinstance(named, VersionEntry):

@@ -1,4 +1,4 @@
-"""Routes: how versions are read. A route never changes once a version list names what is on it. No I/O."""
+"""Routes: how versions are read. A route never changes once version lists name its versions. No I/O."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dynastate.format.keys import Attempt, VersionId
 from dynastate.format.manifest import SnapshotManifest, bits_for
 from dynastate.format.version_list import VersionEntry
 
-#: Memory that a route takes for each version and each bucket, about.
+#: Approximate memory of a route for each version and each bucket.
 ENTRY_BYTES: Final = 500
 BUCKET_BYTES: Final = 200
-#: And each size of a part in objects: an integer and its place in a tuple.
+#: Approximate memory for each size of a part in objects: an integer in a tuple.
 SIZE_BYTES: Final = 40
 
 
@@ -24,7 +24,7 @@ SIZE_BYTES: Final = 40
 class Route:
     """How a version is read: a snapshot, or nothing, and then the deltas of `entries`.
 
-    `start` is the version that the snapshot is of; None without one, and where clean-up has deleted its entry.
+    `start` is the version of the snapshot. It is None without a snapshot, or if clean-up has deleted the entry.
     """
 
     store: str
@@ -47,32 +47,32 @@ class Route:
         return self.schemas[self.end.schema]
 
     def to(self, version: int, attempt: Attempt) -> Route | None:
-        """The route to a version on this one; None: it is not on it, or by another attempt."""
+        """The route to a version on this route. Returns None if the version is not on it."""
         if self.start is not None and (self.start.version, self.start.attempt) == (version, attempt):
             return replace(self, entries=())
-        place = self._place(version, attempt)
-        return None if place is None else replace(self, entries=self.entries[: place + 1])
+        index = self._index(version, attempt)
+        return None if index is None else replace(self, entries=self.entries[: index + 1])
 
     def then(self, entry: VersionEntry, schema: str) -> Route:
         """The route to a child of its version."""
         return replace(self, entries=(*self.entries, entry), schemas={**self.schemas, entry.schema: schema})
 
     def by(self, snapshot: SnapshotManifest) -> Route | None:
-        """The same route, but from a snapshot of a version on it; None: that is not on it."""
-        place = self._place(*snapshot.of)
-        if place is None:
+        """The route from a snapshot of a version on it. Returns None if the version is not on it."""
+        index = self._index(snapshot.version, snapshot.attempt)
+        if index is None:
             return None
-        return replace(self, snapshot=snapshot, start=self.entries[place], entries=self.entries[place + 1 :])
+        return replace(self, snapshot=snapshot, start=self.entries[index], entries=self.entries[index + 1 :])
 
     def since(self, have: Collection[VersionId]) -> tuple[VersionId, tuple[VersionEntry, ...]] | None:
-        """The newest of `have` on the route, and the versions after it; None: there is none."""
+        """The newest of `have` on the route, and the versions after it. Returns None if there is none."""
         return since(chain(reversed(self.entries), [self.start] if self.start else []), have)
 
-    def _place(self, version: int, attempt: Attempt) -> int | None:
-        place = version - self.entries[0].version if self.entries else -1
-        if not 0 <= place < len(self.entries) or self.entries[place].attempt != attempt:
+    def _index(self, version: int, attempt: Attempt) -> int | None:
+        index = version - self.entries[0].version if self.entries else -1
+        if not 0 <= index < len(self.entries) or self.entries[index].attempt != attempt:
             return None
-        return place
+        return index
 
     @property
     def bits(self) -> int:

@@ -8,27 +8,25 @@ from zlib import crc32
 
 from dynastate.format.version_list import VersionEntry
 
-#: The threshold differs by store, around the setting, within this share of it: the stores of a query grow alike, and
-#: must not make their snapshots all at once.
+#: The thresholds of stores differ from the setting by up to this share: the stores of a query grow alike, and must not
+#: make their snapshots all at once.
 SPREAD: Final = 0.1
-
-
-#: A snapshot is worth its write units, too, when recovery has this many versions to read since, however small.
+#: A snapshot is worth its write units, too, if recovery must read this many versions, however small.
 VERSIONS_MAX: Final = 10_000
 
 
 def threshold_of(store: str, threshold: float) -> float:
-    """The threshold of one store, around that of all."""
+    """The threshold of one store, near the setting."""
     return threshold * (1 + SPREAD * (crc32(store.encode()) / 2**32 - 0.5))
 
 
 def is_worth_it(
     store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int, threshold: float
 ) -> bool:
-    """Whether the deltas since a snapshot of `last_bytes` have grown so far that a new one is worth its write units.
+    """Whether the deltas since a snapshot of `last_bytes` are so large that a new one is worth its write units.
 
-    With a threshold of t, all snapshots together cost at most 1 / t of what the deltas did, and recovery reads at most
-    1 + t of a snapshot. The first one (None) always is: all there is was written by the deltas, so it is no larger.
+    With a threshold of t, all snapshots together cost at most 1 / t of the deltas, and recovery reads at most 1 + t of
+    a snapshot. The first snapshot (None) is always worth it: it is no larger than the deltas.
     """
     if len(deltas) < max(1, min_deltas):
         return False

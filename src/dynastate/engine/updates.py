@@ -1,4 +1,4 @@
-"""Updates of items on conditions: appends to version lists, and entries of runs."""
+"""Conditional updates of items: appends to version lists, and entries of runs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awai
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Condition, Update
 
-#: Attributes by which others depend on an item: who has not read them must not replace or delete it.
+#: Attributes by which others depend on an item: a writer that has not read them must not replace or delete it.
 _PROTECTED: Final = (FORKS, REFUSED, VERSIONS)
 
 
 def always() -> bool:
-    """Whether somebody waits for an answer, where it makes no difference."""
+    """Somebody waits for the answer: the default of `append_version`."""
     return True
 
 
-def unchanged(before: Item) -> Condition:
+def unchanged(attributes: Item) -> Condition:
     """The condition that an item has these attributes.
 
-    An item that a fork depends on, that refuses runs or lists versions, meets it only where `before` names that
-    attribute.
+    An item on which a fork depends, or that refuses runs or lists versions, meets it only if `attributes` says so.
     """
-    return Condition(equal=before, absent=[name for name in _PROTECTED if name not in before])
+    return Condition(equal=attributes, absent=[name for name in _PROTECTED if name not in attributes])
 
 
 def append_version(
@@ -39,10 +38,10 @@ def append_version(
     *,
     must_exist: bool = False,
 ) -> list[bytes]:
-    """Append to a version list; return the list after it.
+    """Append an entry to a version list; return the list after the append.
 
-    `is_awaited` is asked before each request whether somebody waits for the answer; otherwise nothing is sent.
-    `must_exist`: the list must have versions, since the one that the entry follows is among them.
+    Before each request `is_awaited` says whether somebody waits for the answer; otherwise nothing is sent.
+    If it `must_exist`, the list must have versions, because it lists the parent of the entry.
 
     Raises:
         ConfigurationError: the list refuses the run, or should exist and does not.
@@ -55,12 +54,12 @@ def append_version(
     def refusal() -> Exception | None:
         return None if is_awaited() else not_awaited(key, run)
 
-    # After an answer was lost, the list itself says whether the entry is in it.
+    # After a lost answer, the list itself shows whether the entry is in it.
     item = tables.update(key, update, lambda item: entry in _versions(item), refusal)
     if item is not None:
         return _versions(item)
-    refused = tables.get([key]).get(key, {}).get(REFUSED) if must_exist else {run}
-    is_refused = isinstance(refused, Collection) and run in refused
+    refused_runs = tables.get([key]).get(key, {}).get(REFUSED) if must_exist else {run}
+    is_refused = isinstance(refused_runs, Collection) and run in refused_runs
     raise (run_refused if is_refused else base_gone)(key, run)
 
 
@@ -69,32 +68,32 @@ def _versions(item: Item) -> list[bytes]:
     return versions if isinstance(versions, list) else []
 
 
-def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int], also: Item) -> bool:
-    """Advance the epoch of a meta item or record by one, enter the run in the place of the oldest, and set `also`.
+def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int], attributes: Item) -> bool:
+    """Advance the epoch of a meta item or record by one, replace the oldest run by this run, and set `attributes`.
 
-    It also removes the mark of a drop. False: `epochs` are not those of the item any more, or a drop deletes the
-    store's items.
+    It also removes the mark of a drop. Returns False if the item has other `epochs`, or a drop deletes the store's
+    items.
 
-    The condition on the epochs keeps a request that was delayed for long from making the newest run one that is over.
-    Their number would not do: a store that was dropped and made again counts from 1.
+    The condition compares all epochs, so that a long delayed request cannot replace the newest run. To compare the
+    newest epoch is not enough: a store that was dropped and made again counts from 1.
     """
     epoch, oldest = 1 + max(epochs.values()), oldest_runs(epochs)
-    kept = {name: number for name, number in epochs.items() if name not in oldest}
-    entered: Item = {"epoch": epoch, "epochs": {**kept, run: epoch}}
+    newer_epochs = {name: number for name, number in epochs.items() if name not in oldest}
+    changes: Item = {"epoch": epoch, "epochs": {**newer_epochs, run: epoch}}
     condition = Condition(equal={"epochs": {**epochs}}, unequal={DROPPED: DELETING})
-    return tables.update(key, Update(condition, sets=entered | also, removes=[DROPPED])) is not None
+    return tables.update(key, Update(condition, sets=changes | attributes, removes=[DROPPED])) is not None
 
 
 def add_to_set(tables: Tables, key: Key, name: str, texts: Collection[str]) -> Item | None:
-    """Add texts to an attribute that is a set; the item after it, None: there is no such item."""
+    """Add texts to a set of an item. Returns the item after the update, or None if there is no item."""
     exists = Condition(present=[SPECS[key.role].hash_key])
     return tables.update(key, Update(exists, adds={name: frozenset(texts)}))
 
 
 def remove_from_set(tables: Tables, key: Key, name: str, texts: Collection[str], before: Item) -> Item | None:
-    """Remove texts from an attribute that is a set; the item after it, None: there is none with these attributes.
+    """Remove texts from a set of an item with the attributes `before`. Returns the item after the update, or None.
 
-    Texts that are not in it are ignored. The attribute goes with its last text.
+    Texts that are not in the set are ignored. A set without texts is removed.
     """
     exists = Condition(present=[SPECS[key.role].hash_key], equal=before)
     return tables.update(key, Update(exists, subtracts={name: frozenset(texts)}))

@@ -1,4 +1,4 @@
-"""Parts that one request reads."""
+"""Windows: the parts that one request reads."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from dynastate.format.version_list import VersionEntry, part_keys
 from dynastate.runtime import limits
 from dynastate.storage.limits import ANSWER_BYTES_MAX, PARTITION_ANSWER_BYTES_MAX
 
-#: The most bytes of objects that one window has, unless a bucket is larger.
+#: The most bytes of objects in one window, unless a bucket is larger.
 OBJECT_READ_BYTES: Final = 2 * 1024 * 1024
-
-
-#: The share of what DynamoDB answers with that a window asks for, by the mean size of parts.
+#: The share of DynamoDB's largest answer that a window requests, by the mean size of parts.
 WINDOW_SHARE: Final = 0.9
 
 
 class Run(NamedTuple):
-    """Parts that are read together, and their size in bytes: items, or what begins at `start` in a stream."""
+    """Parts that are read together, and their size in bytes: items, or frames from `start` on in a stream."""
 
     keys: list[Key]
     size: int
@@ -37,7 +35,7 @@ class Run(NamedTuple):
 
 
 def entry_runs(store: str, entry: VersionEntry, shards: int, sequences: Sequence[int]) -> Iterator[Run]:
-    """Some parts of a version, one by one: those in objects with the places that their sizes give."""
+    """Some parts of a version, one by one. The sizes of parts in objects give their places."""
     stream = entry.stream(store)
     sizes = entry.objects.sizes if entry.objects else ()
     starts = list(accumulate((FRAME_BYTES + size for size in sizes), initial=0))
@@ -49,7 +47,7 @@ def entry_runs(store: str, entry: VersionEntry, shards: int, sequences: Sequence
 
 
 def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int) -> Iterator[Run]:
-    """The parts of a bucket: one by one, or all together where they are in objects."""
+    """The parts of a bucket: one by one, or all together if they are in objects."""
     bucket = snapshot.buckets[number]
     keys = snapshot.keys(store, number, shards)
     if bucket.place is not None:
@@ -58,13 +56,13 @@ def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int
         yield from (Run([key], _part_bytes(bucket)) for key in keys)
 
 
-def _part_bytes(of: VersionEntry | Bucket) -> int:
-    """The mean size of the items of a version or bucket, which has some."""
-    return PART_OVERHEAD_BYTES + of.stored_bytes // of.parts
+def _part_bytes(parts: VersionEntry | Bucket) -> int:
+    """The mean size of the items of a version or bucket with parts."""
+    return PART_OVERHEAD_BYTES + parts.stored_bytes // parts.parts
 
 
 def windows(runs: Iterable[Run]) -> Iterator[Run]:
-    """Runs joined to requests: those of items such that DynamoDB is likely to answer in full."""
+    """Runs joined to requests. DynamoDB is likely to answer requests for items in full."""
     window: list[Run] = []
     size = 0
     by_shard: Counter[str] = Counter()

@@ -1,1 +1,1 @@
-"""The seam to DynamoDB and S3: the few verbs that dynastate uses, their limits and their costs. No driver is here."""
+"""The seam to DynamoDB and S3: the verbs that dynastate uses, their limits and their costs. It has no driver."""

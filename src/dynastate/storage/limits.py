@@ -12,14 +12,14 @@ from dynastate.format.keys import Key
 KEYS_MAX: Final = 100
 #: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
 ITEM_BYTES_MAX: Final = 400_000
-#: What DynamoDB takes: 400 KB of names and values, as `item_bytes` counts them. Updates may reach it.
+#: DynamoDB's own limit: 400 KB of names and values, as `item_bytes` counts them. Updates may reach it.
 STORED_BYTES_MAX: Final = 400 * 1024
 ITEM_FULL: Final = (
     "an item is as large as DynamoDB allows, 400 KB, so nothing can be added to it: drop forks that are no longer "
     "needed; after hundreds of adoptions or of locations for objects, move to another namespace with 'dynastate "
     "repartition'"
 )
-#: What one BatchGetItem answers with, in all and of one partition key. It takes more keys, and leaves some unprocessed.
+#: The most bytes in an answer of BatchGetItem, and of one partition key in it. Further keys are left unprocessed.
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 PARTITION_ANSWER_BYTES_MAX: Final = 1024 * 1024
 PARTITION_KEY_BYTES_MAX: Final = 2_048
@@ -27,7 +27,7 @@ SORT_KEY_BYTES_MAX: Final = 1_024
 
 
 def refuse_keys(keys: Sequence[Key], most: int) -> None:
-    """Refuse keys that DynamoDB refuses a whole request for: none or too many, one twice, one empty or too long."""
+    """Refuse the keys of a request that DynamoDB refuses: none, too many, a key twice, a key empty or too long."""
     if not 1 <= len(keys) <= most:
         raise InternalError("a request has no or too many items", items=len(keys), most=most)
     if len(set(keys)) != len(keys):
@@ -39,7 +39,7 @@ def refuse_keys(keys: Sequence[Key], most: int) -> None:
 
 
 def refuse_items(puts: Sequence[tuple[Key, Item]]) -> list[int]:
-    """The sizes of items, unless DynamoDB refuses one of them as too large."""
+    """The sizes of items. Refuse an item that is too large for DynamoDB."""
     sizes = [item_bytes(item) for _, item in puts]
     if max(sizes, default=0) > ITEM_BYTES_MAX:
         key, size = next((key, size) for (key, _), size in zip(puts, sizes, strict=True) if size > ITEM_BYTES_MAX)
@@ -48,10 +48,10 @@ def refuse_items(puts: Sequence[tuple[Key, Item]]) -> list[int]:
 
 
 def refuse_growth(key: Key, item: Item) -> None:
-    """Refuse an item as DynamoDB does, after an update.
+    """Refuse an item after an update, as DynamoDB does.
 
     Raises:
-        ItemFullError: it would be larger than DynamoDB stores.
+        ItemFullError: the item is larger than DynamoDB stores.
     """
     if (size := item_bytes(item)) > STORED_BYTES_MAX:
         raise ItemFullError(ITEM_FULL, item=key.sort, item_bytes=size, most=STORED_BYTES_MAX)

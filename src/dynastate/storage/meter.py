@@ -1,4 +1,4 @@
-"""The cost of requests, by DynamoDB's own rules, so that the count is the same on every engine."""
+"""The cost of requests by DynamoDB's own rules, so that the count is the same on every engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T", bound="Metered")
 
 
 def units_of_write(size: int) -> int:
-    """Write units of an item of `size` bytes: one a KB, rounded up. A delete costs what a write of the item would."""
+    """Write units of an item of `size` bytes: one a KB, rounded up. A delete costs as much as a write of the item."""
     return max(1, -(-size // 1024))
 
 
@@ -19,9 +19,9 @@ def units_of_write(size: int) -> int:
 class Meter:
     """Requests with their retries, throttles, units, and bytes and items moved.
 
-    Cache hits are parts found in memory; cache misses are parts that were read. Puts and gets are S3's: puts are the
-    requests that it charges as such, those that write or list objects; the bytes of objects are not among the others.
-    Objects are left, and not deleted, where they are of other tables.
+    Cache hits are parts in memory, and cache misses are parts that were read. Puts and gets are requests to S3; a put
+    writes or lists objects. The other bytes do not include the bytes of objects. Objects of other tables are left, not
+    deleted.
     """
 
     requests: int = 0
@@ -57,19 +57,19 @@ class Meter:
         self.bytes_written += size
 
     def deleted(self, sizes: Iterable[int]) -> None:
-        """Count deletes: each costs what a write of the deleted item would."""
+        """Count deletes: each costs as much as a write of the item."""
         self.delete_units += sum(map(units_of_write, sizes))
 
     def read(self, sizes: Iterable[int], *, together: bool, missing: int = 0) -> None:
-        """Count a strongly consistent read: one unit per 4 KB, rounded up per item, or (Query) over the sum.
+        """Count a strongly consistent read: one unit per 4 KB, rounded up for each item, or (Query) for the sum.
 
-        An item that is asked for and does not exist takes a unit.
+        A requested item that does not exist costs one unit.
         """
-        listed = list(sizes)
-        rounded = [sum(listed)] if together else listed
+        all_sizes = list(sizes)
+        rounded = [sum(all_sizes)] if together else all_sizes
         self.read_units += missing + sum(max(1, -(-size // 4096)) for size in rounded)
-        self.items_read += len(listed)
-        self.bytes_read += sum(listed)
+        self.items_read += len(all_sizes)
+        self.bytes_read += sum(all_sizes)
 
 
 class Metered:

@@ -12,8 +12,8 @@ from dynastate.format.items import Item, Value
 class Condition:
     """A condition on an item, which may not exist.
 
-    It has the attributes `equal` with exactly these values, those that are `present`, and none that are `absent`. None
-    of the attributes `unequal` has the value that is given, and no set of `lacks` contains the text that is given.
+    An item that meets it has the attributes `equal` with exactly these values, all attributes that are `present`, and
+    no attribute that is `absent`. No attribute has its value of `unequal`, and no set contains its text of `lacks`.
     """
 
     equal: Item = field(default_factory=dict)
@@ -35,10 +35,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Update:
-    """A change of one item on a condition: an item that does not exist is made, unless the condition says otherwise.
+    """A change of one item that meets a condition. An item that does not exist and meets it is made.
 
-    `sets` are attributes with their new values, and `removes` are attributes that go. `appends` are elements for the
-    ends of lists. `adds` are texts for sets, and `subtracts` are texts that sets lose; a set goes with its last text.
+    `sets` are attributes with new values, and `removes` are attributes that go. `appends` are elements for the ends of
+    lists. `adds` are texts for sets, and `subtracts` are texts that sets lose; a set without texts is removed.
     """
 
     condition: Condition
@@ -50,15 +50,15 @@ class Update:
 
     def applied(self, item: Item) -> Item:
         """The item after the change."""
-        after = {name: value for name, value in item.items() if name not in self.removes} | self.sets
+        attributes = {name: value for name, value in item.items() if name not in self.removes} | self.sets
         for name, elements in self.appends.items():
-            before = item.get(name, [])
-            assert isinstance(before, list)  # noqa: S101  # DynamoDB refuses the update
-            after[name] = [*before, *elements]
-        changed = {name: _texts(item, name) | texts for name, texts in self.adds.items()}
-        changed |= {name: _texts(item, name) - texts for name, texts in self.subtracts.items()}
-        kept: dict[str, Value] = {name: texts for name, texts in changed.items() if texts}
-        return {name: value for name, value in after.items() if name not in changed} | kept
+            values = item.get(name, [])
+            assert isinstance(values, list)  # noqa: S101  # DynamoDB refuses the update
+            attributes[name] = [*values, *elements]
+        sets = {name: _texts(item, name) | texts for name, texts in self.adds.items()}
+        sets |= {name: _texts(item, name) - texts for name, texts in self.subtracts.items()}
+        filled_sets: dict[str, Value] = {name: texts for name, texts in sets.items() if texts}
+        return {name: value for name, value in attributes.items() if name not in sets} | filled_sets
 
 
 def _texts(item: Item, name: str) -> frozenset[str]:

@@ -88,7 +88,7 @@ def _enter_record(tables: Tables, namespace: str, location: str) -> None:
         record = read_record(tables, namespace)
         if record is None or record.location == location:
             return
-        advance_epoch(tables, namespace_key(namespace), run, epochs=record.epochs, also={"location": location})
+        advance_epoch(tables, namespace_key(namespace), run, epochs=record.epochs, attributes={"location": location})
     raise _keeps_entering(namespace)
 
 
@@ -113,6 +113,6 @@ def _adopt(tables: Tables, store: str, location: str) -> set[str]:
             "locations": by_epoch({**meta.locations, new_epoch: location}),
             HEIGHTS: by_epoch({**meta.heights, new_epoch: highest}),
         }
-        if advance_epoch(tables, meta_key(store), run, epochs=meta.epochs, also=attributes):  # 2
+        if advance_epoch(tables, meta_key(store), run, epochs=meta.epochs, attributes=attributes):  # 2
             return other_runs
     raise _keeps_entering(store)
