@@ -61,8 +61,8 @@ class Maintenance:
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
 
         Returns:
-            The attempt, or None if no snapshot is needed, another executor is making it, or a newer run writes to the
-            store; and the meter, which also counts the writes of the snapshot.
+            The attempt, and the meter, which also counts the writes of the snapshot. The attempt is None if no snapshot
+            is needed, another executor is making it, or a newer run writes to the store.
         """
         tables = self._tables.metered(Meter())
         route = self._known_stores.route(store, version, attempt)
@@ -135,8 +135,8 @@ class Maintenance:
         Returns the cost, and the number of further versions to delete, which are left to the next clean-up.
 
         1. One Query returns version lists, snapshots and the meta item. 2. Only the newest run may continue.
-        3. Find the lowest version of which anything is needed. 4. Delete older snapshots. 5. The first time, delete
-        buckets that no snapshot names. 6. Delete older versions from their lists, the lowest first, up to a list that
+        3. Find the lowest version that is needed. 4. Delete older snapshots. 5. The first time, delete buckets that
+        no snapshot names. 6. Delete older versions from their lists, the lowest first, up to a list that
         has changed since it was read. 7. Delete their parts. 8. Delete orphans below the lowest version and below that
         list, if no newer run has begun to write since; orphans that are objects only the first time.
 

@@ -89,7 +89,7 @@ class ObjectWriter:
         self._objects = objects
         self._bytes_max: Final = runtime.limits().queued_bytes_max // sidecars
         self._bytes = 0
-        self._submitted = float("-inf")
+        self._submit_s = float("-inf")
         self._room_came = runtime.condition()
         self._pool = runtime.pool(threads, "dynastate-objects")
 
@@ -109,7 +109,7 @@ class ObjectWriter:
                 raise UnavailableError("writes wait for S3 until the deadline", bytes=self._bytes, seconds=limit_s)
             pending.expect(1)
             self._bytes += size
-            self._submitted = runtime.monotonic()
+            self._submit_s = runtime.monotonic()
         self._pool.submit(self._write, pending, object_id, data)
 
     def _write(self, pending: PendingWrites, object_id: ObjectId, data: bytes) -> None:
@@ -117,8 +117,8 @@ class ObjectWriter:
         try:
             if pending.is_wanted:
                 self._objects.metered(meter).put(object_id, data)
-        except Exception as failed:  # noqa: BLE001  # the attempt raises it at commit; the thread continues
-            error = failed
+        except Exception as exception:  # noqa: BLE001  # the attempt raises it at commit; the thread continues
+            error = exception
         finally:
             with self._room_came:
                 self._bytes -= len(data)
@@ -127,7 +127,7 @@ class ObjectWriter:
 
     def is_busy(self) -> bool:
         """Whether objects of commits are under way, or more are expected soon."""
-        return self._bytes > 0 or runtime.monotonic() - self._submitted < BUSY_S
+        return self._bytes > 0 or runtime.monotonic() - self._submit_s < BUSY_S
 
     def close(self) -> None:
         """Write all objects that wait, then end the threads."""

@@ -78,17 +78,14 @@ class ChangeFeed:
 
 def retry_routes(answer: Callable[[int], T]) -> T:
     """Retry `answer` while there may be another route to a version. Its argument is the number of failed routes."""
-    for failed in range(ROUTES_MAX):
+    for failures in range(ROUTES_MAX):
         with suppress(RouteInvalidError):
-            return answer(failed)
+            return answer(failures)
     return answer(ROUTES_MAX)
 
 
 def _retry_lost(answer: Callable[[], T]) -> T:
-    """Retry `answer` if an item is lost: between two pages of a Query, versions may be made again or the store dropped.
-
-    An item that is lost again is corrupt state.
-    """
+    """Retry `answer` if an item is lost: between two pages of a Query, versions may be made again, or dropped."""
     try:
         return answer()
     except CorruptStateError:
@@ -167,14 +164,14 @@ class VersionOpener:
     def _partly(self, route: Route, within: Sequence[HashRange], held_changes: HeldChanges | None) -> Opening:
         """The rows on a route whose hashes lie within some ranges."""
         opening = self._opening(route, within=within)
-        after, entries, near = opening.after, route.entries, None
+        after, entries, path = opening.after, route.entries, None
         if held_changes is not None and held_changes.snapshot == opening.snapshot:
-            near = route.since([held_changes.upto])
-        if near is not None:
-            after, entries = near[0].version, near[1]
+            path = route.since([held_changes.upto])
+        if path is not None:
+            after, entries = path[0].version, path[1]
         chunks = self._reader.changes(self._tables, route.store, entries, route.shards, within=within, reads_all=False)
         chunks = self._changes(route.store, entries, chunks)
-        return replace(opening, after=after, entries=entries, chunks=chunks, applies_held=near is not None)
+        return replace(opening, after=after, entries=entries, chunks=chunks, applies_held=path is not None)
 
     def _route(self, store: str, version: int, attempt: Attempt, run: QueryRun | None = None) -> Route:
         return self._known_route(store, version, attempt) or self._find_route(store, version, attempt, run)
@@ -187,11 +184,11 @@ class VersionOpener:
         graph, entry, base, entries = _retry_lost(lambda: self._walk(store, version, attempt, run))
         route = learn_route(self._tables, self._known_stores, graph, base=base, entries=entries)
         for path_entry in entries:
-            corrupt = graph.skipped.get(path_entry.id)
-            if corrupt is not None:
-                corrupt.name_table(self._tables.names)
+            error = graph.skipped.get(path_entry.id)
+            if error is not None:
+                error.name_table(self._tables.names)
                 about = f"store={store} version={version} attempt={entry.attempt.hex()}"
-                log.warning("recovery skips a corrupt snapshot %s: %s", about, corrupt)
+                log.warning("recovery skips a corrupt snapshot %s: %s", about, error)
         return route
 
     def _walk(
@@ -220,18 +217,18 @@ class VersionOpener:
             entry = graph.find(version, attempt, run)
         except VersionMissingError:
             return None
-        near = since(graph.ancestors(entry), have)
-        if near is None:
+        path = since(graph.ancestors(entry), have)
+        if path is None:
             return None
-        base, entries = near
+        base, entries = path
         shards = graph.required_meta.shards if entries else 0
         start, schemas = graph.entry(base.version, base.attempt), graph.schemas([entry])
         return Route(store, snapshot=None, start=start, entries=entries, schemas=schemas, shards=shards)
 
     def _opening(self, route: Route, *, have: Sequence[VersionId] = (), within: Sequence[HashRange] = ALL) -> Opening:
-        near = route.since(have)
-        if near is not None:
-            base, entries = near
+        path = route.since(have)
+        if path is not None:
+            base, entries = path
             manifest = None
         else:
             base, entries, manifest = EMPTY, route.entries, route.snapshot
@@ -245,7 +242,7 @@ class VersionOpener:
             snapshot=snapshot,
             after=base.version or snapshot,
             entries=entries,
-            records=route.records if near is None else sum(each.records for each in entries),
+            records=route.records if path is None else sum(each.records for each in entries),
             snapshot_chunks=iter(()) if manifest is None else self._rows(route, manifest, within),
             chunks=self._changes(route.store, entries, stored_chunks),
             meter=self._tables.meter,
@@ -255,9 +252,9 @@ class VersionOpener:
         """The rows of a snapshot. A corrupt snapshot is skipped from then on."""
         try:
             yield from self._reader.rows(self._tables, route.store, manifest, route.shards, within=within)
-        except CorruptStateError as corrupt:
-            self._known_stores.skip_snapshot(route.store, manifest.id, corrupt)
-            raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
+        except CorruptStateError as error:
+            self._known_stores.skip_snapshot(route.store, manifest.id, error)
+            raise RouteInvalidError(str(error.args[0]), **error.facts) from error
 
     def _changes(
         self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[StoredChunk]
@@ -271,12 +268,12 @@ class VersionOpener:
         """
         try:
             yield from chunks
-        except CorruptStateError as corrupt:
+        except CorruptStateError as error:
             self._known_stores.routes.drop(store)
             route = self._find_route(store, entries[-1].version, entries[-1].attempt, None)
             if {each.attempt for each in entries} <= {each.attempt for each in route.entries}:
                 raise
-            raise RouteInvalidError(str(corrupt.args[0]), **corrupt.facts) from corrupt
+            raise RouteInvalidError(str(error.args[0]), **error.facts) from error
 
     def lineage(self, store: str, previous: Lineage | None = None) -> Lineage:
         """The newest version and its ancestors that can be opened, by one Query.
@@ -333,9 +330,9 @@ class VersionOpener:
         newest = entries[-1]
         shards = graph.required_meta.shards
 
-        def listed(version_entry: VersionEntry) -> Iterator[StoredChunk]:
+        def chunks_of(entry: VersionEntry) -> Iterator[StoredChunk]:
             try:
-                yield from self._reader.changes(self._tables, store, [version_entry], shards, within=within)
+                yield from self._reader.changes(self._tables, store, [entry], shards, within=within)
             except CorruptStateError:
                 # Clean-up may have deleted the version meanwhile: then it is missing, not corrupt.
                 self._graph(store, lowest, last).span(first, last, attempt)
@@ -344,6 +341,6 @@ class VersionOpener:
         return ChangeFeed(
             newest.attempt,
             graph.schema(newest),
-            ((entry.version, listed(entry)) for entry in entries),
+            ((entry.version, chunks_of(entry)) for entry in entries),
             self._tables.meter,
         )

@@ -67,9 +67,9 @@ class PartReader:
         fits = self._fits((entry, len(sequences)) for entry, sequences in entry_parts)
         parts = self._read(tables, runs, keep=fits)
         for entry, sequences in entry_parts:
-            some = None if len(sequences) == entry.parts else sequences
-            named_by = version_list_key(store, entry.version)
-            yield from verified_chunks(entry, named_by, islice(parts, len(sequences)), within=within, sequences=some)
+            subset = None if len(sequences) == entry.parts else sequences
+            naming_key = version_list_key(store, entry.version)
+            yield from verified_chunks(entry, naming_key, islice(parts, len(sequences)), within=within, sequences=subset)
 
     def rows(
         self, tables: Tables, store: str, snapshot: SnapshotManifest, shards: int, *, within: Sequence[HashRange] = ALL
@@ -83,8 +83,8 @@ class PartReader:
         for number in numbers:
             bucket = snapshot.buckets[number]
             if bucket.parts:
-                named_by = manifest_key(store, snapshot.version, snapshot.id)
-                yield from verified_chunks(bucket, named_by, islice(parts, bucket.parts), within=within, bucket=number)
+                naming_key = manifest_key(store, snapshot.version, snapshot.id)
+                yield from verified_chunks(bucket, naming_key, islice(parts, bucket.parts), within=within, bucket=number)
 
     def _fits(self, part_counts: Iterable[tuple[VersionEntry | Bucket, int]]) -> bool:
         """Whether so many parts of each entry or bucket fit into the cache. If not, they would evict each other."""
@@ -164,8 +164,8 @@ def read_run(tables: Tables, run: Run) -> dict[Key, Part]:
 
 
 def verified_chunks(
-    named: VersionEntry | Bucket,
-    named_by: Key,
+    sums: VersionEntry | Bucket,
+    naming_key: Key,
     parts: Iterable[tuple[Key, Part]],
     within: Sequence[HashRange] = ALL,
     sequences: Sequence[int] | None = None,
@@ -178,12 +178,12 @@ def verified_chunks(
     by their `sequences`, no sums are compared.
     """
     bounds, facts = b"", {"bucket": str(bucket)}
-    if isinstance(named, VersionEntry):
-        inline = named.inline_chunk(named_by)
+    if isinstance(sums, VersionEntry):
+        inline = sums.inline_chunk(naming_key)
         if inline is not None:
             yield inline
             return
-        bounds, facts = named.bounds, {"version": str(named.version), "attempt": named.attempt.hex()}
+        bounds, facts = sums.bounds, {"version": str(sums.version), "attempt": sums.attempt.hex()}
     tally = Tally()
     fragments: list[Part] = []
     for sequence, (key, part) in zip(sequences or count(), parts, strict=False):
@@ -197,6 +197,11 @@ def verified_chunks(
         if touches(within, part.hash_min, part.hash_max):
             yield join_fragments(key, fragments)
         fragments = []
-    expected = (named.parts, named.records, named.raw_bytes, named.stored_bytes, named.digest)
+    expected = (sums.parts, sums.records, sums.raw_bytes, sums.stored_bytes, sums.digest)
     if fragments or (sequences is None and tally.sums() != expected):
-        raise CorruptStateError("parts and what names them do not agree", **where(named_by), **facts, parts=named.parts)
+        raise CorruptStateError(
+            "parts do not agree with the version list or manifest that names them",
+            **where(naming_key),
+            **facts,
+            parts=sums.parts,
+        )

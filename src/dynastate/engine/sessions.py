@@ -95,7 +95,7 @@ class Sessions:
         it: so the record has each run before any store has it. It is read once here, and again for a store of another
         query: so no run takes over a store of a query that began after its own. 3. If there is no meta item, the store
         must be new: list it, then make it. 4. Unless the meta item has the run, raise the epoch and enter the run, if
-        no other run has entered meanwhile and no drop deletes the store's items; then read again.
+        no other run has entered meanwhile and no drop deletes the store's items. Then read again.
 
         A crash after 2 leaves a run in the record that no store has. Until a store of partition 0 has it, the earlier
         query is the current one. A crash within 3 leaves a listed store that does not exist. A crash after 3 or 4

@@ -58,7 +58,7 @@ class SnapshotAttempt:
         self._tally = Tally()
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
-        self._written: list[Key] = []
+        self._written_keys: list[Key] = []
         #: The stream of all buckets that it writes, if they are more than a few KB, and objects cost less.
         self._stream: StreamWriter | None = None
         #: The buckets that it writes, in order.
@@ -107,7 +107,7 @@ class SnapshotAttempt:
     def commit(self) -> bool:
         """Make it a snapshot.
 
-        1. Write the rest of the buckets, and copy carried buckets from objects of which they are a small share. (Crash:
+        1. Write the rest of the buckets, and copy carried buckets from objects of which they are less than half. (Crash:
            buckets of a snapshot that is still `writing`, which no reader takes; clean-up finds it by its item, and
            deletes them.)
         2. Write the manifest. (Crash: the same.)
@@ -128,7 +128,7 @@ class SnapshotAttempt:
         snapshot, manifest = self._snapshot, self._manifest()
         raw = encode_manifest(self.store, manifest)
         key = manifest_key(self.store, manifest.version, manifest.id)
-        self._written.append(key)
+        self._written_keys.append(key)
         self._tables.write([(key, manifest_item(key, raw))])  # 2
         records, raw_bytes, stored_bytes = manifest.sizes()
         done_snapshot = replace(
@@ -171,8 +171,8 @@ class SnapshotAttempt:
         self._ready.clear()
         if self._may_be_done and not self._was_never_done():
             return
-        delete_all(self._tables, self._written)
-        self._written.clear()
+        delete_all(self._tables, self._written_keys)
+        self._written_keys.clear()
         if self._stream is not None:
             delete_own_objects(self._tables, self._stream.objects)
         key = snapshot_key(self.store, self._snapshot.version, self._snapshot.attempt)
@@ -236,14 +236,14 @@ class SnapshotAttempt:
         if not self._ready:
             return
         rule = self._rule
-        is_first = self._stream is None and not self._written
+        is_first = self._stream is None and not self._written_keys
         if is_first and rule is not None and rule.is_worth_it(item for _, item in self._ready):
             stream = bucket_stream(rule.location, self.store, self._snapshot.holder)
             self._stream = StreamWriter(stream, self._tables.objects.put)
         if self._stream is not None:
             self._stream.add(self._ready)
         else:
-            self._written += [key for key, _ in self._ready]
+            self._written_keys += [key for key, _ in self._ready]
             self._tables.write(self._ready)
         self._ready = []
         self._ready_bytes = 0

@@ -24,7 +24,8 @@ def always() -> bool:
 def unchanged(attributes: Item) -> Condition:
     """The condition that an item has these attributes.
 
-    An item on which a fork depends, or that refuses runs or lists versions, meets it only if `attributes` says so.
+    An item on which a fork depends, or that refuses runs or lists versions, meets it only if
+    `attributes` has the attribute for that.
     """
     return Condition(equal=attributes, absent=[name for name in _PROTECTED if name not in attributes])
 
@@ -90,10 +91,10 @@ def add_to_set(tables: Tables, key: Key, name: str, texts: Collection[str]) -> I
     return tables.update(key, Update(exists, adds={name: frozenset(texts)}))
 
 
-def remove_from_set(tables: Tables, key: Key, name: str, texts: Collection[str], before: Item) -> Item | None:
-    """Remove texts from a set of an item with the attributes `before`. Returns the item after the update, or None.
+def remove_from_set(tables: Tables, key: Key, name: str, texts: Collection[str], attributes: Item) -> Item | None:
+    """Remove texts from a set of an item with these `attributes`. Returns the item after the update, or None.
 
     Texts that are not in the set are ignored. A set without texts is removed.
     """
-    exists = Condition(present=[SPECS[key.role].hash_key], equal=before)
+    exists = Condition(present=[SPECS[key.role].hash_key], equal=attributes)
     return tables.update(key, Update(exists, subtracts={name: frozenset(texts)}))

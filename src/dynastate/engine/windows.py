@@ -56,9 +56,9 @@ def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int
         yield from (Run([key], _part_bytes(bucket)) for key in keys)
 
 
-def _part_bytes(parts: VersionEntry | Bucket) -> int:
+def _part_bytes(sums: VersionEntry | Bucket) -> int:
     """The mean size of the items of a version or bucket with parts."""
-    return PART_OVERHEAD_BYTES + parts.stored_bytes // parts.parts
+    return PART_OVERHEAD_BYTES + sums.stored_bytes // sums.parts
 
 
 def windows(runs: Iterable[Run]) -> Iterator[Run]:

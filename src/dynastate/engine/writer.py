@@ -94,8 +94,8 @@ class PartWriter:
         self._line: deque[object] = deque()
         self._queued_bytes = 0
         self._closed = False
-        self._succeeded = runtime.monotonic()
-        self._submitted = float("-inf")
+        self._success_s = runtime.monotonic()
+        self._submit_s = float("-inf")
         lock = runtime.lock()
         self._work_came = runtime.condition(lock)
         self._room_came = runtime.condition(lock)
@@ -123,7 +123,7 @@ class PartWriter:
         with self._room_came:
             self._wait_for_room(total, deadline_s)
             pending.expect(len(writes))
-            self._submitted = runtime.monotonic()
+            self._submit_s = runtime.monotonic()
             self._queued_bytes += total
             is_direct = waits and not self._queue
             self._queue.extend(writes)
@@ -138,11 +138,11 @@ class PartWriter:
         self._line.append(turn)
         try:
             while True:
-                succeeded = self._succeeded
+                success_s = self._success_s
                 timeout_s = self._left_s(since_s, deadline_s)
                 if self._room_came.wait_for(lambda: self._line[0] is turn and self._has_room(size), timeout_s):
                     return
-                if self._succeeded == succeeded:
+                if self._success_s == success_s:
                     raise UnavailableError(
                         "writes wait for DynamoDB until the deadline",
                         queued_bytes=self._queued_bytes,
@@ -159,11 +159,11 @@ class PartWriter:
 
     def _left_s(self, since_s: float, deadline_s: float) -> float:
         """Seconds left of a deadline, which counts only the time since a request of this sidecar last succeeded."""
-        return deadline_s - (runtime.monotonic() - max(since_s, self._succeeded))
+        return deadline_s - (runtime.monotonic() - max(since_s, self._success_s))
 
     def is_busy(self) -> bool:
         """Whether parts are queued or being sent, or more are expected soon."""
-        return self._queued_bytes > 0 or runtime.monotonic() - self._submitted < BUSY_S
+        return self._queued_bytes > 0 or runtime.monotonic() - self._submit_s < BUSY_S
 
     def close(self) -> None:
         """Write all items that wait, then end the workers."""
@@ -228,7 +228,7 @@ class PartWriter:
         if offered:
             try:
                 rest_keys = {key for key, _ in view.offer([(each.key, each.item) for each in offered])}
-                self._succeeded = runtime.monotonic()
+                self._success_s = runtime.monotonic()
             except Exception as exception:  # noqa: BLE001  # the attempt raises it at commit; the worker continues
                 error = exception
         # Units belong to each attempt. Requests and retries are shared, and counted once, for the first attempt.

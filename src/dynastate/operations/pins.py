@@ -76,9 +76,9 @@ def unpin(tables: Tables, store: str, meta: Item, names: Collection[str]) -> Non
     pin = pin_of(meta)
     for sort in sorted(names, key=lambda sort: (sort == META, sort)):
         key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
-        remove_from_set(tables, key, FORKS, texts=[pin], before={})
+        remove_from_set(tables, key, FORKS, texts=[pin], attributes={})
     if names:
-        remove_from_set(tables, meta_key(store), PINS, texts=names, before={PIN: pin} if PIN in meta else {})
+        remove_from_set(tables, meta_key(store), PINS, texts=names, attributes={PIN: pin} if PIN in meta else {})
 
 
 def unpin_unneeded(tables: Tables, store: str) -> None:
@@ -103,7 +103,7 @@ def unpin_dropped(tables: Tables, store: str) -> None:
     for key, item in sorted(items, key=lambda pair: pair[0].sort == META):
         dropped_pins = [pin for pin in pins_on(item) if key.sort not in pins_by_pin.get(pin, ())]
         if dropped_pins:
-            remove_from_set(tables, key, FORKS, texts=dropped_pins, before={})
+            remove_from_set(tables, key, FORKS, texts=dropped_pins, attributes={})
 
 
 def _needed(tables: Tables, store: str, pins: frozenset[str]) -> set[str]:

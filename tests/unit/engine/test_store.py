@@ -795,7 +795,7 @@ def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: T
     assert other == key
     tables.write([(key, item)])
     said = corrupt(engine, store, 1)
-    assert "parts and what names them do not agree" in said
+    assert "parts do not agree with the version list or manifest that names them" in said
     assert f"version=1 attempt={A.hex()} parts=2" in said
 
 
