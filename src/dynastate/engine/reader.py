@@ -67,9 +67,9 @@ class PartReader:
         fits = self._fits((entry, len(sequences)) for entry, sequences in entry_parts)
         parts = self._read(tables, runs, keep=fits)
         for entry, sequences in entry_parts:
-            subset = None if len(sequences) == entry.parts else sequences
+            some = None if len(sequences) == entry.parts else sequences
             naming_key = version_list_key(store, entry.version)
-            yield from verified_chunks(entry, naming_key, islice(parts, len(sequences)), within=within, sequences=subset)
+            yield from verified_chunks(entry, naming_key, islice(parts, len(sequences)), within=within, sequences=some)
 
     def rows(
         self, tables: Tables, store: str, snapshot: SnapshotManifest, shards: int, *, within: Sequence[HashRange] = ALL
@@ -83,8 +83,8 @@ class PartReader:
         for number in numbers:
             bucket = snapshot.buckets[number]
             if bucket.parts:
-                naming_key = manifest_key(store, snapshot.version, snapshot.id)
-                yield from verified_chunks(bucket, naming_key, islice(parts, bucket.parts), within=within, bucket=number)
+                key = manifest_key(store, snapshot.version, snapshot.id)
+                yield from verified_chunks(bucket, key, islice(parts, bucket.parts), within=within, bucket=number)
 
     def _fits(self, part_counts: Iterable[tuple[VersionEntry | Bucket, int]]) -> bool:
         """Whether so many parts of each entry or bucket fit into the cache. If not, they would evict each other."""

@@ -107,9 +107,9 @@ class SnapshotAttempt:
     def commit(self) -> bool:
         """Make it a snapshot.
 
-        1. Write the rest of the buckets, and copy carried buckets from objects of which they are less than half. (Crash:
-           buckets of a snapshot that is still `writing`, which no reader takes; clean-up finds it by its item, and
-           deletes them.)
+        1. Write the rest of the buckets, and copy carried buckets from objects of which they are less than half.
+           (Crash: buckets of a snapshot that is still `writing`, which no reader takes; clean-up finds it by its item,
+           and deletes them.)
         2. Write the manifest. (Crash: the same.)
         3. Unless its base is being deleted, mark it in its item as done: the commit point.
 
