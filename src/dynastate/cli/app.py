@@ -112,7 +112,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     words = [_as_utf8(each) for each in (sys.argv[1:] if words is None else words)]
     try:
         if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
-            _complete(option=words[0], shell=words[1])
+            _complete(words[0], words[1])
             code = 0
         else:
             code = app(args=words, prog_name="dynastate", standalone_mode=False) or 0

@@ -68,7 +68,7 @@ class Engine:
             object_writer=self._object_writer,
             object_rule=ObjectRule.of(tables, settings),
         )
-        self._maintenance = Maintenance(tables, sessions, self.known_stores, self._is_busy, _settings=settings)
+        self._maintenance = Maintenance(tables, sessions, self.known_stores, self._is_busy, settings=settings)
 
     def place_of(self, key: Key) -> str:
         """The place of an item for an error message, with the name of the table."""
@@ -114,7 +114,7 @@ class Engine:
         held_changes: HeldChanges | None = None,
     ) -> Opening:
         """The rows of a version in some of 2^bits buckets: `VersionOpener.buckets`."""
-        return self._opener().buckets(store, version, attempt, bits, numbers=numbers, held=held_changes)
+        return self._opener().buckets(store, version, attempt, bits, numbers=numbers, held_changes=held_changes)
 
     def lookup(self, store: str, version: int, attempt: Attempt, digest: int) -> Opening:
         """The rows of a version whose keys may have a hash: `VersionOpener.lookup`."""

@@ -37,7 +37,7 @@ class Maintenance:
     _sessions: Sessions
     _known_stores: KnownStores
     _is_busy: Callable[[], bool]
-    _settings: Settings
+    settings: Settings
     _cleaning: set[str] = field(init=False, default_factory=set)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
@@ -86,7 +86,7 @@ class Maintenance:
         base_manifest = None if last_snapshot is None else self._carried(tables, store, last_snapshot, bits)
         if base_manifest is not None:
             bits = base_manifest.bits
-        rule = ObjectRule.of(tables, self._settings)
+        rule = ObjectRule.of(tables, self.settings)
         if rule is not None:
             enter_location(tables, store, graph.required_meta, rule.location)
         pace = Pace(self._is_busy)  # it counts the work after this line
@@ -100,7 +100,7 @@ class Maintenance:
             new_snapshot,
             bits=bits,
             shards=graph.required_meta.shards,
-            codec=self._settings.compression,
+            codec=self.settings.compression,
             rule=rule,
             base=base_manifest,
             pace=pace,
@@ -121,7 +121,7 @@ class Maintenance:
         return None
 
     def _is_worth_it(self, store: str, deltas: Sequence[VersionEntry], last_bytes: int | None, min_deltas: int) -> bool:
-        threshold = float(self._settings.snapshot_threshold)
+        threshold = float(self.settings.snapshot_threshold)
         return snapshot_threshold.is_worth_it(
             store, deltas, last_bytes=last_bytes, min_deltas=min_deltas, threshold=threshold
         )
