@@ -122,6 +122,7 @@ def test_items_that_recovery_cannot_read_are_reported(*, cleaned: bool) -> None:
         ("meta", "queries"),
         ("meta", "began"),
         ("meta", "package"),
+        ("schema", "writer"),
         ("meta", "created"),
         ("meta", "epochs"),
         ("list", "versions"),
