@@ -220,8 +220,9 @@ def over_http(embedded: EmbeddedDynamoDB, client: Callable[[], Any]) -> Iterator
 @pytest.fixture
 def tables(request: pytest.FixtureRequest) -> Tables:
     """Tables in memory; on DynamoDB Local if it is asked for. The contract tests hold all implementations equal."""
-    found: Tables = request.getfixturevalue("moto" if request.config.getoption("dynamodb_local") else "memory")
-    return found
+    default = "moto" if request.config.getoption("dynamodb_local") else "memory"
+    tables: Tables = request.getfixturevalue(getattr(request, "param", default))
+    return tables
 
 
 @pytest.fixture

@@ -96,7 +96,8 @@ class Settings:
     """Where in S3 large parts are written, as s3://bucket/prefix; empty: to DynamoDB. Both are read.
 
     The name of the snapshot-group table is added to it, so that several tables can share it."""
-    objects_threshold_kb: int = field(default=4, metadata={"range": (0, 1_048_576)})
+    # A request that is full has 25 items, so that the first one of a batch always decides.
+    objects_threshold_kb: int = field(default=4, metadata={"range": (0, 24)})
     """KiB of items, each rounded up, above which a part or the buckets of a snapshot are objects; 0: all are.
 
     With DynamoDB's and S3's prices an object of more than 4 KiB costs less than its items, written and deleted."""

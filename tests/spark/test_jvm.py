@@ -30,7 +30,7 @@ BOUND_ON_DISK = (
 )
 BOUND = "state ten times the bound: every row is right, and the heap stays within the bound and a fifth"
 #: Long checks, and those of random examples, by words of their names.
-LONG, RANDOM = "a history with restarts", "lists: |buckets: |overlay: "
+LONG, RANDOM = "a history with restarts", "lists: |buckets: |held changes: |overlay: "
 SEED = 20_240_501
 #: Less than the test's timeout; a busy machine needs a multiple of the time of an idle one.
 WITHIN_S = 800

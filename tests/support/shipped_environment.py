@@ -86,8 +86,8 @@ def sidecars(home: Path) -> set[str]:
     return found
 
 
-def check_image(wheel: Path, image: Environment, lint: Environment, root: Path) -> None:
-    """Run the image's step in a virtual environment, with `root` in place of its folder; and lint the file."""
+def check_image(wheel: Path, minor: str, image: Environment, lint: Environment, root: Path) -> None:
+    """Run the image's step for a minor of Spark, with `root` in place of its folder; and lint the file."""
     text = IMAGE.read_text()
     (step,) = re.findall(r"^RUN (.+?)(?<!\\)\n", text, re.MULTILINE | re.DOTALL)
     arguments = dict(re.findall(r"^ARG (\w+)=(.+)$", text, re.MULTILINE))
@@ -96,10 +96,12 @@ def check_image(wheel: Path, image: Environment, lint: Environment, root: Path) 
     assert f"COPY {wheel.name} {folder}\n" in text
     root.mkdir()
     shutil.copy(wheel, root)
+    own_minor = arguments["SPARK_MINOR"]
+    arguments["SPARK_MINOR"] = minor
     pinned = image.variables | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), **arguments}
     subprocess.run(["bash", "-euc", step.replace(folder, f"{root}/")], env=pinned, check=True, timeout=DEADLINE_S)
     (jar,) = root.iterdir()
-    assert f"local://{folder}{jar.name}" in PAGE.read_text()
+    assert f"local://{folder}{jar.name.replace(minor, own_minor)}" in PAGE.read_text()
     image.run("python3", "-c", "import dynastate.sidecar")
     lint.install(HADOLINT, pinned=False)
     lint.run("hadolint", str(IMAGE))

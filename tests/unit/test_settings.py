@@ -51,7 +51,7 @@ WRONG_TEXT = {
         "s3://bucket or s3://bucket/prefix",
     ),
     "objectsEndpoint": (["127.0.0.1:9000", "ftp://host", "http://user:password@host"], "a URL such as"),
-    "objectsThresholdKb": ([" 4", "-1", "1048577", "4k", "", "1.5"], "whole number"),
+    "objectsThresholdKb": ([" 4", "-1", "25", "4k", "", "1.5"], "whole number"),
     "transport": (["", "Boto3", "http", "direct "], "direct or boto3"),
     "requestDeadlineS": ([" 1", "1_0", "٣", "9" * 5_000, "0", "3601", "-60", "60s", "", "1.5"], "whole number"),
     **dict.fromkeys(
@@ -77,7 +77,7 @@ RIGHT_TEXT = {
     "snapshotThreshold": ["0", "0.85", "100", "2.5"],
     "objects": ["", "s3://bucket", "s3://my.bucket-1/state", "s3://b--x-s3-1/b--x-s3", "s3://bucket/a/b_c!'(1)*"],
     "objectsEndpoint": ["", "http://127.0.0.1:9000", "https://s3.eu-west-1.amazonaws.com"],
-    "objectsThresholdKb": ["0", "1048576"],
+    "objectsThresholdKb": ["0", "24"],
     "transport": ["direct", "boto3"],
     "requestDeadlineS": ["1", "3600"],
     "writePrice": ["0.625", "0", "1000000", "0.71250", "0.0000001"],

@@ -483,3 +483,14 @@ def test_object_names_have_their_makers() -> None:
     assert object_format.maker_of_object(f"{STORE}#delta/readme.txt") is None
     assert ObjectId("s3://bucket", "a#b").key == "a#b"
     assert SHARDS == 4
+
+
+def test_a_full_first_request_is_above_every_threshold(engines: Engines, tables: MemoryTables) -> None:
+    """Its size decides for all parts of the attempt, so no threshold may be above the least that it has."""
+    highest = 24
+    with pytest.raises(ConfigurationError, match="objectsThresholdKb"):
+        Settings(objects_threshold_kb=highest + 1)
+    engine = engines(objects=S3_URL, objects_threshold_kb=highest)
+    parts = [{b"%d" % number: b"value"} for number in range(Limits.writes_max + 1)]
+    begin(engine, STORE, attempt(1), *parts).commit({0: len(parts)}, SCHEMA)
+    assert (tables.keys("delta"), len(tables.objects.objects)) == ([], 1)

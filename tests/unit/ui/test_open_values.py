@@ -1,4 +1,4 @@
-"""What is values open between requests: one user at a time, the oldest closed, nothing used that is closed."""
+"""Values that stay open between requests: one user at a time, the oldest closed, nothing used that is closed."""
 
 from __future__ import annotations
 
