@@ -95,7 +95,7 @@ def test_a_snapshot_of_an_empty_state_says_nothing_of_sizes(
     assert compact_store(memory_engine, memory, store) is not None
     made.commit(*[(user(f"{number:03d}"), counted(1)) for number in range(100)])
     (load,) = read_loads(memory, [store])
-    assert load.keys == 100
+    assert load.rows == 100
     assert load.bytes > 100 * 20
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.format.items import StorageSize
-from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, Workload, predict
+from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, Workload
 from dynastate.operations.cost.scenarios import (
     MONTH_DAYS,
     Scenario,
@@ -18,6 +18,7 @@ from dynastate.operations.cost.scenarios import (
     advised,
     compare_thresholds,
     predict_scenarios,
+    predicted,
     with_trigger,
     workload,
 )
@@ -40,7 +41,7 @@ INFREQUENT_UNITS: Final = 1.248
 INFREQUENT_STORAGE: Final = 0.4
 #: Bytes with zstd as a multiple of those with LZ4, on average over the samples of decision 19.
 ZSTD_RATIO: Final = 0.71
-#: The `objectsThresholdKb` that is compared, where a query has no objects.
+#: The default `objectsThresholdKb`, for each query with objects, and for the choice of objects.
 THRESHOLD_KB: Final = Settings().objects_threshold_kb
 
 
@@ -72,9 +73,8 @@ class Month:
     @classmethod
     def of(cls, operators: Sequence[Workload]) -> Month:
         """Predict it."""
-        predictions = [predict(each) for each in operators]
-        day = sum((each.day for each in predictions), PredictedUsage())
-        return cls(day, sum((each.stored for each in predictions), StorageSize()))
+        day, stored = predicted(operators)
+        return cls(day, stored)
 
     def units_dollars(self, prices: Prices) -> float:
         return MONTH_DAYS * self.day.dollars(prices)
@@ -147,12 +147,12 @@ class Plan:
         """Predict the query with one other choice each, those that save most first."""
         dollars = self.month.dollars(self.prices)
         capacity, provisioned = self.month.provisioned(self.every_s, self.prices)
-        prices = [
+        priced = [
             *((kind, name, Month.of(others).dollars(self.prices)) for kind, name, others in self._by_formula()),
             ("provisioned capacity", f"provisioned, {plural(capacity, 'write unit')} a second", provisioned),
             ("table class", "table class Standard-Infrequent Access", self.month.infrequent_dollars(self.prices)),
         ]
-        choices = [Choice(kind, name, price, dollars - price) for kind, name, price in prices]
+        choices = [Choice(kind, name, cost, dollars - cost) for kind, name, cost in priced]
         return sorted(choices, key=lambda choice: -choice.saved_dollars_a_month)
 
     def _by_formula(self) -> Iterator[tuple[str, str, list[Workload]]]:

@@ -199,7 +199,7 @@ class Items(NamedTuple):
 
 
 class Objects(NamedTuple):
-    """Objects with rows, as Items, or none: the share of versions that have some in place of items, and their bytes."""
+    """Objects with rows: a share of 1 if they take the place of items, else 0; and their bytes."""
 
     share: float = 0
     bytes: float = 0
@@ -261,7 +261,7 @@ class OneStore:
         with_parts = max(0.0, share - inline)
         in_parts = (self._rows - listed) * workload.row_bytes / with_parts if with_parts > RARE else 0
         parts = items(in_parts, spread, workload.compression, pieces=1, request_bytes=Limits.submit_bytes)
-        self._parts, self._objects = divided(parts, workload.objects_threshold_kb)
+        self._parts, self._objects = parts, objects_of(parts, workload.objects_threshold_kb)
         #: Shares of versions whose changes are items, and objects.
         self._with_parts = with_parts * (1 - self._objects.share)
         self._with_objects = with_parts * self._objects.share
@@ -275,7 +275,7 @@ class OneStore:
         snapshot_items = self._buckets._replace(
             bytes=self._rewritten * self._buckets.bytes, write_units=self._rewritten * self._buckets.write_units
         )
-        self._snapshot_objects = divided(snapshot_items, workload.objects_threshold_kb)[1]
+        self._snapshot_objects = objects_of(snapshot_items, workload.objects_threshold_kb)
         self._manifest_bytes = MANIFEST_BYTES + buckets * BUCKET_BYTES
         if self._snapshot_objects.share:
             self._manifest_bytes += LOCATION_BYTES + buckets * PLACE_BYTES
@@ -429,11 +429,11 @@ def items(data: float, spread: float, compression: float, pieces: int, request_b
     )
 
 
-def divided(all_items: Items, threshold_kb: float | None) -> tuple[Items, Objects]:
-    """The items, and the objects that take their place if they have more than `threshold_kb` on average."""
+def objects_of(all_items: Items, threshold_kb: float | None) -> Objects:
+    """The objects that take the place of items, if these have more than `threshold_kb` on average."""
     if threshold_kb is None or not all_items.number or all_items.write_units <= threshold_kb:
-        return all_items, Objects()
-    return all_items, Objects(1, all_items.bytes - all_items.number * (PART_BYTES - FRAME_BYTES))
+        return Objects()
+    return Objects(1, all_items.bytes - all_items.number * (PART_BYTES - FRAME_BYTES))
 
 
 def few_rows(mean: float, most: int) -> tuple[float, float]:

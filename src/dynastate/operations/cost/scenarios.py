@@ -86,16 +86,16 @@ def compare_thresholds(operators: Sequence[Workload], own_threshold: float) -> l
         threshold: [predict(replace(operator, snapshot_threshold=threshold)) for operator in operators]
         for threshold in sorted({*THRESHOLDS, own_threshold})
     }
-    days = {threshold: sum((each.day for each in days), PredictedUsage()) for threshold, days in predictions.items()}
+    days = {threshold: sum((each.day for each in its), PredictedUsage()) for threshold, its in predictions.items()}
     return [
         ThresholdChoice(
             threshold,
             is_own=threshold == own_threshold,
             day=days[threshold],
             own_day=days[own_threshold],
-            restart=sum((prediction.restart_bytes for prediction in each), RestartBytes()),
+            restart=sum((each.restart_bytes for each in its), RestartBytes()),
         )
-        for threshold, each in predictions.items()
+        for threshold, its in predictions.items()
     ]
 
 
@@ -128,14 +128,22 @@ def predict_scenarios(
             replace(operator, stores=max(1, round(operator.stores * partitions / max(1, usage.partitions))))
             for operator, usage in pairs
         ]
-    return [*(_predicted(name, each) for name, each in scenarios.items()), _item_for_each_row(operators)]
+    return [*(_scenario(name, each) for name, each in scenarios.items()), _item_for_each_row(operators)]
 
 
-def workload(usage: StorageUsage, every_s: float, **settings: Any) -> Workload:
-    """The workload of an operator, estimated from what its stores have, with these fields of it."""
+def workload(
+    usage: StorageUsage, every_s: float, *, snapshot_threshold: float, retain: int, objects_threshold_kb: float | None
+) -> Workload:
+    """The workload of an operator, estimated from the storage of its stores, with these settings."""
     inputs = usage.workload()
     least = {"compression": max(0.1, inputs["compression"]), "families": max(1, usage.families)}
-    return Workload(**inputs | least | settings, batches_a_day=DAY_S / every_s)
+    return Workload(
+        **inputs | least,
+        batches_a_day=DAY_S / every_s,
+        snapshot_threshold=snapshot_threshold,
+        retain=retain,
+        objects_threshold_kb=objects_threshold_kb,
+    )
 
 
 def with_trigger(operator: Workload, every_s: float, trigger_s: float) -> Workload:
@@ -143,10 +151,16 @@ def with_trigger(operator: Workload, every_s: float, trigger_s: float) -> Worklo
     return replace(operator, batches_a_day=DAY_S / trigger_s, changed_rows=changed)
 
 
-def _predicted(name: str, operators: Sequence[Workload]) -> Scenario:
+def predicted(operators: Sequence[Workload]) -> tuple[PredictedUsage, StorageSize]:
+    """Predict a day of a query with these operators, and its storage."""
     predictions = [predict(each) for each in operators]
     day = sum((each.day for each in predictions), PredictedUsage())
-    return Scenario(name, day, sum((each.stored for each in predictions), StorageSize()))
+    return day, sum((each.stored for each in predictions), StorageSize())
+
+
+def _scenario(name: str, operators: Sequence[Workload]) -> Scenario:
+    day, stored = predicted(operators)
+    return Scenario(name, day, stored)
 
 
 def _item_for_each_row(operators: Sequence[Workload]) -> Scenario:

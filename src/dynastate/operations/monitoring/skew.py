@@ -49,7 +49,6 @@ class StoreLoad:
 
     store: str
     rows: int
-    keys: int
     bytes: int
     stored_bytes: int
     shards: int
@@ -138,7 +137,6 @@ def _load(tables: Tables, store: str) -> StoreLoad | None:
     usage = usage_of_lists(graph, items)
     snapshot = newest_snapshot(graph)
     sized = snapshot if snapshot and snapshot.records else usage
-    keys = sum(newest.keys.values())
     span_s = (newest.time_ms - oldest.time_ms) / 1000
     families = families_of(graph.schema(newest), newest)
     units = sum(commit_units(store, entry) for entry in lineage[1:])  # the first one's own batch was before
@@ -148,11 +146,10 @@ def _load(tables: Tables, store: str) -> StoreLoad | None:
         changed_bytes = sum(entry.raw_bytes for entry in lineage if entry.version > since)
         row_bytes = changed_bytes + (snapshot.raw_bytes if snapshot else 0)
     else:
-        row_bytes = round(keys * sized.raw_bytes / sized.records) if sized.records else 0
+        row_bytes = round(sum(newest.keys.values()) * sized.raw_bytes / sized.records) if sized.records else 0
     return StoreLoad(
         store=store,
         rows=rows_of(families),
-        keys=keys,
         bytes=row_bytes,
         stored_bytes=usage.stored.bytes + usage.stored.object_bytes,
         shards=graph.required_meta.shards,
@@ -209,9 +206,9 @@ def read_keys(
         if census.bytes >= limit_bytes:
             return census.skew(number, is_whole=False)
         with closing(_rows(engine, load.store, meter)) as rows:
-            for row, (family, raw, value) in enumerate(rows):
+            for count, (family, raw, value) in enumerate(rows):
                 census.add(load.store, family, raw, value if isinstance(value, list) else [value])
-                if row % REPORT_ROWS == 0:
+                if count % REPORT_ROWS == 0:
                     progress(min(census.bytes, total), total)
                 if census.bytes >= limit_bytes and next(rows, None) is not None:
                     return census.skew(number + 1, is_whole=False)
@@ -229,7 +226,7 @@ def _rows(engine: Engine, store: str, meter: Meter) -> Generator[tuple[Family, b
                 yield family, raw, value
 
 
-#: Size of a row, minus the order of reading, store, family, key, and number of values.
+#: Size of a row, the negated order of reading, store, family, key, and number of values.
 Row = tuple[int, int, str, Family, bytes, int]
 
 
