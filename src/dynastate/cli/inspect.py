@@ -19,7 +19,7 @@ from dynastate.cli.scope import Scope, counted, current_stores, end, failures, o
 from dynastate.cli.table import headers
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
-from dynastate.operations.monitoring.choices import Format
+from dynastate.operations.inspection.formats import Format
 
 if TYPE_CHECKING:
     from dynastate.format.keys import Role
@@ -296,7 +296,7 @@ def export(
     family: Family = "",
 ) -> None:
     """Write all rows of a version into a file: Parquet, or JSON with one row a line."""
-    from dynastate.operations.monitoring.export import export_rows
+    from dynastate.operations.inspection.export import export_rows
 
     if output is None and (call.as_json or (form is Format.PARQUET and sys.stdout.isatty())):
         raise ConfigurationError("give a file with --output: standard output is a terminal, or taken by --json")

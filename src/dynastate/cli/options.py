@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dynastate.cli.exit_codes import PIPE_CLOSED
 from dynastate.cli.help import Command
 from dynastate.cli.output import Output
 from dynastate.errors import CorruptStateError, VersionMissingError
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Begins the environment variables that stand for options.
 VARIABLES: Final = "DYNASTATE_"
-#: Exit code of a command whose output is no longer read, as shells have it after SIGPIPE.
-PIPE_CLOSED: Final = 141
 
 
 def not_empty(parameter: typer.CallbackParam, value: str) -> str:

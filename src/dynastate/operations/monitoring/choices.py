@@ -18,10 +18,3 @@ class Order(str, Enum):
     DOLLARS = "dollars"
     COMMIT = "commit"
     THROTTLES = "throttles"
-
-
-class Format(str, Enum):
-    """The file format of an export."""
-
-    PARQUET = "parquet"
-    NDJSON = "ndjson"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dynastate.errors import ConfigurationError
-from dynastate.operations.monitoring.choices import Format
+from dynastate.operations.inspection.formats import Format
 from dynastate.progress import ProgressCallback
 from dynastate.reader.arrow import write_parquet
 from dynastate.reader.json_rows import json_text, row_to_json
