@@ -62,16 +62,16 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     ):
         folder = Path(scratch) / "state"
         conf = {**contender.conf, f"{CONF}.minDeltasForSnapshot": "1"}
-        store = run(
+        filled = run(
             "DeltasBenchmark", replace(contender, conf=conf), workload, folder=folder, heap=options.heap, log="deltas"
         )
         for kind in options.kinds:
             opened = replace(contender, conf={**contender.conf, **KINDS[kind].conf})
-            gets = workload | {"version": store["version"], "gets": options.gets, "puts": options.puts}
+            look_ups = workload | {"version": filled["version"], "gets": options.gets, "puts": options.puts}
             turns = []
             for _ in range(options.turns):
                 log = f"deltas-{kind}"
-                turns.append(run("ColdLookUpBenchmark", opened, gets, folder=folder, heap=options.heap, log=log))
+                turns.append(run("ColdLookUpBenchmark", opened, look_ups, folder=folder, heap=options.heap, log=log))
             figures[kind] = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
             figures[kind] |= {"turns": turns, "engine": contender.engine}
     return figures

@@ -93,14 +93,14 @@ def measure(options: argparse.Namespace, endpoint: str, environment: Mapping[str
         operator_ms = ask(url + "operator/many/0")[0]
         rows_ms = ask(url + "rows/lookup/0")[0]
         next_ms = ask(url + "rows/lookup/0?page=2")[0]
-        name = lookup.key_of(options.rows - 1)["user"]
+        user = lookup.key_of(options.rows - 1)["user"]
         found_ms, reads = 0.0, 0
         while True:
-            took_ms, text = ask(f"{url}rows/lookup/0?column=user&contains={name}")
+            took_ms, text = ask(f"{url}rows/lookup/0?column=user&contains={user}")
             found_ms, reads = found_ms + took_ms, reads + 1
             if "Reading on" not in text:
                 break
-        if text.count(name) < 2:  # in the form, and in a row
+        if text.count(user) < 2:  # in the form, and in a row
             sys.exit("benchmark: the row is not found")
         status = Path(f"/proc/{pid}/status").read_text()
         peak_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))

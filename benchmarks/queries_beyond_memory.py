@@ -305,15 +305,15 @@ def measure(plan: Plan, store: str, running: Database, memory_mb: int, scratch: 
     return figures, output.sort_by([(name, "ascending") for name in output.column_names])
 
 
-def summary(plan: Plan, first_part: list[Batch], after: list[Batch]) -> Figures:
+def summary(plan: Plan, first_part: list[Batch], second_part: list[Batch]) -> Figures:
     """Medians of the measured batches without the first one after the restart, which is apart; the state at the end."""
-    if first_part[-1]["batch"] < plan.fill + plan.batches - 1 or after[-1]["batch"] != plan.files - 1:
-        sys.exit(f"benchmark: {plan.query} ended its parts with {first_part[-1]} and {after[-1]}")
-    measured, first = [*first_part[plan.fill :], *after[1:]], after[0]
+    if first_part[-1]["batch"] < plan.fill + plan.batches - 1 or second_part[-1]["batch"] != plan.files - 1:
+        sys.exit(f"benchmark: {plan.query} ended its parts with {first_part[-1]} and {second_part[-1]}")
+    measured, first = [*first_part[plan.fill :], *second_part[1:]], second_part[0]
     medians = {key: statistics.median(batch[key] for batch in measured) for key in first}
-    last = {key: after[-1][key] for key in ("state_rows", "memory_mb", "disk_mb")}
+    last = {key: second_part[-1][key] for key in ("state_rows", "memory_mb", "disk_mb")}
     firsts = {f"first_{key}": first[key] for key in ("batch_ms", "load_ms")}
-    return {**medians, **last, **firsts, "batches": [*first_part, *after]}
+    return {**medians, **last, **firsts, "batches": [*first_part, *second_part]}
 
 
 def measure_all(plan: Plan, options: argparse.Namespace, out: Console) -> dict[str, Figures]:

@@ -32,8 +32,8 @@ UNSIGNED: Final = {".asc", *(f".{name}" for name in CHECKSUMS)}
 
 def project() -> dict[str, Any]:
     toml = importlib.import_module("tomllib")  # by its name: mypy looks at the oldest Python we support, which has none
-    elements: dict[str, Any] = toml.loads((build.ROOT / "pyproject.toml").read_text())["project"]
-    return elements
+    metadata: dict[str, Any] = toml.loads((build.ROOT / "pyproject.toml").read_text())["project"]
+    return metadata
 
 
 def folder_of(repository: Path, artifact: str) -> Path:

@@ -98,7 +98,7 @@ class Settings:
     The name of the snapshot-group table is added to it, so that several tables can share it."""
     # A request that is full has 25 items, so that the first one of a batch always decides.
     objects_threshold_kb: int = field(default=4, metadata={"range": (0, 24)})
-    """KiB of items, each rounded up, above which a part or the buckets of a snapshot are objects; 0: all are.
+    """KiB of items, each rounded up, above which parts or a snapshot's buckets are objects; 0: all except inline ones.
 
     With DynamoDB's and S3's prices an object of more than 4 KiB costs less than its items, written and deleted."""
     objects_endpoint: str = ""

@@ -136,7 +136,7 @@ class WriteAttempt:
         self._tally = Tally()
         #: As in a version entry.
         self._bounds = bytearray()
-        #: The stream of the first parts, if they have more than a few KB, and objects cost less.
+        #: The stream of the first parts, if they are above the threshold of objects.
         self._stream: StreamWriter | None = None
         self._may_stream = True
         self._is_consistent = True

@@ -59,7 +59,7 @@ class SnapshotAttempt:
         self._ready: list[tuple[Key, Item]] = []
         self._ready_bytes = 0
         self._written_keys: list[Key] = []
-        #: The stream of all buckets that it writes, if they are more than a few KB, and objects cost less.
+        #: The stream of all buckets that it writes, if they are above the threshold of objects.
         self._stream: StreamWriter | None = None
         #: The buckets that it writes, in order.
         self._written_buckets: list[int] = []

@@ -1,1 +1,1 @@
-"""The tasks of an operator, a person: rooms by subject, and what all of them need (`scope`)."""
+"""The tasks of an operator, a person: rooms by subject, and modules for several of them (`scope`, `pins`)."""

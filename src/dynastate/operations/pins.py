@@ -23,7 +23,7 @@ from dynastate.storage.tables import Tables, get_apart
 
 
 def pins_of(meta: Item) -> frozenset[str]:
-    """Sort keys of the items that a fork has pinned in its origin. Empty if it is no fork, or no longer needs one."""
+    """Sort keys of the items that a fork has pinned in its origin. Empty if it needs no origin."""
     pins = meta.get(PINS, frozenset())
     if not isinstance(pins, frozenset):
         raise CorruptStateError("the store's meta item is corrupt: it has no set of pins", store=meta.get("store"))
@@ -99,9 +99,9 @@ def unpin_dropped(tables: Tables, store: str) -> None:
     # The meta items are read after the pins, so that the list of an incomplete fork contains all of its pins.
     keys = {meta_key(fork): fork for _, item in items for fork in forks_of(item)}
     metas = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
-    pins_by_pin = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
+    sorts_by_pin = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
     for key, item in sorted(items, key=lambda pair: pair[0].sort == META):
-        dropped_pins = [pin for pin in pins_on(item) if key.sort not in pins_by_pin.get(pin, ())]
+        dropped_pins = [pin for pin in pins_on(item) if key.sort not in sorts_by_pin.get(pin, ())]
         if dropped_pins:
             remove_from_set(tables, key, FORKS, texts=dropped_pins, attributes={})
 

@@ -136,8 +136,8 @@ def each_store(
     progress(0, len(stores))
     pool = runtime.pool(max(1, min(at_once, len(stores))), "dynastate-store")
     try:
-        for futures in [pool.submit(do, store) for store in stores]:
-            futures.result()
+        for future in [pool.submit(do, store) for store in stores]:
+            future.result()
     except KeyboardInterrupt:
         is_over = is_interrupted = True
         tables.stop()

@@ -18,7 +18,7 @@ def visible(text: str) -> str:
 
 
 def shown(value: Any, chars: int, indent: int | None = None) -> str | None:
-    """A value of `to_json` as text of at most `chars` characters. Returns None if it is null."""
+    """A value of `to_json` as text, cut after `chars` characters. Returns None if it is null."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json_text(value, indent)

@@ -125,8 +125,8 @@ def summary(reports: Sequence[Report]) -> list[str]:
         for finding in report.findings:
             counts[finding.what] += finding.items
     versions = ranges(sorted(set.intersection(*(each.readable for each in reports)))) if reports else ""
-    corrupt = sum(not each.is_whole for each in reports)
-    result = f"{corrupt:,} of them not whole" if corrupt and len(reports) > 1 else "not whole" if corrupt else "whole"
+    broken = sum(not each.is_whole for each in reports)
+    result = f"{broken:,} of them not whole" if broken and len(reports) > 1 else "not whole" if broken else "whole"
     snapshots, items = sum(each.snapshots for each in reports), sum(each.items for each in reports)
     stored = sum(each.stored_bytes for each in reports)
     locations = sorted({location for each in reports for location in each.other_locations})

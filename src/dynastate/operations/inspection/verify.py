@@ -237,14 +237,14 @@ class _Check:
         assert run.stream is not None  # noqa: S101  # for mypy
         raw = read_stream(self._tables.objects, run.stream, run.start, run.end)
         parts = decode_frames(run.keys, raw) if raw is not None else iter(())
-        keys, defect = deque(run.keys), None
+        rest, defect = deque(run.keys), None
         try:
             for part in parts:
-                keys.popleft()
+                rest.popleft()
                 yield part
         except CorruptStateError as corrupt:
             defect = corrupt
-        yield from ((key, defect) for key in keys)
+        yield from ((key, defect) for key in rest)
 
     def _versions(self) -> Iterator[_Named]:
         """The entries of version lists, in the order of keys."""

@@ -262,7 +262,7 @@ def plan_rollback(
             batch=to,
             checkpoint=checkpoint.location,
         )
-    undone = tuple(each for each in sorted(offsets.keys() | commits.keys()) if each > to)
+    undone, undone_commits = _later(offsets, commits, to)
     if not undone:
         raise ConfigurationError("this is the checkpoint's last batch: nothing would be undone", batch=to)
     namespace = checkpoint.namespace()
@@ -289,10 +289,18 @@ def plan_rollback(
         to=logs[0],
         last=logs[1],
         undone=undone,
-        committed=tuple(each for each in undone if each in commits),
+        committed=undone_commits,
         stores=tuple(stores),
         copy=f"{COPY}{time:%Y%m%dT%H%M%SZ}",
     )
+
+
+def _later(
+    offsets: Mapping[int, object], commits: Mapping[int, object], to: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The batches after one, and those of them that were committed."""
+    later = tuple(each for each in sorted(offsets.keys() | commits.keys()) if each > to)
+    return later, tuple(each for each in later if each in commits)
 
 
 def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback = no_progress) -> None:
@@ -305,11 +313,11 @@ def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback
         ConfigurationError: the batches have changed since the plan, and nothing was changed.
     """
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
-    later_batches = [each for each in sorted(offsets | commits) if each > plan.to.batch]
-    if (*later_batches,) != plan.undone or {each for each in later_batches if each in commits} != {*plan.committed}:
+    later, committed = _later(offsets, commits, plan.to.batch)
+    if (later, committed) != (plan.undone, plan.committed):
         raise ConfigurationError(
             "the query has begun or committed a batch since this was planned: stop it, and roll back again",
-            batch=max(later_batches, default=plan.to.batch),
+            batch=max(later, default=plan.to.batch),
             checkpoint=checkpoint.location,
         )
     checkpoint.copy(plan.copy)

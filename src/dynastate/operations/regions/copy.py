@@ -299,6 +299,7 @@ class _Store:
         writes = self._copy_objects()
         puts: list[tuple[Key, Item]] = []
         deletes: list[Key] = []
+        most = runtime.limits().writes_max
         for key, item, stored_item in self._pairs():
             if item == stored_item:
                 continue
@@ -308,9 +309,9 @@ class _Store:
                 deletes.append(key)
             else:
                 puts.append((key, item))
-                if len(puts) == runtime.limits().writes_max:
+                if len(puts) == most:
                     writes += self._write(puts)
-            if len(deletes) == runtime.limits().writes_max:
+            if len(deletes) == most:
                 self._delete(deletes)
         self._delete(deletes)
         return writes + self._write(puts)
@@ -346,18 +347,18 @@ class _Store:
             return 0
         writes = 0
         names = self._target.objects.names(self._location, store_prefix(self._store))
-        deletes = set(names)
+        others = set(names)
         for source_id in _objects(self._source, self._store, self._locations):
             data, target_id = self._read(self._source, source_id), self._target_id(source_id)
             if data is None:
                 continue
-            if not (target_id in deletes and self._read(self._target, target_id) == data):
+            if not (target_id in others and self._read(self._target, target_id) == data):
                 self._target.objects.put(target_id, data)
                 writes += 1
-            deletes.discard(target_id)
-        if deletes:
+            others.discard(target_id)
+        if others:
             self._mark.check(self._target)
-            delete_own_objects(self._target, sorted(deletes))
+            delete_own_objects(self._target, sorted(others))
         return writes
 
     def _target_id(self, source_id: ObjectId) -> ObjectId:

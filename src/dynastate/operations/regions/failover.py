@@ -28,7 +28,7 @@ SOURCE_DEADLINE_S: Final = 10
 
 @dataclass(frozen=True)
 class Failover:
-    """Both sides, and the steps of a failover. If there are `problems`, the query cannot run there, without steps.
+    """Both sides, and the steps of a failover. With `problems` the query cannot run there, and there are no steps.
 
     With a checkpoint, the query continues with `batch`, after a rollback of `undone` batches of the checkpoint.
     """

@@ -65,8 +65,8 @@ def view(site: Site, ask: Ask) -> Page:
             key = key_from_json(state.key_columns, form_values)
             json_key = row_to_json(state.key_columns, key) or {}
             version = ask.number("version", reader.version, least=1)
-            view_then = reader if version == reader.version else reader.at(version)
-            row = row_to_json(view_then.columns, view_then.get(key))
+            past_state = reader if version == reader.version else reader.at(version)
+            row = row_to_json(past_state.columns, past_state.get(key))
             command = _command(stores, json_key, ask, version if ask.text("version") else None)
             past = deque(
                 (

@@ -16,7 +16,7 @@ RETAIN = 100
 
 
 def plan_of(look: Look, prices: Prices, threshold: float | None = None, retain: int = RETAIN) -> Plan | None:
-    """The plan of a query; None: it has no interval between two batches yet."""
+    """The plan of a query. Returns None before the interval between two batches is known."""
     intervals = [each.batch_s for each in look.activities if each.batch_s]
     if not intervals:
         return None
@@ -35,7 +35,7 @@ def plan_of(look: Look, prices: Prices, threshold: float | None = None, retain: 
 
 
 def dollars_a_day(look: Look, prices: Prices) -> dict[str, float]:
-    """The predicted price of a day, storage included, by `namespace/operator/*/name`; empty: there is none yet.
+    """The predicted price of a day, storage included, by `namespace/operator/*/name`. Empty before there is a plan.
 
     They add up to the price of the query. Stores of one operator share its price by the write units of their commits.
     """
