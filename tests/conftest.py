@@ -47,7 +47,7 @@ hypothesis_settings.load_profile("dynastate")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the engine's tests run on AWS's DynamoDB Local (`make test-upstream`), and CI run a part of all tests."""
-    parser.addoption("--dynamodb-local", action="store_true", help="AWS's DynamoDB Local in place of moto")
+    parser.addoption("--dynamodb-local", action="store_true", help="AWS's DynamoDB Local in place of moto and memory")
     parser.addoption("--part", default="1/1", help="2/5: of five files in a row the tests of the second one")
 
 

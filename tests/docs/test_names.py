@@ -27,19 +27,17 @@ PUBLIC = {
 #: Functions that take any number of arguments, or none by keyword.
 VARIADIC = {
     *(
-        "Path",
         "Progress",
         "Table",
-        "add_row",
         "agg",
-        "chain",
         "command",
         "getattr(pa, function)",
         "info",
         "intersection",
+        "labels",
+        "makeCheckpoint",
     ),
-    *("labels", "makeCheckpoint", "map", "max", "message_of", "move", "pack", "partial", "print", "select", "suppress"),
-    *("warning", "zip"),
+    *("message_of", "move", "pack", "partial", "select", "suppress", "zip"),
 }
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -78,6 +76,6 @@ def test_names_and_calls(path: str) -> None:
 
 def test_findings() -> None:
     text = (
-        "def f(found, *more):\n  self._now = [each for each in more]\n  f(*more), f(1, 2, 3, 4, 5), f(*pair), max(*a)"
+        "def f(found, *more):\n  self._now = [each for each in more]\n  f(*more), f(1, 2, 3, 4, 5), f(*pair), zip(*a)"
     )
     assert findings("", text + "\nfor each in more: pass") == ["found", "now", "each", "f(1, 2, 3, 4, 5)", "f(*pair)"]

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import pytest
 
 import dynastate
-from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from dynastate.engine import snapshot_threshold
@@ -43,7 +42,6 @@ from dynastate.format.changes import key_hash
 from dynastate.format.codec import RAW
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, version_list_key
 from dynastate.format.parts import StoredChunk
-from dynastate.runtime import Limits, Runtime
 from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import listener, protocol
 from dynastate.sidecar.connection import Connection
@@ -70,6 +68,7 @@ from tests.support.engine_driver import (
     write,
 )
 from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.limits import set_limits
 from tests.support.processes import wait_until
 
 TOKEN = bytes(range(32))
@@ -745,7 +744,7 @@ def test_a_failed_commit_is_answered_by_its_kind(
 def corrupt_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
     """Tables with a store whose snapshot at version 3, of 8 buckets, has lost the last one; the state at version 4."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(window_parts=2)))
+    set_limits(monkeypatch, window_parts=2)
     state = {b"%d" % number: b"%d" % number for number in range(60)}
     for make in closing(memory):
         made = write(make(), store, attempt(1), state)

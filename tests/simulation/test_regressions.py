@@ -50,7 +50,7 @@ from tests.support.engine_driver import (
 from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Overtaken
 
 RUN = "run-1"
-pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
 def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> None:

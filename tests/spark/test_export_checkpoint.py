@@ -47,7 +47,6 @@ LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {
 STEPS = (2, 4, 6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in LEAVERS])
 def test_same_results_after_import_and_export(
     name: str, sessions: Sessions, folder: Path, environment: dict[str, str]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from typer.main import get_command
 
-from dynastate.cli.app import main
+from dynastate.cli.app import app, main
 from dynastate.operations.monitoring import reports
 
 
@@ -73,3 +75,14 @@ def reported(tmp_path: Path, batches: int) -> str:
     file = tmp_path / "progress.json"
     file.write_text("".join(json.dumps(each) + "\n" for each in told))
     return str(file)
+
+
+def commands_of(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    """Every command and group of an application, with its name."""
+    yield " ".join(names), command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands_of(each, *names, name)
+
+
+COMMANDS = dict(commands_of(get_command(app)))
+LEAVES = {name: each for name, each in COMMANDS.items() if not hasattr(each, "commands")}

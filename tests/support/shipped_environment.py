@@ -86,8 +86,8 @@ def sidecars(home: Path) -> set[str]:
     return found
 
 
-def check_image(wheel: Path, minor: str, image: Environment, lint: Environment, root: Path) -> None:
-    """Run the image's step for a minor of Spark, with `root` in place of its folder; and lint the file."""
+def check_image(wheel: Path, image: Environment, lint: Environment, root: Path, minor: str = "") -> None:
+    """Run the image's step, for its own minor of Spark or another, with `root` as its folder; and lint the file."""
     text = IMAGE.read_text()
     (step,) = re.findall(r"^RUN (.+?)(?<!\\)\n", text, re.MULTILINE | re.DOTALL)
     arguments = dict(re.findall(r"^ARG (\w+)=(.+)$", text, re.MULTILINE))
@@ -97,7 +97,7 @@ def check_image(wheel: Path, minor: str, image: Environment, lint: Environment, 
     root.mkdir()
     shutil.copy(wheel, root)
     own_minor = arguments["SPARK_MINOR"]
-    arguments["SPARK_MINOR"] = minor
+    minor = arguments["SPARK_MINOR"] = minor or own_minor
     pinned = image.variables | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), **arguments}
     subprocess.run(["bash", "-euc", step.replace(folder, f"{root}/")], env=pinned, check=True, timeout=DEADLINE_S)
     (jar,) = root.iterdir()

@@ -95,6 +95,10 @@ def test_what_is_wrong_is_said(url: str, place: str, status: int, words: str) ->
     assert (found, words in text) == (status, True), text
 
 
+def test_health_shows_the_busiest_partition_key(url: str) -> None:
+    assert "Write units a second of the busiest partition key: " in ask(url + "health/shop")[1]
+
+
 def test_the_price_of_a_query_is_one(url: str) -> None:
     """The rows of Queries add up to the price on Cost, which shows no advice that saves nothing."""
     table = ask(url + "query/shop")[1].partition("$ a day, predicted")[2]

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
 import dynastate
-from dynastate.cli.app import EXIT_CODES, app
-from tests.support.command_line import run
+from dynastate.cli.app import EXIT_CODES
+from tests.support.command_line import COMMANDS, LEAVES, run
 
 DOCS = Path(__file__).parents[3] / "docs"
-
-
-def commands_of(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
-    """Every command and group of an application, with its name."""
-    yield " ".join(names), command
-    for name, each in getattr(command, "commands", {}).items():
-        yield from commands_of(each, *names, name)
-
-
-COMMANDS = dict(commands_of(get_command(app)))
-LEAVES = {name: each for name, each in COMMANDS.items() if not hasattr(each, "commands")}
 
 
 @pytest.mark.parametrize("name", COMMANDS, ids=lambda name: name or "dynastate")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from decimal import Decimal
 from unittest.mock import Mock
 
 import pytest
 
-from dynastate import runtime
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format import objects as object_format
@@ -22,7 +20,7 @@ from dynastate.format.parts import Chunk, part_items
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
-from dynastate.runtime import Limits, Runtime
+from dynastate.runtime import Limits
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from tests.support.engine_driver import (
     SCHEMA,
@@ -47,11 +45,12 @@ from tests.support.engine_driver import (
     write_versions,
 )
 from tests.support.fakes import MemoryTables, without_list
+from tests.support.limits import set_limits
 
 STORE = "n/0/0/default"
 S3_URL = "s3://bucket/some/prefix"
 LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
-#: With PUTs for nothing, all parts that are not inline go to objects.
+#: With a threshold of 0, all parts that are not inline go to objects.
 ALL = {"objects": S3_URL, "objects_threshold_kb": 0}
 
 
@@ -70,7 +69,7 @@ def make_engines(tables: MemoryTables) -> Iterator[Engines]:
 @pytest.fixture(name="small_objects")
 def shrink_objects(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let objects have 300 bytes, so that streams have many, and parts and buckets lie across their ends."""
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(object_bytes=300)))
+    set_limits(monkeypatch, object_bytes=300)
     return 300
 
 
@@ -102,12 +101,12 @@ def test_large_changes_are_one_object_and_an_entry(tables: MemoryTables, engines
 
 
 def test_small_changes_are_items(tables: MemoryTables, engines: Engines) -> None:
-    """Parts of a few units cost less as items, by the prices of the settings."""
+    """Changes of up to `objectsThresholdKb` are items."""
     few = rows(dice(1), 10, 300)
     write(engines(objects=S3_URL), STORE, attempt(1), few)
     assert (len(tables.keys("delta")), tables.objects.objects) == (1, {})
-    cheap = engines(objects=S3_URL, objects_threshold_kb=1)
-    write(cheap, "n/0/1/default", attempt(1), few)
+    low = engines(objects=S3_URL, objects_threshold_kb=1)
+    write(low, "n/0/1/default", attempt(1), few)
     assert (len(tables.keys("delta")), len(tables.objects.objects)) == (1, 1)
     assert ObjectRule.of(tables, Settings(objects=S3_URL)) == ObjectRule(LOCATION, 4)
     assert ObjectRule.of(tables, Settings(objects=S3_URL, objects_threshold_kb=9)) == ObjectRule(LOCATION, 9)
@@ -193,8 +192,7 @@ def test_parts_of_a_large_attempt(
     tables: MemoryTables, engines: Engines, small_objects: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only so many parts of an attempt are in objects; those after them are items."""
-    limits = replace(runtime.limits(), object_parts_max=60, submit_bytes=1_000)
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=limits))
+    set_limits(monkeypatch, object_parts_max=60, submit_bytes=1_000)
     engine = engines(**ALL)
     parts = [rows(dice(seed), 2) for seed in range(100)]
     write(engine, STORE, attempt(1), *parts)

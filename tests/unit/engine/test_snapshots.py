@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 
@@ -19,7 +18,6 @@ from dynastate.errors import InternalError, RouteInvalidError, UnavailableError,
 from dynastate.format.keys import EMPTY, Key, VersionId, store_shard
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.format.version_list import VersionEntry
-from dynastate.runtime import Limits
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import (
@@ -41,6 +39,7 @@ from tests.support.engine_driver import (
     write_versions,
 )
 from tests.support.fakes import Clock, FailingTables, Fault, MemoryTables
+from tests.support.limits import set_limits
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
@@ -287,7 +286,7 @@ def test_a_snapshot_on_an_idle_executor_does_not_pause(
     assert engine._writer.is_busy()
     clock.sleep(0.2)
     wait_until(lambda: not engine._writer.is_busy(), "parts that are durable count as queued")
-    monkeypatch.setattr(runtime, "_runtime", replace(runtime._runtime, limits=Limits(writes_max=1)))
+    set_limits(monkeypatch, writes_max=1)
     monkeypatch.setattr(maintenance, "Pace", partial(pace.Pace, sleep=lambda _: pytest.fail("it pauses")))
     save_snapshot(engine, store, made[3], numbers(3))
 

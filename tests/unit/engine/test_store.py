@@ -393,7 +393,6 @@ def test_a_full_list_is_shortened_before_the_append(on_memory: Engine, memory: M
     assert read(on_memory, store, *two) == {b"one": b"1", b"n": b"3000"}
 
 
-@pytest.mark.emulator
 def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: str) -> None:
     """Moto is full much earlier, and refuses as DynamoDB does."""
     engine = make_engine(moto)

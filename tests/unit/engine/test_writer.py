@@ -12,9 +12,9 @@ from dynastate.engine.writer import PartWriter, PendingWrites
 from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, part_key
-from dynastate.runtime import Limits, Runtime
 from dynastate.storage.meter import Meter
 from tests.support.fakes import Clock, Door, FailingTables, Fault, MemoryTables
+from tests.support.limits import set_limits
 from tests.support.processes import wait_until
 
 WITHIN_S = 10.0
@@ -202,7 +202,7 @@ def test_submit_waits_for_room_in_the_queue(
 ) -> None:
     """Queued bytes and those under way stay within the bound; `submit` waits until there is room."""
     size = item_bytes(items("a", 1, size=1000)[0][1])
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(queued_bytes_max=10 * size)))
+    set_limits(monkeypatch, queued_bytes_max=10 * size)
     part_writer, pending = writers(2), PendingWrites()
     most: list[int] = []
 
@@ -232,7 +232,7 @@ def test_room_goes_to_those_who_came_first(
 ) -> None:
     """A caller with few bytes, for which there is room at once, waits behind one with many that came before it."""
     size = item_bytes(items("a", 1, size=1000)[0][1])
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(queued_bytes_max=10 * size)))
+    set_limits(monkeypatch, queued_bytes_max=10 * size)
     part_writer = writers(1)
     pending = submit(part_writer, items("first", 6, size=1000))
     door.wait_for(1)
@@ -251,7 +251,7 @@ def test_room_goes_to_those_who_came_first(
 
 def test_no_room_until_the_deadline_is_an_error(door: Door, writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the deadline, `submit` raises UnavailableError, and has queued nothing."""
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(queued_bytes_max=100)))
+    set_limits(monkeypatch, queued_bytes_max=100)
     part_writer, other = writers(1), PendingWrites()
     one = submit(part_writer, items("one", 1))
     door.wait_for(1)
@@ -266,7 +266,7 @@ def test_an_item_larger_than_the_bound_is_written_alone(
     memory: MemoryTables, door: Door, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is taken when nothing else is queued, so it does not wait for ever."""
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(queued_bytes_max=100)))
+    set_limits(monkeypatch, queued_bytes_max=100)
     door.open()
     part_writer = writers(1)
     pending = submit(part_writer, items("a", 2, size=1000))
@@ -434,7 +434,7 @@ def test_sidecars_share_the_room(
 ) -> None:
     """Of an executor's room each of its sidecars has the same part."""
     size = item_bytes(items("a", 1, size=1000)[0][1])
-    monkeypatch.setattr(runtime, "_runtime", Runtime(limits=Limits(queued_bytes_max=8 * size)))
+    set_limits(monkeypatch, queued_bytes_max=8 * size)
     part_writer = writers(1, sidecars)
     pending = submit(part_writer, items("a", fits, size=1000))
     with pytest.raises(UnavailableError, match="writes wait for DynamoDB until the deadline"):

@@ -1,4 +1,4 @@
-"""Adoption of a namespace for another checkpoint location, on both engines of the unit tests."""
+"""Adoption of a namespace for another checkpoint location."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ STORE = "orders/0/0/default"
 S3_URL = "s3://bucket/state"
 OF_LIVE = f"{S3_URL}/live-groups"
 OF_OTHERS = f"{S3_URL}/other-groups"
-#: With PUTs for nothing, all parts that are not inline go to objects.
+#: With a threshold of 0, all parts that are not inline go to objects.
 ALL: dict[str, Any] = {"objects": S3_URL, "objects_threshold_kb": 0}
 
 
