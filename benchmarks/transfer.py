@@ -104,9 +104,7 @@ def targets(by_step: dict[str, dict[str, Any]]) -> list[Target]:
     """What was measured, judged: microseconds a row."""
     return [
         Target(
-            f"{step}: microseconds a row",
-            1e6 * by_step[step]["seconds"] / by_step[step]["rows"],
-            1e6 / ROWS_A_SECOND,
+            f"{step}: microseconds a row", 1e6 * by_step[step]["seconds"] / by_step[step]["rows"], 1e6 / ROWS_A_SECOND
         )
         for step in JUDGED
     ]

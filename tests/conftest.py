@@ -34,11 +34,7 @@ REGION = "us-east-1"
 
 #: Beginnings of the names of variables that no test may get from its caller, and what there is of AWS instead.
 CALLERS = ("AWS_", "COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
-NO_AWS = {
-    "AWS_CONFIG_FILE": os.devnull,
-    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+NO_AWS = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
 
 # The same examples at every run, and none kept.
 hypothesis_settings.register_profile("dynastate", derandomize=True, database=None, deadline=None)

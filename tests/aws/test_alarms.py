@@ -46,11 +46,7 @@ def test_an_alarm_without_data_is_ok(place: Place, cloudwatch: Any) -> None:
             DatapointsToAlarm=2,
             Metrics=[
                 {"Id": "counted", "Expression": EXPRESSION, "Label": "throttles", "ReturnData": True},
-                {
-                    "Id": "events",
-                    "MetricStat": {"Metric": metric, "Period": 300, "Stat": "Sum"},
-                    "ReturnData": False,
-                },
+                {"Id": "events", "MetricStat": {"Metric": metric, "Period": 300, "Stat": "Sum"}, "ReturnData": False},
             ],
         )
         deadline, state = time.monotonic() + DEADLINE_S, ""

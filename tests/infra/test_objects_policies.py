@@ -25,16 +25,7 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.settings import PREFIX as SETTINGS
 from tests.infra.conftest import AsAws, Terraform
-from tests.support.engine_driver import (
-    attempt,
-    begin,
-    make_engine,
-    numbers,
-    read,
-    save_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.engine_driver import attempt, begin, make_engine, numbers, read, save_snapshot, write, write_versions
 from tests.support.fault_proxy import FaultProxy, let_pass
 from tests.support.policies import (
     BUCKETS,

@@ -29,14 +29,7 @@ from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspection.inspect import inspect_store
 from dynastate.settings import PREFIX, Settings
-from dynastate.spark.configure import (
-    EXTENSION_CLASS,
-    JARS,
-    PLUGIN_CLASS,
-    PLUGINS,
-    PROVIDER_CLASS,
-    plain_conf,
-)
+from dynastate.spark.configure import EXTENSION_CLASS, JARS, PLUGIN_CLASS, PLUGINS, PROVIDER_CLASS, plain_conf
 from dynastate.spark.connect import EXTENSIONS
 from dynastate.spark.jar import jar_path
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf

@@ -214,10 +214,7 @@ EXTREME_KEYS = {
         "unix_micros(cast({} as timestamp))",
     ),
     "day": ("date_from_unix_date(array(10000000, -719163, 0)[number])", "unix_date({})"),
-    "clock": (
-        "cast(concat('12:00:00.12345', array('6789', '6001', '6002')[number]) as time(9))",
-        "cast({} as string)",
-    ),
+    "clock": ("cast(concat('12:00:00.12345', array('6789', '6001', '6002')[number]) as time(9))", "cast({} as string)"),
     "zero": ("array(double('-0.0'), double('NaN'), double('Infinity'))[number]", "{}"),
     "single": ("array(float('-0.0'), float('NaN'), float('0.1'))[number]", "{}"),
     "long": ("cast(number || '2345678901234567890.123456789012345678' as decimal(38, 18))", "{}"),

@@ -69,12 +69,7 @@ def now() -> datetime:
 
 
 def make_engine(
-    tables: Tables,
-    *,
-    cache_bytes: int = 0,
-    inline_bytes: int = 0,
-    now: Callable[[], datetime] = now,
-    **settings: Any,
+    tables: Tables, *, cache_bytes: int = 0, inline_bytes: int = 0, now: Callable[[], datetime] = now, **settings: Any
 ) -> Engine:
     """Make an engine with small settings, that keeps nothing: every open reads. Its small commits have parts, too."""
     fixed: dict[str, Any] = {"shards": SHARDS, "parallel_requests": 2, "request_deadline_s": 5}

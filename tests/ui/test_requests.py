@@ -191,10 +191,9 @@ def test_commands_can_be_copied(url: str, database: Database, monkeypatch: pytes
         text = ask(url + place)[1]
         (line,) = re.findall(r"In a terminal: <code><bdi>(.*)</bdi></code>", text)
         words = shlex.split(unescape(line))
-        assert (words[0], words[-4:]) == (
-            "dynastate",
-            ["--endpoint", database.endpoint, "--region", "us-east-1"],
-        ), place
+        assert (words[0], words[-4:]) == ("dynastate", ["--endpoint", database.endpoint, "--region", "us-east-1"]), (
+            place
+        )
         done = run(*words[1:], *(("--looks", "1") if words[1] == "top" else ()))
         assert done.code == (1 if place == "key/shop/0" else 0), (place, line, done.err)
 

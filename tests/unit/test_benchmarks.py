@@ -112,10 +112,7 @@ MET: dict[str, tuple[Any, ...]] = {
     "page": ({"first_ms": 740, "later_max_ms": 30, "peak_mb": 180},),
     "growth": (
         {
-            "stored": {
-                "maintained": {"items": 168, "bytes": 8_885_538},
-                "fresh": {"items": 66, "bytes": 4_648_302},
-            },
+            "stored": {"maintained": {"items": 168, "bytes": 8_885_538}, "fresh": {"items": 66, "bytes": 4_648_302}},
             "maintained_dynastateWriteUnits": 46_995,
             "maintained_dynastateMaintenanceWriteUnits": 50_113,
             "changed_kb": 45_377,
@@ -128,12 +125,7 @@ MET: dict[str, tuple[Any, ...]] = {
         },
     ),
     "background": (
-        {
-            "alone_commit_p95_ms": 13.6,
-            "beside_commit_p95_ms": 24.3,
-            "beside_batch_max_ms": 125,
-            "snapshot_ms": 15_000,
-        },
+        {"alone_commit_p95_ms": 13.6, "beside_commit_p95_ms": 24.3, "beside_batch_max_ms": 125, "snapshot_ms": 15_000},
     ),
     "lookup": (
         {

@@ -40,7 +40,7 @@ REASONS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ("snapshotStartBatchId with transformWithState (*",),
     ),
     "the state of that checkpoint is in files of HDFS; the test fails on RocksDB, too": {
-        "StreamSuite": ("recover from a Spark v2.1 checkpoint",),
+        "StreamSuite": ("recover from a Spark v2.1 checkpoint",)
     },
     "the checkpoint was begun on HDFS's store, where a session on dynastate refuses to continue it": {
         "StreamingAggregationSuite": (
@@ -67,16 +67,16 @@ REASONS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "a row of state format 1 has a long where its schema has an int, and is refused; it fails on RocksDB, too": {
         "FlatMapGroupsWithStateWithInitialStateSuite": (
             "flatMapGroupsWithState - initial state - processing time timeout - state format version 1",
-        ),
+        )
     },
     "the test reads metrics of RocksDB by their names": {
         "InnerJoinV4": (
             "SPARK-51779 Restart streaming join query with virtual column families *",
             "SPARK-51779 Restart the join query and changing state format versions should reuse the version *",
-        ),
+        )
     },
     "by decision 14 the change feed gives the last write of a key in a batch, where Spark's stores give every write": {
-        "ChangeFeed": ("read stream-stream join state change feed",),
+        "ChangeFeed": ("read stream-stream join state change feed",)
     },
 }
 DIFFERENCES: Final = tuple(

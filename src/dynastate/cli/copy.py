@@ -22,11 +22,7 @@ def _of_target(metavar: str, text: str) -> Any:
     return typer.Option(metavar=metavar, help=f"{text} By default as at the source.")
 
 
-@command(
-    app,
-    "copy orders --to-region eu-central-1",
-    "copy orders --profile old --to-profile new",
-)
+@command(app, "copy orders --to-region eu-central-1", "copy orders --profile old --to-profile new")
 def copy(
     call: Call,
     namespace: Namespace,

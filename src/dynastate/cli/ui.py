@@ -31,8 +31,7 @@ def ui(
     ] = 4848,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
     report: Annotated[
-        str,
-        typer.Option("--progress", metavar="FILE", help="Spark's progress reports as they come, for throttles."),
+        str, typer.Option("--progress", metavar="FILE", help="Spark's progress reports as they come, for throttles.")
     ] = "",
 ) -> None:
     """Show state, its history, cost and health on a web page, until Ctrl-C.

@@ -73,11 +73,7 @@ def play(
         f" {files} files of {days_per_file} days"
     )
     bars = _Bars(work, files, console)
-    with (
-        _environment(),
-        EmbeddedDynamoDB() as database,
-        open_tables(database.settings) as tables,
-    ):
+    with _environment(), EmbeddedDynamoDB() as database, open_tables(database.settings) as tables:
         with bars.progress:
             with SparkProcess(work, database.settings) as spark:  # 2
                 bars.say(f"embedded DynamoDB at {database.endpoint}, Spark in process {spark.pid}")

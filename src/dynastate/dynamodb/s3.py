@@ -164,13 +164,7 @@ class S3Objects(Metered):
         self._client.close()
 
     def _send(
-        self,
-        operation: str,
-        bucket: str,
-        send: Callable[[Any], Result],
-        *,
-        puts: int = 0,
-        gets: int = 0,
+        self, operation: str, bucket: str, send: Callable[[Any], Result], *, puts: int = 0, gets: int = 0
     ) -> Result:
         """Send a request until S3 answers it; each is paid for."""
         since, failures = self._retries.clock(), 0

@@ -17,14 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from dynastate.engine.namespaces import (
-    STORE_NAMES,
-    NamespaceItems,
-    not_complete,
-    place_of,
-    read_namespace,
-    read_record,
-)
+from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, not_complete, place_of, read_namespace, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
@@ -87,10 +80,7 @@ def by_query(
 
 
 def queries_of(
-    tables: Tables,
-    namespace_items: NamespaceItems,
-    items: Mapping[str, Item],
-    starts: Mapping[str, Item] | None = None,
+    tables: Tables, namespace_items: NamespaceItems, items: Mapping[str, Item], starts: Mapping[str, Item] | None = None
 ) -> QueryStores:
     """Stores as by `by_query`, for meta items that were read after the record.
 

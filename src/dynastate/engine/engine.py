@@ -90,12 +90,7 @@ class Engine:
         self._reader.close()
 
     def open(
-        self,
-        store: str,
-        version: int,
-        attempt: Attempt,
-        have: Sequence[VersionId] = (),
-        run: QueryRun | None = None,
+        self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId] = (), run: QueryRun | None = None
     ) -> Opening:
         """Open a version for a provider that holds the versions in `have`: `VersionOpener.open`."""
         return self._opener().open(store, version, attempt, have, run=run)

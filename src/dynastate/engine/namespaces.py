@@ -190,8 +190,7 @@ def refuse_deleting(tables: Tables, store: str, item: Item) -> None:
             store=store,
         )
     raise ConfigurationError(
-        f"this namespace is being dropped: end that with dynastate drop {namespace}, or use another one",
-        store=store,
+        f"this namespace is being dropped: end that with dynastate drop {namespace}, or use another one", store=store
     )
 
 

@@ -104,12 +104,7 @@ class VersionOpener:
         self._known_stores = known_stores
 
     def open(
-        self,
-        store: str,
-        version: int,
-        attempt: Attempt,
-        have: Sequence[VersionId] = (),
-        run: QueryRun | None = None,
+        self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId] = (), run: QueryRun | None = None
     ) -> Opening:
         """Open a version for a provider that holds the versions in `have`, and for the `run` that asks, if any.
 
@@ -201,12 +196,7 @@ class VersionOpener:
         return graph, entry, base, entries
 
     def _near_route(
-        self,
-        store: str,
-        version: int,
-        attempt: Attempt,
-        have: Sequence[VersionId],
-        run: QueryRun | None,
+        self, store: str, version: int, attempt: Attempt, have: Sequence[VersionId], run: QueryRun | None
     ) -> Route | None:
         """The route from the newest version in `have` to its descendant. Reads only the newest version lists."""
         lowest = max((number for number, _ in have if number <= version), default=0)

@@ -17,25 +17,8 @@ from typing import Final
 from dynastate.errors import CorruptStateError
 from dynastate.format import binary
 from dynastate.format.items import FORMAT, Item, check_format, item_key
-from dynastate.format.keys import (
-    NO_ATTEMPT,
-    Attempt,
-    Home,
-    Key,
-    SnapshotId,
-    bucket_key,
-    digest_of,
-    snapshot_key,
-    where,
-)
-from dynastate.format.objects import (
-    FRAME_BYTES,
-    ObjectId,
-    ObjectPlace,
-    ObjectStream,
-    bucket_stream,
-    object_numbers,
-)
+from dynastate.format.keys import NO_ATTEMPT, Attempt, Home, Key, SnapshotId, bucket_key, digest_of, snapshot_key, where
+from dynastate.format.objects import FRAME_BYTES, ObjectId, ObjectPlace, ObjectStream, bucket_stream, object_numbers
 from dynastate.format.snapshot import Snapshot, SnapshotName
 from dynastate.runtime import limits
 

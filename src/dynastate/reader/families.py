@@ -106,9 +106,7 @@ class Family:
             return self.value.decode(raw)
         if schema > len(self.earlier):
             raise CorruptStateError(
-                "a row was written with a schema that its version does not have",
-                family=self.name,
-                schema_id=schema,
+                "a row was written with a schema that its version does not have", family=self.name, schema_id=schema
             )
         return self.earlier[schema].decode(raw)
 

@@ -95,12 +95,7 @@ class Answer:
 
 @contextmanager
 def answer(
-    state: StateView,
-    query: str,
-    *,
-    after: int | None = None,
-    memory_mb: int = MEMORY_MB,
-    external_access: bool = False,
+    state: StateView, query: str, *, after: int | None = None, memory_mb: int = MEMORY_MB, external_access: bool = False
 ) -> Iterator[Answer]:
     """Answer one query; the other arguments are `connect`'s.
 

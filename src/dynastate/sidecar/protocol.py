@@ -216,11 +216,7 @@ _OF_SIDECAR: Final = (
     Held,
 )
 #: The message of each number.
-MESSAGES: Final[dict[int, type[Any]]] = {
-    **dict(enumerate(_OF_JVM, 1)),
-    **dict(enumerate(_OF_SIDECAR, 64)),
-    127: Error,
-}
+MESSAGES: Final[dict[int, type[Any]]] = {**dict(enumerate(_OF_JVM, 1)), **dict(enumerate(_OF_SIDECAR, 64)), 127: Error}
 _FORMS: Final[dict[type[Any], tuple[int, list[Kind]]]] = {
     form: (number, [hint.__metadata__[0] for hint in get_type_hints(form, include_extras=True).values()])
     for number, form in MESSAGES.items()

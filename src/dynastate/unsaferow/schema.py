@@ -57,12 +57,7 @@ def _time(name: str, *arrow: str, unit: int) -> types.Fixed:
 #: Types by their names in Spark's schemas: number in a slot, value of Python, example, JSON, type of Arrow and DuckDB.
 _SIMPLE: Final[dict[str, types.DataType]] = {
     "boolean": types.Fixed(
-        "boolean",
-        "?",
-        give=scalars.from_boolean,
-        sample=True,
-        load_json=scalars.from_boolean,
-        in_arrow=("bool_",),
+        "boolean", "?", give=scalars.from_boolean, sample=True, load_json=scalars.from_boolean, in_arrow=("bool_",)
     ),
     "byte": types.Fixed("byte", "b", in_arrow=("int8",)),
     "short": types.Fixed("short", "h", in_arrow=("int16",)),

@@ -94,10 +94,7 @@ def test_another_place_must_be_given(words: Sequence[str], monkeypatch: pytest.M
     ],
 )
 def test_another_region_has_another_endpoint(
-    regions: dict[str, RegionTables],
-    monkeypatch: pytest.MonkeyPatch,
-    words: Sequence[str],
-    place: tuple[str, str],
+    regions: dict[str, RegionTables], monkeypatch: pytest.MonkeyPatch, words: Sequence[str], place: tuple[str, str]
 ) -> None:
     """The source's stays with the source."""
     opened: list[tuple[str, str]] = []

@@ -33,8 +33,7 @@ DEADLINE_S = 30
 def answered(code: str, status: int, operation: str = "PutObject") -> ClientError:
     """Make an error that S3 answers with."""
     return ClientError(
-        {"Error": {"Code": code, "Message": "said so"}, "ResponseMetadata": {"HTTPStatusCode": status}},
-        operation,
+        {"Error": {"Code": code, "Message": "said so"}, "ResponseMetadata": {"HTTPStatusCode": status}}, operation
     )
 
 

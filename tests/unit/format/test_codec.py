@@ -14,16 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.format.codec import (
-    CODECS,
-    LZ4,
-    RAW,
-    ZSTD,
-    compress,
-    cut,
-    decompress,
-    require,
-)
+from dynastate.format.codec import CODECS, LZ4, RAW, ZSTD, compress, cut, decompress, require
 from dynastate.format.parts import RAW_BYTES_MAX
 from dynastate.runtime import Limits
 from dynastate.settings import Settings

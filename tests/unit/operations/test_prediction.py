@@ -28,17 +28,7 @@ from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter, units_of_write
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    SCHEMA,
-    Engines,
-    State,
-    attempt,
-    begin,
-    chunk,
-    closing,
-    save_snapshot,
-    write,
-)
+from tests.support.engine_driver import SCHEMA, Engines, State, attempt, begin, chunk, closing, save_snapshot, write
 from tests.support.fakes import MemoryTables
 
 #: Settings of a run with objects in S3.

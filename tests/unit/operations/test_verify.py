@@ -212,13 +212,7 @@ SNAPSHOTS = {"a snapshot in each list": (4, 8, 14, 18, 24, 28), "a snapshot": (1
 @pytest.mark.parametrize("snapshots", SNAPSHOTS.values(), ids=SNAPSHOTS)
 @pytest.mark.parametrize("lost", [5, 15, 25], ids=["the oldest", "a middle one", "the newest"])
 def test_a_lost_version_list(
-    memory_engine: Engine,
-    memory: MemoryTables,
-    store: str,
-    lost: int,
-    snapshots: tuple[int, ...],
-    *,
-    cleaned: bool,
+    memory_engine: Engine, memory: MemoryTables, store: str, lost: int, snapshots: tuple[int, ...], *, cleaned: bool
 ) -> None:
     """It is a defect wherever it differs from a clean-up that deletes the oldest versions, whoever reads the others."""
     made = write_versions(memory_engine, store, 27)

@@ -88,10 +88,7 @@ TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "months": ("interval year to month", INTS),
     "interval": ("interval", st.builds(CalendarInterval, INTS, INTS, LONGS)),
     "list": (ARRAY, st.lists(st.none() | numbers("timestamp", LONGS), max_size=3)),
-    "inner": (
-        INNER,
-        record({"a": FLOATS, "A": st.none() | numbers("time(9)", NANOS), "a#2": st.none() | TEXTS}),
-    ),
+    "inner": (INNER, record({"a": FLOATS, "A": st.none() | numbers("time(9)", NANOS), "a#2": st.none() | TEXTS})),
     "map": (MAP, st.dictionaries(FLOATS.filter(lambda f: f == f and f != 0), st.none() | numbers("date", INTS))),  # noqa: PLR0124
     "text_map": (TEXT_MAP, st.dictionaries(TEXTS, decimals(38, 18), max_size=2)),
     "void": ("void", st.none()),

@@ -201,12 +201,7 @@ def test_history(written: StoreBuilder, opened: Open) -> None:
 
 @pytest.mark.parametrize("is_forked", [False, True])
 def test_versions_without_their_snapshot_are_reported_as_deleted(
-    written: StoreBuilder,
-    engine: Engine,
-    tables: MemoryTables,
-    opened: Open,
-    *,
-    is_forked: bool,
+    written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open, *, is_forked: bool
 ) -> None:
     """Versions without their snapshot may still be listed: clean-up has not ended, or a fork has pinned the list.
 
@@ -787,11 +782,7 @@ def test_the_newest_version_is_that_of_the_newest_run(engine: Engine, store: str
 
 
 def test_a_reader_discards_deleted_versions(
-    written: StoreBuilder,
-    engine: Engine,
-    tables: MemoryTables,
-    opened: Open,
-    monkeypatch: pytest.MonkeyPatch,
+    written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deleted versions are discarded after a while, so that a reader may run for months."""
     monkeypatch.setattr(opening, "ADDED_MAX", 20)

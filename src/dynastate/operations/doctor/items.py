@@ -138,12 +138,7 @@ def _epochs(probe: Probe) -> None:
             "epochs",
             "SET epoch = :epoch, epochs = :after REMOVE dropped",
             ConditionExpression="epochs = :before AND NOT dropped = :deleting",
-            ExpressionAttributeValues={
-                ":epoch": {"N": "2"},
-                ":after": new,
-                ":before": old,
-                ":deleting": {"N": "2"},
-            },
+            ExpressionAttributeValues={":epoch": {"N": "2"}, ":after": new, ":before": old, ":deleting": {"N": "2"}},
             ReturnValues="ALL_NEW",
         )
         return answer

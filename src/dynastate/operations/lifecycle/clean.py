@@ -106,10 +106,7 @@ def describe_earlier(tables: Tables, stores: Sequence[str], look: Look) -> list[
 
 
 def refuse_running(
-    tables: Tables,
-    look: Look,
-    progress: ProgressCallback = no_progress,
-    sleep: Callable[[float], None] = runtime.sleep,
+    tables: Tables, look: Look, progress: ProgressCallback = no_progress, sleep: Callable[[float], None] = runtime.sleep
 ) -> None:
     """Refuse if a query writes to stores of earlier queries: look a second time after some seconds."""
     advice = (

@@ -14,16 +14,7 @@ from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import (
-    MANIFEST_RANGE,
-    META,
-    SHARDS_MAX,
-    SPECS,
-    Key,
-    meta_key,
-    store_shard,
-    version_list_key,
-)
+from dynastate.format.keys import MANIFEST_RANGE, META, SHARDS_MAX, SPECS, Key, meta_key, store_shard, version_list_key
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import (
     DELETING,

@@ -86,11 +86,7 @@ class Forked:
 
 
 def fork_namespace(
-    tables: Tables,
-    namespace: str,
-    new: str,
-    version: int | None,
-    progress: ProgressCallback = no_progress,
+    tables: Tables, namespace: str, new: str, version: int | None, progress: ProgressCallback = no_progress
 ) -> Forked:
     """Fork the stores of a namespace's current query into a new namespace, at a version.
 

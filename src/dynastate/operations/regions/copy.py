@@ -277,12 +277,7 @@ class _Store:
     """
 
     def __init__(
-        self,
-        ends: tuple[PagedTables, PagedTables],
-        store: str,
-        metas: tuple[Item, Item],
-        location: str,
-        mark: _Mark,
+        self, ends: tuple[PagedTables, PagedTables], store: str, metas: tuple[Item, Item], location: str, mark: _Mark
     ) -> None:
         (self._source, self._target), self._mark = ends, mark
         self._store, self._location = store, location

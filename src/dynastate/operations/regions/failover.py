@@ -173,11 +173,7 @@ def _stop(source: Side, target: Side) -> str:
 
 
 def _checkpoint_steps(
-    target: BotoTables,
-    namespace: str,
-    stores: Stores,
-    checkpoint: Checkpoint | None,
-    resumption: _Resumption | None,
+    target: BotoTables, namespace: str, stores: Stores, checkpoint: Checkpoint | None, resumption: _Resumption | None
 ) -> list[str]:
     """The steps that make state and checkpoint agree in location and batch."""
     if checkpoint is None or resumption is None:

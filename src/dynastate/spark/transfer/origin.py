@@ -32,8 +32,7 @@ def origin_settings(transfer: Transfer) -> dict[str, str]:
         match = _STORE.search(transfer.jvm.read(folder, "dynastate"))
     if match is None:
         raise ConfigurationError(
-            "the old checkpoint does not name its namespace: its file 'dynastate' is gone",
-            folder=folder,
+            "the old checkpoint does not name its namespace: its file 'dynastate' is gone", folder=folder
         )
     settings = transfer.settings(match[1])
     with tables_of(settings) as tables:
