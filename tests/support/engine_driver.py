@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -52,6 +53,14 @@ SHARDS = 4
 def attempt(number: int) -> Attempt:
     """Make the attempt of a number."""
     return Attempt(number.to_bytes(16, "big"))
+
+
+A, B, C, D, Z = (attempt(number) for number in (0xA, 0xB, 0xC, 0xD, 0x2A))
+
+
+def noise(length: int, seed: str = "seed") -> bytes:
+    """Make bytes that do not compress."""
+    return hashlib.shake_128(seed.encode()).digest(length)
 
 
 def namespace_of(store: str) -> str:
