@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.process.test_sidecar import Sidecar, error_of
 from tests.support.command_line import command
 from tests.support.jvm import ROOT
+from tests.support.sidecar import Sidecar, error_of
 
 #: The middle of each secret: letters and digits, which only base64 spells otherwise.
 CORE = "MaRkEdSeCrEt7qZ4xW9vB2nK"

@@ -68,10 +68,10 @@ from dynastate.unsaferow.key_encoders import SEED as HASH_SEED
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.nested import Struct
 from dynastate.unsaferow.schema import described_families, parse_schema
-from tests.process.test_sidecar import FixedEngines
 from tests.support.corruption import NEWEST, STORE, damages, intact_store
 from tests.support.engine_driver import QUERY, attempt, begin, chunk, fold, make_engine, read
 from tests.support.fakes import MemoryTables
+from tests.support.sidecar import FixedEngines
 from tests.support.store_builder import COUNTS, RAW, USER, StoreBuilder, counted, family, struct, user
 
 #: Few characters: hypothesis takes seconds to list all of Unicode.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynastate.errors import MismatchError
+from dynastate.errors import BY_KIND, DynastateError, MismatchError
 from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import MESSAGES, Append, Begin, Changes, Import, Open, Read, State
@@ -179,3 +179,18 @@ def test_an_error_with_text_that_is_no_utf8_is_still_sent() -> None:
     """An error message that cannot be written as UTF-8 is made readable, instead of failing itself."""
     frame = protocol.encode(protocol.Error(1, "s", "unknown setting \ud800"))
     assert decode(frame) == protocol.Error(1, "s", "unknown setting ?")
+
+
+def test_every_error_has_its_kind() -> None:
+    """The kinds of errors are those of docs/protocol.md, each of one class."""
+    ours = [each for each in DynastateError.__subclasses__() if each.__module__.startswith("dynastate.")]
+    assert {each.kind: each for each in ours} == BY_KIND
+    assert {kind: each.__name__ for kind, each in BY_KIND.items()} == {
+        1: "ConfigurationError",
+        2: "UnavailableError",
+        3: "UnknownOutcomeError",
+        4: "VersionMissingError",
+        5: "CorruptStateError",
+        6: "MismatchError",
+        7: "InternalError",
+    }

@@ -1,0 +1,60 @@
+"""Sidecars and connections for all tests of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from tests.support.sidecar import Sidecar, Start, Talk, spark_names
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start sidecars of the test's own; all end with it."""
+    started: list[Sidecar] = []
+
+    def make(**arguments: Any) -> Sidecar:
+        started.append(Sidecar(**arguments))
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def sidecar() -> Iterator[Sidecar]:
+    """One sidecar for all tests that leave it alive."""
+    running = Sidecar()
+    assert running.said == "ready\n", running.log()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def settings(embedded: EmbeddedDynamoDB) -> dict[str, str]:
+    """The settings in HELLO."""
+    return spark_names(embedded.settings)
+
+
+@pytest.fixture
+def connect(sidecar: Sidecar) -> Iterator[Callable[[], Talk]]:
+    """Make connections to the shared sidecar; all are closed."""
+    made: list[Talk] = []
+
+    def make() -> Talk:
+        made.append(sidecar.connect())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def talk(connect: Callable[[], Talk], settings: dict[str, str]) -> Talk:
+    """A connection that is welcome."""
+    return connect().hello(settings)

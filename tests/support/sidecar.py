@@ -1,0 +1,271 @@
+"""A sidecar process, connections to it, and frames to send."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dynastate
+from dynastate.dynamodb.embedded import credentials
+from dynastate.engine.engine import Engine
+from dynastate.format.codec import RAW
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId
+from dynastate.format.parts import StoredChunk
+from dynastate.settings import PREFIX, Settings
+from dynastate.sidecar import protocol
+from dynastate.sidecar.engines import Engines
+from dynastate.sidecar.protocol import Append, Begin, Commit, Hello, Open
+from tests.support.engine_driver import CHECKPOINT, QUERY, SCHEMA, A, Changes, State, chunk, fold
+
+TOKEN = bytes(range(32))
+WITHIN_S = 30.0
+
+
+def error_of(answer: Any) -> tuple[int, str, str]:
+    """Kind, store and message of an error."""
+    assert isinstance(answer, protocol.Error), answer
+    return answer
+
+
+#: Rows, as they are or compressed.
+ROWS = (protocol.Rows, protocol.Packed)
+
+
+def chunk_of(answer: protocol.Rows | protocol.Packed) -> StoredChunk:
+    """The chunk in an answer."""
+    codec, raw_bytes = (
+        (answer.codec, answer.raw_bytes) if isinstance(answer, protocol.Packed) else (RAW, len(answer.changes))
+    )
+    return StoredChunk(Key("delta", "", ""), codec, answer.records, raw_bytes, answer.changes)
+
+
+class Opened(NamedTuple):
+    """The answer to OPEN."""
+
+    version: VersionId
+    base: VersionId
+    counters: dict[str, int]
+    chunks: list[StoredChunk]
+
+
+class Talk:
+    """One connection to the sidecar, as the JVM holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(WITHIN_S)
+        self._socket.connect(str(path))
+        self._stream = self._socket.makefile("rb")
+
+    def send(self, *frames: bytes) -> None:
+        for frame in frames:
+            self._socket.sendall(frame)
+
+    def receive(self) -> Any:
+        """Receive the next message; None: the sidecar has closed."""
+        try:
+            header = self._stream.read(protocol.HEADER.size)
+        except ConnectionResetError:  # it closed with frames of ours unread
+            return None
+        if not header:
+            return None
+        length, number = protocol.HEADER.unpack(header)
+        return protocol.decode(number, self._stream.read(protocol.check_length(length)))
+
+    def answer(self) -> Any:
+        """Receive the next message, which must come."""
+        answer = self.receive()
+        assert answer is not None, "the sidecar closed without an answer"
+        return answer
+
+    def last_error(self, frame: bytes) -> tuple[int, str, str]:
+        """Send a frame that is answered by an error, after which the sidecar closes."""
+        self.send(frame)
+        error = error_of(self.answer())
+        assert self.receive() is None
+        return error
+
+    def hello(self, settings: dict[str, str]) -> Talk:
+        """Say HELLO, and be welcome."""
+        self.send(hello(TOKEN, dynastate.__version__, json.dumps(settings)))
+        assert self.answer() == protocol.Welcome(dynastate.__version__)
+        return self
+
+    def check(self) -> Any:
+        """Ask whether the tables are there and fit."""
+        self.send(protocol.encode(protocol.Check()))
+        return self.answer()
+
+    def begin(self, store: str, by: Attempt, base: VersionId = EMPTY) -> None:
+        self.send(begin(store, by, base))
+
+    def append(self, changes: Changes) -> None:
+        self.send(append(changes))
+
+    def commit(self, keys: int = 0) -> dict[str, int]:
+        """Commit, and return what it cost."""
+        self.send(protocol.encode(Commit({0: keys}, SCHEMA)))
+        answer = self.answer()
+        assert isinstance(answer, protocol.Committed), answer
+        assert answer.version > 0
+        return dict(answer.counters)
+
+    def write(self, store: str, by: Attempt, changes: Changes, base: VersionId = EMPTY) -> VersionId:
+        """Commit one chunk of changes."""
+        self.begin(store, by, base)
+        self.append(changes)
+        self.commit()
+        return VersionId(base[0] + 1, by)
+
+    def open(self, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[VersionId] = ()) -> Opened:
+        """Open a version and take its rows."""
+        self.send(protocol.encode(Open(store, version, by, tuple(have))))
+        chunks: list[StoredChunk] = []
+        found = self.answer()
+        assert isinstance(found, protocol.Found), found
+        assert found.schema == SCHEMA
+        while isinstance(answer := self.answer(), ROWS):
+            chunks.append(chunk_of(answer))
+        assert isinstance(answer, protocol.Opened), answer
+        opened, base = VersionId(found.version, found.attempt), VersionId(found.base, found.base_attempt)
+        return Opened(opened, base, dict(answer.counters), chunks)
+
+    def changes(self, store: str, first: int, last: int, by: Attempt = NO_ATTEMPT) -> dict[int, State]:
+        """Read what each version changed; removed keys are left out."""
+        self.send(protocol.encode(protocol.Changes(store, first, last, by)))
+        assert isinstance(self.answer(), protocol.Found)
+        changed: dict[int, State] = {}
+        while not isinstance(answer := self.answer(), protocol.Opened):
+            if isinstance(answer, protocol.ChangesOf):
+                version = answer.version
+                changed[version] = {}
+            else:
+                assert isinstance(answer, ROWS), answer
+                changed[version] = fold([chunk_of(answer)], changed[version])
+        return changed
+
+    def state(self, store: str, version: int) -> State:
+        """Read a version whole."""
+        return fold(self.open(store, version).chunks)
+
+    def fail(self, message: Any) -> tuple[int, str, str]:
+        """Send a message that is answered by an error."""
+        self.send(protocol.encode(message))
+        return error_of(self.answer())
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+
+def begin(store: str, by: Attempt, base: VersionId = EMPTY) -> bytes:
+    """Make a BEGIN frame."""
+    return protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *base, by))
+
+
+def append(changes: Changes) -> bytes:
+    """Make an APPEND frame."""
+    made = chunk(changes)
+    return protocol.encode(Append(made.records, made.hash_min, made.hash_max, made.changes))
+
+
+def hello(token: bytes, package: str, settings: str) -> bytes:
+    """Make a HELLO frame."""
+    return protocol.encode(Hello(protocol.PROTOCOL, token, package, settings))
+
+
+def raw_frame(number: int, body: bytes) -> bytes:
+    """Make a frame of any body."""
+    return protocol.HEADER.pack(len(body) + 1, number) + body
+
+
+class Sidecar:
+    """The process, started as the JVM starts it."""
+
+    def __init__(self, mode: int = 0o700, environment: dict[str, str] | None = None, owner: int = -1) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="dynastate-"))
+        self.folder.chmod(mode)
+        os.chown(self.folder, owner, -1)
+        self.path = self.folder / "socket"
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
+        keys = credentials() if environment is None else environment
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dynastate.sidecar"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | keys,
+            text=True,
+        )
+        self._talks: list[Talk] = []
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"socket": str(self.path), "token": TOKEN.hex()}) + "\n")
+        self.process.stdin.flush()
+        self.said = self.process.stdout.readline()
+
+    def connect(self) -> Talk:
+        self._talks.append(Talk(self.path))
+        return self._talks[-1]
+
+    def end(self) -> int:
+        """Close its standard input, as the end of the JVM does; return its exit code."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(WITHIN_S)
+
+    def log(self) -> str:
+        # The process writes where the shared file stands: seeking in it would have it write over what it wrote.
+        descriptor = self._log.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+
+    def close(self) -> None:
+        """Clean up, however the test ended."""
+        for talk in self._talks:
+            talk.close()
+        self.process.kill()
+        self.process.wait(WITHIN_S)
+        for stream in (self.process.stdin, self.process.stdout, self._log):
+            if stream is not None:
+                stream.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def spark_names(settings: Settings) -> dict[str, str]:
+    """Settings as HELLO has them: Spark's, without their prefix."""
+    return {name.removeprefix(PREFIX): value for name, value in settings.to_spark().items()}
+
+
+Start = Callable[..., Sidecar]
+HELLO = hello(TOKEN, dynastate.__version__, "{}")
+OPEN = protocol.encode(Open("s", 1, NO_ATTEMPT, ()))
+BEGIN = begin("s", A)
+COMMIT = protocol.encode(Commit({}, SCHEMA))
+BUCKET = protocol.encode(protocol.Bucket(0))
+WELCOME = protocol.encode(protocol.Welcome("x"))
+ABORT = protocol.encode(protocol.Abort())
+UNKNOWN = b"\x01\x00\x00\x00\xc8"
+
+
+class FixedEngines(Engines):
+    """Gives one engine, or fails."""
+
+    def __init__(self, given: Engine | Exception) -> None:
+        super().__init__()
+        self._given = given
+
+    def prepare(self, settings: Settings) -> None:
+        pass
+
+    def get(self, settings: Settings, *, was_reached: bool) -> Engine:  # noqa: ARG002  # the same for any settings
+        if isinstance(self._given, Exception):
+            raise self._given
+        return self._given
