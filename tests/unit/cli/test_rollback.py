@@ -12,7 +12,7 @@ from dynastate.engine.engine import Engine
 from dynastate.operations.lifecycle import drop
 from tests.support.command_line import refused, run, shown
 from tests.support.store_builder import StoreBuilder
-from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint, names
+from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint, names
 
 
 def test_it_shows_what_would_change_and_asks(engine: Engine, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines
-from tests.unit.operations.test_prediction import ROOT, Run
+from tests.unit.operations.cost.test_prediction import ROOT, Run
 
 EVERY_S, RETAIN = 10.0, 20
 NOW = Workload(4, DAY_S / EVERY_S, 140, 0, 3_000, 0, retain=RETAIN, snapshot_threshold=0.5)

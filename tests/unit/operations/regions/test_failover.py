@@ -22,7 +22,7 @@ from dynastate.settings import PREFIX, Settings
 from tests.support.engine_driver import QUERY, attempt, make_engine, query_run, write
 from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder
-from tests.unit.operations.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint
+from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint
 
 HERE, THERE = "us-east-1", "us-east-2"
 CONTINUE = f"Start the query with {PREFIX}region={THERE}, {PREFIX}namespace={NAMESPACE}"

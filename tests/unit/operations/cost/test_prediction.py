@@ -33,7 +33,7 @@ from tests.support.fakes import MemoryTables
 
 #: Settings of a run with objects in S3.
 S3_URL: dict[str, Any] = {"objects": "s3://my-bucket/prefixes/of"}
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 #: What the issue asks of the formula.
 WITHIN = 0.15
 
