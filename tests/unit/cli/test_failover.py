@@ -20,8 +20,15 @@ from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 from tests.support.command_line import refused, run
 from tests.support.pages import DOCS, code
-from tests.unit.operations.regions.test_failover import HERE, THERE, RegionTables, filled, filled_long_ago, lose_parts_of
 from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, make_checkpoint
+from tests.unit.operations.regions.test_failover import (
+    HERE,
+    THERE,
+    RegionTables,
+    filled,
+    filled_long_ago,
+    lose_parts_of,
+)
 
 WORDS = ("failover", NAMESPACE, "--region", HERE, "--to-region", THERE)
 
