@@ -16,19 +16,18 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.format.version_list import VersionEntry
 from dynastate.reader.arrow import arrow_schema, batches, extra, stream
-from dynastate.reader.families import DEFAULT_FAMILY, Row
+from dynastate.reader.families import DEFAULT_FAMILY, Family, Row
 from dynastate.reader.sql_values import is_in_arrow, to_json
 from dynastate.unsaferow.nested import Struct, unique
 from dynastate.unsaferow.schema import parse_schema
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
-
-    from dynastate.reader.view import StateView
 
     __all__ = ["Connection"]
 
@@ -63,8 +62,24 @@ _PLACE: Final = {"partition_id": "integer"}
 _CHANGE: Final = {"version": "long", "kind": "string", **_PLACE}
 
 
+class View(Protocol):
+    """State at one version, with the methods of `StateView` that tables are read by."""
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def families(self) -> tuple[str, ...]: ...
+    @property
+    def columns(self) -> Struct: ...
+    def of_family(self, name: str) -> View: ...
+    def versions(self) -> list[int]: ...
+    def listed(self) -> Iterator[tuple[int, VersionEntry, Mapping[str, Family]]]: ...
+    def rows_by_partition(self) -> Iterator[tuple[int, Row]]: ...
+    def changes_by_partition(self, after: int, *, one_schema: bool) -> Iterator[tuple[int, tuple[int, str, Row]]]: ...
+
+
 def connect(
-    state: StateView, *, after: int | None = None, memory_mb: int = MEMORY_MB, external_access: bool = False
+    state: View, *, after: int | None = None, memory_mb: int = MEMORY_MB, external_access: bool = False
 ) -> Connection:
     """Open a DuckDB in memory with the tables of a view.
 
@@ -95,7 +110,7 @@ class Answer:
 
 @contextmanager
 def answer(
-    state: StateView, query: str, *, after: int | None = None, memory_mb: int = MEMORY_MB, external_access: bool = False
+    state: View, query: str, *, after: int | None = None, memory_mb: int = MEMORY_MB, external_access: bool = False
 ) -> Iterator[Answer]:
     """Answer one query; the other arguments are `connect`'s.
 
@@ -215,7 +230,7 @@ class _Table:
 class _Tables:
     """The tables of a view."""
 
-    def __init__(self, state: StateView, after: int | None) -> None:
+    def __init__(self, state: View, after: int | None) -> None:
         readable = state.versions()
         # The changes of the oldest version may be deleted, unless it is the first.
         self._after = readable[0] - (readable[0] == 1) if after is None else after
@@ -252,18 +267,18 @@ class _Tables:
                 yield from self._of(state.of_family(name), f"_{name}{folded[len(name) :]}")
         yield "versions", _Table(_typed(_VERSIONS), self._versions, self._lock)
 
-    def _of(self, state: StateView, suffix: str) -> Iterator[tuple[str, _Table]]:
+    def _of(self, state: View, suffix: str) -> Iterator[tuple[str, _Table]]:
         """The tables of one column family."""
         columns, names = _joined(_PLACE, state.columns)
         yield f"state{suffix}", _Table(columns, partial(self._rows, state, names), self._lock)
         columns, names = _joined(_CHANGE, state.columns)
         yield f"changes{suffix}", _Table(columns, partial(self._changes, state, names), self._lock)
 
-    def _rows(self, state: StateView, names: Sequence[str]) -> Iterator[Row]:
+    def _rows(self, state: View, names: Sequence[str]) -> Iterator[Row]:
         (column,) = names
         return (row | {column: number} for number, row in state.rows_by_partition())
 
-    def _changes(self, state: StateView, names: Sequence[str]) -> Iterator[Row]:
+    def _changes(self, state: View, names: Sequence[str]) -> Iterator[Row]:
         nothing = dict.fromkeys(state.columns.names)
         for number, (version, kind, row) in state.changes_by_partition(self._after, one_schema=True):
             yield nothing | row | dict(zip(names, (version, kind, number), strict=True))
