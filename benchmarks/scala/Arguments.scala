@@ -12,8 +12,7 @@ private[benchmarks] final class Arguments(args: Array[String], known: Set[String
     }
   }.toMap
   private val own = words.filter(!_._1.contains("."))
-  require(
-    own.keySet.subsetOf(known),
+  require(own.keySet.subsetOf(known),
     s"unknown arguments: ${(own.keySet -- known).mkString(", ")}; known: ${known.mkString(", ")}")
 
   val conf: Map[String, String] = words.filter(_._1.contains("."))

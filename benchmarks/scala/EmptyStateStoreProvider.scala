@@ -9,23 +9,14 @@ import org.apache.spark.sql.types.StructType
 class EmptyStateStoreProvider extends StateStoreProvider {
   private[this] var id: StateStoreId = _
 
-  override def init(
-      stateStoreId: StateStoreId,
-      keySchema: StructType,
-      valueSchema: StructType,
-      keyStateEncoderSpec: KeyStateEncoderSpec,
-      useColumnFamilies: Boolean,
-      storeConfs: StateStoreConf,
-      hadoopConf: Configuration,
-      useMultipleValuesPerKey: Boolean,
+  override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec, useColumnFamilies: Boolean, storeConfs: StateStoreConf,
+      hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = id = stateStoreId
 
   override def stateStoreId: StateStoreId = id
 
-  override def getStore(
-      version: Long,
-      stateStoreCkptId: Option[String],
-      forceSnapshotOnCommit: Boolean,
+  override def getStore(version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore =
     new EmptyStateStore(id, version)
 
@@ -41,8 +32,7 @@ private final class EmptyStateStore(override val id: StateStoreId, override val 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = Iterator.empty
   override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
   override def prefixScanWithMultiValues(
-      prefixKey: UnsafeRow,
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
+      prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = none
   override def allColumnFamilyNames: Set[String] = Set(StateStore.DEFAULT_COL_FAMILY_NAME)
@@ -51,13 +41,8 @@ private final class EmptyStateStore(override val id: StateStoreId, override val 
   override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = ()
   override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = ()
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = ()
-  override def createColFamilyIfAbsent(
-      colFamilyName: String,
-      keySchema: StructType,
-      valueSchema: StructType,
-      keyStateEncoderSpec: KeyStateEncoderSpec,
-      useMultipleValuesPerKey: Boolean,
-      isInternal: Boolean): Unit = ()
+  override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec, useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = ()
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = false
   override def abort(): Unit = ()
   override def release(): Unit = ()

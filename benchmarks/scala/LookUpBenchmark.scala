@@ -50,12 +50,8 @@ object ColdLookUpBenchmark {
     driver.replayBatches()
     System.gc()
     val provider = driver.newProvider()
-    val found = driver.lookUp(
-      provider,
-      arguments.long("version", 0),
-      arguments.int("gets", 500),
-      arguments.int("puts", 2000),
-      plan.seed)
+    val found = driver.lookUp(provider, arguments.long("version", 0), arguments.int("gets", 500),
+      arguments.int("puts", 2000), plan.seed)
     val later = found.gets.tail
     figures("first_get_ms") = found.gets.head
     figures("later_p50_ms") = Figures.median(later)

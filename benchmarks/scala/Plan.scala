@@ -13,17 +13,8 @@ package io.dynastate.benchmarks
  * @param seed of the choice of keys
  * @param checkpoint state root: a folder of its own for each provider
  */
-private[benchmarks] final case class Plan(
-    provider: String,
-    rows: Int,
-    valueBytes: Int,
-    updates: Int,
-    batches: Int,
-    warmup: Int,
-    loadRows: Int,
-    seed: Long,
-    checkpoint: String,
-    conf: Map[String, String]) {
+private[benchmarks] final case class Plan(provider: String, rows: Int, valueBytes: Int, updates: Int, batches: Int,
+    warmup: Int, loadRows: Int, seed: Long, checkpoint: String, conf: Map[String, String]) {
 
   def loadBatches: Int = (rows + loadRows - 1) / loadRows
 
@@ -41,16 +32,9 @@ private[benchmarks] object Plan {
 
   def of(arguments: Arguments): Plan = {
     val rows = arguments.int("rows", 1000000)
-    Plan(
-      provider = arguments.text("provider"),
-      rows = rows,
-      valueBytes = arguments.int("valueBytes", Rows.ValueBytes),
-      updates = math.min(arguments.int("updates", 20000), rows),
-      batches = arguments.int("batches", 15),
-      warmup = arguments.int("warmup", 5),
-      loadRows = math.min(arguments.int("loadRows", 100000), rows),
-      seed = arguments.long("seed", 1),
-      checkpoint = arguments.text("checkpoint"),
-      conf = arguments.conf)
+    Plan(provider = arguments.text("provider"), rows = rows, valueBytes = arguments.int("valueBytes", Rows.ValueBytes),
+      updates = math.min(arguments.int("updates", 20000), rows), batches = arguments.int("batches", 15),
+      warmup = arguments.int("warmup", 5), loadRows = math.min(arguments.int("loadRows", 100000), rows),
+      seed = arguments.long("seed", 1), checkpoint = arguments.text("checkpoint"), conf = arguments.conf)
   }
 }

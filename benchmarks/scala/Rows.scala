@@ -11,8 +11,8 @@ private[benchmarks] object Rows {
   val KeySchema: StructType =
     StructType(Seq(StructField("name", StringType), StructField("id", LongType)))
 
-  val ValueSchema: StructType = StructType(
-    Seq(StructField("count", LongType), StructField("amount", DoubleType), StructField("note", StringType)))
+  val ValueSchema: StructType =
+    StructType(Seq(StructField("count", LongType), StructField("amount", DoubleType), StructField("note", StringType)))
 
   /** 8 null bits, two fields of 8, a name of 16. */
   val KeyBytes = 40
@@ -28,8 +28,7 @@ private[benchmarks] object Rows {
 private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
   private val NoteBytes = 40
   private val notes = (valueBytes - Rows.ValueBytes) / NoteBytes + 1
-  require(
-    valueBytes == Rows.ValueBytes + (notes - 1) * NoteBytes,
+  require(valueBytes == Rows.ValueBytes + (notes - 1) * NoteBytes,
     s"a value has ${Rows.ValueBytes} bytes, or more in steps of $NoteBytes")
   private val keyWriter = new UnsafeRowWriter(2, 64)
   private val valueWriter = new UnsafeRowWriter(3, valueBytes)
@@ -78,12 +77,8 @@ private[benchmarks] final class RowPage(capacity: Int, fields: Int, rowBytes: In
 
   def set(index: Int, source: UnsafeRow): Unit = {
     require(source.getSizeInBytes == rowBytes, s"a row of ${source.getSizeInBytes} bytes, expected $rowBytes")
-    Platform.copyMemory(
-      source.getBaseObject,
-      source.getBaseOffset,
-      bytes,
-      Platform.BYTE_ARRAY_OFFSET + index.toLong * rowBytes,
-      rowBytes)
+    Platform.copyMemory(source.getBaseObject, source.getBaseOffset, bytes,
+      Platform.BYTE_ARRAY_OFFSET + index.toLong * rowBytes, rowBytes)
   }
 
   /** The row is valid until the next call. */

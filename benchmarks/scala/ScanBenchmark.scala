@@ -52,23 +52,16 @@ object ScanBenchmark {
   private def open(words: Map[String, String]): StateStoreProvider = {
     val session = new SQLConf
     val hadoop = new Configuration
-    val conf = words.filter(_._1.contains(".")) ++ Map(
-      "spark.sql.streaming.stateStore.providerClass" -> words("provider"),
-      "spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")
+    val conf = words.filter(_._1.contains(".")) ++ Map("spark.sql.streaming.stateStore.providerClass" -> words(
+        "provider"), "spark.sql.streaming.stateStore.commitValidation.enabled" -> "false")
     conf.foreach { case (name, text) =>
       session.setConfString(name, text)
       hadoop.set(name, text)
     }
     hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
     val provider = StateStoreProvider.create(words("provider"))
-    provider.init(
-      StateStoreId(words("checkpoint"), 0, 0),
-      groupKey,
-      value,
-      NoPrefixKeyStateEncoderSpec(groupKey),
-      useColumnFamilies = true,
-      new StateStoreConf(session, Map.empty[String, String]),
-      hadoop)
+    provider.init(StateStoreId(words("checkpoint"), 0, 0), groupKey, value, NoPrefixKeyStateEncoderSpec(groupKey),
+      useColumnFamilies = true, new StateStoreConf(session, Map.empty[String, String]), hadoop)
     provider
   }
 
@@ -76,11 +69,7 @@ object ScanBenchmark {
     store.createColFamilyIfAbsent("plain", groupKey, value, NoPrefixKeyStateEncoderSpec(groupKey))
     store.createColFamilyIfAbsent("grouped", groupKey, value, PrefixKeyScanStateEncoderSpec(groupKey, 1))
     store.createColFamilyIfAbsent("timed", timeKey, value, RangeKeyScanStateEncoderSpec(timeKey, Seq(0)))
-    store.createColFamilyIfAbsent(
-      "lists",
-      listKey,
-      value,
-      NoPrefixKeyStateEncoderSpec(listKey),
+    store.createColFamilyIfAbsent("lists", listKey, value, NoPrefixKeyStateEncoderSpec(listKey),
       useMultipleValuesPerKey = true)
   }
 

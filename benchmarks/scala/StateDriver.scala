@@ -11,12 +11,7 @@ import org.apache.spark.sql.execution.streaming.state.{
 import org.apache.spark.sql.internal.SQLConf
 
 /** Times of one batch, ns. `keys` is the number of gets and of puts; `metrics` are the provider's, of its commit. */
-private[benchmarks] final case class BatchTimes(
-    open: Long,
-    get: Long,
-    put: Long,
-    commit: Long,
-    keys: Int,
+private[benchmarks] final case class BatchTimes(open: Long, get: Long, put: Long, commit: Long, keys: Int,
     metrics: Map[String, Long]) {
   def whole: Long = open + get + put + commit
 }
@@ -70,14 +65,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     }
     hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
     val provider = StateStoreProvider.create(plan.provider)
-    provider.init(
-      id,
-      Rows.KeySchema,
-      Rows.ValueSchema,
-      NoPrefixKeyStateEncoderSpec(Rows.KeySchema),
-      useColumnFamilies = false,
-      new StateStoreConf(session, Map.empty[String, String]),
-      hadoop)
+    provider.init(id, Rows.KeySchema, Rows.ValueSchema, NoPrefixKeyStateEncoderSpec(Rows.KeySchema),
+      useColumnFamilies = false, new StateStoreConf(session, Map.empty[String, String]), hadoop)
     provider
   }
 
@@ -107,10 +96,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
    * Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. `isMade`
    * is called after the rows were made, and before the clock starts.
    */
-  def runBatch(
-      provider: StateStoreProvider,
-      version: Long,
-      isZipf: Boolean = false,
+  def runBatch(provider: StateStoreProvider, version: Long, isZipf: Boolean = false,
       isMade: () => Unit = () => ()): BatchTimes = {
     val expected = prepareBatch(isZipf)
     isMade()
@@ -163,8 +149,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
       if (store == null) store = provider.getStore(version)
       val value = store.get(keys.at(0), StateStore.DEFAULT_COL_FAMILY_NAME)
       val took = (System.nanoTime() - start) / 1e6
-      check(
-        value.getLong(Rows.Count) == counts(row),
+      check(value.getLong(Rows.Count) == counts(row),
         s"row $row has the count ${value.getLong(Rows.Count)}, expected ${counts(row)}")
       took
     }

@@ -15,9 +15,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
 
   private val boundMb = 10
   private val bound = boundMb.toLong << 20
-  private val conf = Map(
-    s"$Prefix.dynastate.memoryMb" -> boundMb.toString,
-    s"$Prefix.dynastate.cacheMb" -> "64",
+  private val conf = Map(s"$Prefix.dynastate.memoryMb" -> boundMb.toString, s"$Prefix.dynastate.cacheMb" -> "64",
     s"$Prefix.minDeltasForSnapshot" -> "2") ++ (if (hasDisk) None else Some(s"$Prefix.dynastate.diskMb" -> "0"))
   private val rows = 26000
   private val perBatch = 2000
@@ -60,8 +58,7 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
     provider.close()
     provider = world.provider(id, conf)
     val store = provider.getStore(version, ids)
-    if (!hasDisk) require(
-      metric(store, "dynastateItemCacheMisses") + metric(store, "dynastateItemCacheHits") == 0,
+    if (!hasDisk) require(metric(store, "dynastateItemCacheMisses") + metric(store, "dynastateItemCacheHits") == 0,
       "opening read parts")
     store.abort()
     compareAll(provider, version)

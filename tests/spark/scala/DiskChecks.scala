@@ -44,12 +44,9 @@ final class DiskChecks(checks: Checks, seed: Long) {
         (0 until 1000).foreach(each => put(open, 0, Key(each), secret.getBytes(UTF_8)))
         open.flush()
         val version = open.fold(Attempt.random(), "")
-        same(
-          new String(Files.readAllBytes(fileIn(folder)), ISO_8859_1).contains(secret),
-          !isEncrypted,
+        same(new String(Files.readAllBytes(fileIn(folder)), ISO_8859_1).contains(secret), !isEncrypted,
           "the file has the row")
-        same(
-          get(new VersionOverlay(version, Ignored), 0, Key(1)).map(each => new String(each.toArray, UTF_8)),
+        same(get(new VersionOverlay(version, Ignored), 0, Key(1)).map(each => new String(each.toArray, UTF_8)),
           Some(secret))
         Files.delete(folder)
       }
@@ -78,9 +75,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val storage = DiskChecks.storage(0, pageBytes = 4096)
       // Who meets other rows reads on where the version is durable, and so hides that a page was released.
       val memory = new Memory {
-        override def empty: Version = VersionTree.empty(
-          "",
-          storage = storage,
+        override def empty: Version = VersionTree.empty("", storage = storage,
           fallback = _ => throw new AssertionError("a page was released that is read"))
       }
       val random = new Random(seed + 13)
@@ -141,10 +136,8 @@ final class DiskChecks(checks: Checks, seed: Long) {
     }
     check("disk: without a folder for the file, the error says what to set") {
       val file = Files.createTempFile("dynastate-disk", "")
-      mustFail("set diskPath to a folder", "diskMb to 0")(new RowFile(
-        file.resolve("below"),
-        Long.MaxValue,
-        isEncrypted = false))
+      mustFail("set diskPath to a folder", "diskMb to 0")(new RowFile(file.resolve("below"), Long.MaxValue,
+          isEncrypted = false))
       Files.delete(file)
     }
     check("disk: a file that has changed is an error, and its rows are not used again") {
@@ -220,9 +213,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
       }
       val (one, other) = (last.versions.heapBytes(last), second.versions.heapBytes(second))
       require(one < other * 2 && other < one * 2, s"$one and $other bytes of heap")
-      require(
-        one + other <= limit / 5 * 6 &&
-          memory.storage.heapBytes <= limit / 5 * 6,
+      require(one + other <= limit / 5 * 6 && memory.storage.heapBytes <= limit / 5 * 6,
         s"${one + other} bytes of heap where $limit may be")
       last.versions.close()
       require(memory.storage.heapBytes <= other / 4 * 5, "a closed store still counts")
@@ -243,8 +234,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
       rows.take(1000).foreach { case ((family, key), value) => put(open, family, key, value.toArray) }
       open.flush()
       val next = open.fold(Attempt.random(), "")
-      require(
-        memory.storage.heapBytes <= limit / 16 * 18,
+      require(memory.storage.heapBytes <= limit / 16 * 18,
         s"${memory.storage.heapBytes} bytes of heap where $limit may be")
       next.versions.countUndo(0)
       next.versions.close()
@@ -285,11 +275,11 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val whole = reads(same(scanned(null, null), all, "rows in order, again"))
       require(whole > 20 && whole < 100, s"$whole reads of ${all.size} rows")
       val each = reads((0 until groups).foreach(group =>
-        same(scanned(key(group, 0), key(group + 1, 0)), all.slice(group * 20, group * 20 + 20), s"group $group")))
+          same(scanned(key(group, 0), key(group + 1, 0)), all.slice(group * 20, group * 20 + 20), s"group $group")))
       require(each < groups / 4 * 5, s"$each reads for $groups groups of neighbours")
       same(
         reads((0 until groups).foreach(group =>
-          same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))),
+            same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))),
         0L,
         "reads for no row")
     }
@@ -328,16 +318,14 @@ final class DiskChecks(checks: Checks, seed: Long) {
             if (to == null) null else to.toArray)
           val found = Iterator.continually(all).takeWhile(_.advance()).map(_.row.key.toSeq).toList
           val expected = ordered.filter(key =>
-            (from == null || compare(key, from) >= 0) &&
-              (to == null || compare(key, to) < 0))
+            (from == null || compare(key, from) >= 0) && (to == null || compare(key, to) < 0))
           same(found, expected, s"seed $seed: from $from to $to")
           rows += found.size
         }
         require(rows > 100L * scans, s"$rows rows in $scans scans")
         val reads = version.versions.disk.reads - before
         require(
-          if (heapLimit == 0) reads > 0 &&
-          reads < rows + 20L * scans
+          if (heapLimit == 0) reads > 0 && reads < rows + 20L * scans
           else reads == 0,
           s"$reads reads for $rows rows")
       }
@@ -440,21 +428,13 @@ object DiskChecks {
 
   private lazy val temporary = Path.of(System.getProperty("java.io.tmpdir"))
 
-  def storage(
-      heapLimit: Long,
-      pageBytes: Int,
-      limitBytes: Long = Long.MaxValue,
-      isEncrypted: Boolean = false,
+  def storage(heapLimit: Long, pageBytes: Int, limitBytes: Long = Long.MaxValue, isEncrypted: Boolean = false,
       folder: Path = temporary): RowStorage =
     new RowStorage(heapLimit, new RowFile(folder, limitBytes, isEncrypted), pageBytes)
 
   /** Trees whose full pages go to disk, beyond a limit of heap. */
-  final class OnDisk(
-      heapLimit: Long,
-      pageBytes: Int = 512,
-      limitBytes: Long = Long.MaxValue,
-      isEncrypted: Boolean = false,
-      folder: Path = temporary) extends Memory {
+  final class OnDisk(heapLimit: Long, pageBytes: Int = 512, limitBytes: Long = Long.MaxValue,
+      isEncrypted: Boolean = false, folder: Path = temporary) extends Memory {
     val storage: RowStorage = DiskChecks.storage(heapLimit, pageBytes, limitBytes, isEncrypted, folder)
 
     override def empty: Version = VersionTree.empty("", storage = storage)
@@ -492,8 +472,8 @@ object DiskChecks {
     val out = ByteBuffer.allocate(changes.size * 200).order(ByteOrder.LITTLE_ENDIAN)
     changes.foreach { case ((operation, key), value) =>
       out.putShort((if (operation == Merge) 1 << 12 else 0).toShort).put(if (operation > Merge)
-        Row.probe(key.bytes).bytes
-      else key.put(value))
+          Row.probe(key.bytes).bytes
+        else key.put(value))
     }
     out.flip()
   }

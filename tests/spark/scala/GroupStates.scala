@@ -23,21 +23,16 @@ object GroupStates {
    */
   def counts(rows: DataFrame): DataFrame = {
     val events: Dataset[(String, Long, Timestamp)] =
-      rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").withWatermark("at", "5 seconds").as[(
-          String,
-          Long,
-          Timestamp)]
+      rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").withWatermark("at", "5 seconds").as[(String,
+            Long, Timestamp)]
     events
       .groupByKey(_._1)
-      .flatMapGroupsWithState[(Long, Long), (String, String, Long, Long)](
-        OutputMode.Append,
+      .flatMapGroupsWithState[(Long, Long), (String, String, Long, Long)](OutputMode.Append,
         GroupStateTimeout.EventTimeTimeout)(update)
       .toDF("key", "what", "rows", "amount")
   }
 
-  private def update(
-      key: String,
-      events: Iterator[(String, Long, Timestamp)],
+  private def update(key: String, events: Iterator[(String, Long, Timestamp)],
       state: GroupState[(Long, Long)]): Iterator[(String, String, Long, Long)] =
     if (state.hasTimedOut) {
       val (rows, amount) = state.get

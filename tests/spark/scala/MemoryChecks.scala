@@ -29,22 +29,14 @@ final class MemoryChecks(checks: Checks, seed: Long) {
 
   def run(): Unit = {
     check("row table: random operations, as a plain map") {
-      randomTable(
-        new Random(seed),
-        new RowTable(_),
-        bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length),
-        steps = 20000,
-        largeBytes = 60000)
+      randomTable(new Random(seed), new RowTable(_),
+        bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length), steps = 20000, largeBytes = 60000)
     }
     check("row table: random operations with all full pages on disk, as a plain map") {
       Seq(512, 20000).foreach { pageBytes =>
         val storage = DiskChecks.storage(0, pageBytes)
-        randomTable(
-          new Random(seed),
-          _ => new RowTables(storage)(0),
-          bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length),
-          steps = 10000,
-          largeBytes = 60000)
+        randomTable(new Random(seed), _ => new RowTables(storage)(0),
+          bytes => EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length), steps = 10000, largeBytes = 60000)
         require(storage.diskBytes > 0, "nothing was on disk")
       }
     }
@@ -96,9 +88,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val memory = new InBuckets(0L)
       val tree = new BucketedVersions(memory.cache, memory, 0L)
       val bytes = tree.stateBytes(tree.absent(7, Attempt.random(), "", Array(500L), 5))
-      require(
-        bytes > 31 * BucketedVersions.BucketBytes &&
-          bytes <= 32 * BucketedVersions.BucketBytes,
+      require(bytes > 31 * BucketedVersions.BucketBytes && bytes <= 32 * BucketedVersions.BucketBytes,
         s"$bytes bytes in 32 buckets")
     }
     check("buckets: a bucket that cannot be read is an error, and is read again the next time") {
@@ -133,9 +123,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
     check("lists: short and long ones, on disk, as plain lists") {
       rounds(8).foreach(round =>
-        new Lists(
-          new Random(seed + 600 + round),
-          new DiskChecks.OnDisk(0, isEncrypted = round % 2 == 0),
+        new Lists(new Random(seed + 600 + round), new DiskChecks.OnDisk(0, isEncrypted = round % 2 == 0),
           hasRetries = true).run())
     }
     check("lists: short and long ones, on a disk that fails in between, as plain lists") {
@@ -148,9 +136,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
     check("lists: short and long ones, in buckets, as plain lists") {
       rounds(9).foreach(round =>
-        new Lists(
-          new Random(seed + 620 + round),
-          new InBuckets(Seq(0L, 30000L, 10000000L)(round % 3)),
+        new Lists(new Random(seed + 620 + round), new InBuckets(Seq(0L, 30000L, 10000000L)(round % 3)),
           hasRetries = false).run())
     }
     check("version tree: what folds leave as garbage is freed, and every row stays") {
@@ -164,11 +150,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
   }
 
-  private def randomTable(
-      random: Random,
-      make: Int => RowTable,
-      hash: Array[Byte] => Int,
-      steps: Int,
+  private def randomTable(random: Random, make: Int => RowTable, hash: Array[Byte] => Int, steps: Int,
       largeBytes: Int): Unit = {
     var table = make(random.nextInt(40))
     val model = mutable.HashMap.empty[Key, Seq[Byte]]
@@ -186,8 +168,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
           // Large ones too, so that pages become garbage.
           val value = randomBytes(
             random,
-            if (largeBytes > 0 &&
-              random.nextInt(20) == 0) random.nextInt(largeBytes)
+            if (largeBytes > 0 && random.nextInt(20) == 0) random.nextInt(largeBytes)
             else random.nextInt(30))
           expect(table.put(hash(key.bytes), Row.of(key.put(value)), seen, null), "put")
           model(key) = value.toSeq
@@ -289,8 +270,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     same(ordered.toSet, (0 until now.capacity).filterNot(now.isFree).toSet)
     require(
       ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair =>
-        pair.length < 2 ||
-          pair(0) <= pair(1)),
+        pair.length < 2 || pair(0) <= pair(1)),
       "slots are not in order of hashes")
     now.release()
   }
@@ -302,8 +282,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val full = table.heapBytes
     val (kept, removed) = rows.partition(_.number % 10000 == 0)
     removed.foreach(key =>
-      require(
-        table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row),
+      require(table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row),
         s"$key is not there"))
     val slots = table.share()
     require(slots.capacity <= 8 * 16, s"${slots.capacity} slots for ${table.size} rows")
@@ -453,8 +432,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val limit = 60000L
     val memory = new InBuckets(limit)
     var (version, model) = filled(memory, random, 5000, 0)
-    require(
-      version.versions.stateBytes(version) > 4 * limit,
+    require(version.versions.stateBytes(version) > 4 * limit,
       s"state of ${version.versions.stateBytes(version)} bytes is not much more than the limit")
     (0 until 40).foreach { turn =>
       val open = new VersionOverlay(version, new Replay(model))
@@ -470,9 +448,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       memory.committed(next, model)
       version = next
       val there = version.versions.heapBytes(version)
-      require(
-        memory.cache.bytes <= limit && there > 0 &&
-          there <= limit,
+      require(memory.cache.bytes <= limit && there > 0 && there <= limit,
         s"$there bytes of a version are in memory at turn $turn")
     }
     val reads = memory.reads
@@ -488,12 +464,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val memory = new InBuckets(0L)
     val (durable, model) = filled(memory, random, 3000, 0)
     def begin(whole: CompletableFuture[CompletableFuture[Version]]): Version =
-      new LoadingVersions(memory, each => require(whole.complete(each), "the load began twice")).begin(
-        durable.number,
-        durable.attempt,
-        "",
-        durable.keys,
-        4)
+      new LoadingVersions(memory, each => require(whole.complete(each), "the load began twice")).begin(durable.number,
+        durable.attempt, "", durable.keys, 4)
     val whole = new CompletableFuture[CompletableFuture[Version]]
     val version = begin(whole)
     require(!whole.isDone, "the load began before the first row was asked for")
@@ -535,12 +507,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val memory = new InBuckets(0L)
     val (durable, model) = filled(memory, random, 3000, 0)
     val whole = new CompletableFuture[CompletableFuture[Version]]
-    val version = new LoadingVersions(memory, each => { whole.complete(each); () }).begin(
-      durable.number,
-      durable.attempt,
-      "",
-      durable.keys,
-      8)
+    val version = new LoadingVersions(memory, each => { whole.complete(each); () }).begin(durable.number,
+      durable.attempt, "", durable.keys, 8)
     val before = memory.reads
     var wrong = Option.empty[Throwable]
     val reader = new Thread(() => {
@@ -731,13 +699,7 @@ object MemoryChecks {
   }
 
   def put(open: VersionOverlay, family: Int, key: Key, value: Array[Byte]): Unit =
-    open.put(
-      family,
-      key.bytes,
-      Platform.BYTE_ARRAY_OFFSET,
-      key.bytes.length,
-      value,
-      Platform.BYTE_ARRAY_OFFSET,
+    open.put(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET,
       value.length)
 
   def remove(open: VersionOverlay, family: Int, key: Key): Unit =
@@ -799,8 +761,7 @@ object MemoryChecks {
         same(tag >>> 12, 0, "operation")
         require(seen.add((tag, key)), s"$key comes twice in one chunk")
         hashes += key.hash & 0xffffffffL
-        require(
-          Ordering[(Int, Int)].lteq(order, (tag, key.hash >>> 24)),
+        require(Ordering[(Int, Int)].lteq(order, (tag, key.hash >>> 24)),
           "keys are not in the order of families and hashes")
         order = (tag, key.hash >>> 24)
         if (valueLength == EncodedRow.DeleteMarker) state -= ((tag, key)) else state += (tag, key) -> valueOf(encoded)
@@ -859,23 +820,16 @@ object MemoryChecks {
     override def read(version: Version, bits: Int, buckets: Seq[Int]): RowTables = {
       if (isBroken) sys.error("the source is broken")
       reads += 1
-      val rows = Option(stored.get((version.number, version.attempt))).getOrElse(throw new AssertionError(
-        s"version $version is not durable"))
+      val rows = Option(stored.get((version.number, version.attempt))).getOrElse(
+        throw new AssertionError(s"version $version is not durable"))
       val found = new RowTables
       rows.foreach { case ((family, key), values) =>
         if (buckets.contains(ChangedBuckets.bucketOf(key.hash, bits))) {
           found(family).put(key.hash, Row.of(key.put(values.head.toArray)))
           values.tail.foreach { value =>
             val (bytes, length) = (key.bytes, key.bytes.length)
-            found(family).append(
-              key.hash,
-              bytes,
-              Platform.BYTE_ARRAY_OFFSET,
-              length,
-              value.toArray,
-              Platform.BYTE_ARRAY_OFFSET,
-              value.length,
-              null)
+            found(family).append(key.hash, bytes, Platform.BYTE_ARRAY_OFFSET, length, value.toArray,
+              Platform.BYTE_ARRAY_OFFSET, value.length, null)
           }
         }
       }
@@ -931,14 +885,8 @@ object MemoryChecks {
           case 4 => same(get(open, Family, key), model.get(at).map(_.head), s"the first value of $key")
           case _ =>
             val value = someBytes()
-            open.merge(
-              Family,
-              key.bytes,
-              Platform.BYTE_ARRAY_OFFSET,
-              key.bytes.length,
-              value,
-              Platform.BYTE_ARRAY_OFFSET,
-              value.length)
+            open.merge(Family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value,
+              Platform.BYTE_ARRAY_OFFSET, value.length)
             model += at -> (model.getOrElse(at, Nil) :+ value.toSeq)
         }
       }
@@ -948,9 +896,7 @@ object MemoryChecks {
       val next = open.fold(Attempt.random(), "")
       memory.durable(next, model)
       same(next.keys.lift(Family).getOrElse(0L), model.size.toLong, s"keys at turn $turn")
-      same(
-        next.added,
-        model.values.map(_.size).sum.toLong - before.values.map(_.size).sum,
+      same(next.added, model.values.map(_.size).sum.toLong - before.values.map(_.size).sum,
         s"values added at turn $turn")
       if (random.nextInt(3) > 0) held = (held :+ ((next, model))).takeRight(5)
       held.foreach { case (version, expected) =>
@@ -1074,8 +1020,7 @@ object MemoryChecks {
       var at = 0
       while (at < steps && reader.iterator.advance()) {
         val key = Key.of(reader.iterator.row)
-        require(
-          reader.left.get(key).contains(valueOf(reader.iterator.row)),
+        require(reader.left.get(key).contains(valueOf(reader.iterator.row)),
           s"an iterator gives $key, which it should not, or not any more")
         reader.left -= key
         at += 1
@@ -1087,8 +1032,7 @@ object MemoryChecks {
     private def finish(reader: Reader): Unit = {
       while (reader.iterator.advance()) {
         val key = Key.of(reader.iterator.row)
-        require(
-          reader.left.get(key).contains(valueOf(reader.iterator.row)),
+        require(reader.left.get(key).contains(valueOf(reader.iterator.row)),
           s"an iterator gives $key, which it should not, or not any more")
         reader.left -= key
       }

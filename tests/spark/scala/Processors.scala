@@ -25,9 +25,7 @@ object Processors {
 
   /** Value, list and map; a timer in event time closes a key that was idle. */
   def byEventTime(rows: DataFrame): DataFrame =
-    events(rows.withWatermark("at", "5 seconds")).transformWithState(
-      new Idle,
-      TimeMode.EventTime(),
+    events(rows.withWatermark("at", "5 seconds")).transformWithState(new Idle, TimeMode.EventTime(),
       OutputMode.Append()).toDF(Columns: _*)
 
   /**
@@ -39,9 +37,7 @@ object Processors {
 
   /** A list by key that only grows, of what comes as a note; says how long it is. */
   def appended(rows: DataFrame): DataFrame =
-    rows.select("key", "amount", "note").as[Note].groupByKey(_._1).transformWithState(
-      new Appended,
-      TimeMode.None(),
+    rows.select("key", "amount", "note").as[Note].groupByKey(_._1).transformWithState(new Appended, TimeMode.None(),
       OutputMode.Append()).toDF("key", "values")
 
   private def events(rows: DataFrame) =

@@ -41,9 +41,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val provider = world.provider(world.freshStore())
       val ids = commit(provider, 0)(1L -> 1L)
       val unknown = "00010203-0405-4607-8809-0a0b0c0d0e0f"
-      mustFail("CANNOT_LOAD_STATE_STORE", "not by that attempt", ids.get.replace("-", ""))(provider.getStore(
-        1,
-        Some(unknown)))
+      mustFail("CANNOT_LOAD_STATE_STORE", "not by that attempt", ids.get.replace("-", ""))(provider.getStore(1,
+          Some(unknown)))
       mustFail("CANNOT_LOAD_STATE_STORE", "none of dynastate's")(provider.getStore(1, Some("1_abcdef")))
       same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
     }
@@ -52,9 +51,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val provider = world.provider(id)
       val ids = commit(provider, 0)(numbered(100): _*)
       val warm = provider.getStore(1, ids)
-      same(
-        (metric(warm, "dynastateCacheHits"), metric(warm, "dynastateCacheMisses"), metric(warm, "dynastateRequests")),
-        (1L, 0L, 0L))
+      same((metric(warm, "dynastateCacheHits"), metric(warm, "dynastateCacheMisses"),
+          metric(warm, "dynastateRequests")), (1L, 0L, 0L))
       warm.abort()
       val cold = world.provider(id).getStore(1, ids)
       same((metric(cold, "dynastateCacheHits"), metric(cold, "dynastateCacheMisses")), (0L, 1L))
@@ -70,9 +68,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       Seq(2L -> two, 1L -> one, 2L -> two).foreach { case (version, ids) =>
         val moved = world.provider(id, conf).getStore(version, ids)
         same((metric(moved, "dynastateCacheMisses"), metric(moved, "dynastateRequests")), (1L, 0L), s"version $version")
-        same(
-          (metric(moved, "dynastateItemCacheHits"), metric(moved, "dynastateItemCacheMisses")),
-          (version, 0L),
+        same((metric(moved, "dynastateItemCacheHits"), metric(moved, "dynastateItemCacheMisses")), (version, 0L),
           s"version $version")
         same(get(moved, 1), Some(if (version == 2) 7L else 1L))
         moved.abort()
@@ -89,8 +85,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         (0L until 2000L).foreach(each => writes.write(store, each, each, random.nextLong().toString * 3)))
       val next = World.write(provider(), 1, ids)(writes.write(_, 1, -1))
       val store = here.getStore(2, next)
-      require(
-        metric(store, "dynastateBytesRead") < 5000,
+      require(metric(store, "dynastateBytesRead") < 5000,
         s"${metric(store, "dynastateBytesRead")} bytes were read for one row")
       same(values(store, 1), writes.after(List(1), -1))
       same(store.metrics.numKeys, 2000L)
@@ -130,15 +125,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val wrong =
         Seq("namespace" -> "a/b", "namespace" -> "n" * 129) ++ Seq("", "-1", "1g", "1048577").map("memoryMb" -> _) ++
           Seq("", "-1", "1.5", "16777217").map("diskMb" -> _) ++ Seq("", "0", "2.0", "65").map("sidecars" -> _) ++ Seq(
-            "disk",
-            "/a,b",
-            "/a, /b",
-            "/a,",
-            "/a\u0000").map("diskPath" -> _)
+            "disk", "/a,b", "/a, /b", "/a,", "/a\u0000").map("diskPath" -> _)
       wrong.foreach { case (name, setting) =>
-        mustFail(s"$Prefix.dynastate.$name must be ", s"got='$setting'")(world.provider(
-          world.freshStore(),
-          Map(s"$Prefix.dynastate.$name" -> setting)))
+        mustFail(s"$Prefix.dynastate.$name must be ", s"got='$setting'")(world.provider(world.freshStore(),
+            Map(s"$Prefix.dynastate.$name" -> setting)))
       }
     }
     check("memory and disk: defaults, edges, folders and encryption, of which the sidecar gets nothing")(
@@ -150,14 +140,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     check("checksums of rows: a corrupt row is found when it is read, loaded or sent as a snapshot")(checksums())
     check("a version without rows is its own attempt also where its rows are read from DynamoDB")(emptied())
     checkBothWays("a history with restarts, other attempts and snapshots, in memory")(history(_)(_ => ()))
-    checkBothWays("a history with restarts, other attempts and snapshots, by buckets")(history(
-      _,
-      "memoryMb" -> "3",
-      "diskMb" -> "0")(_ => ()))
-    checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fills")(history(
-      _,
-      "memoryMb" -> "1",
-      "diskMb" -> "3")(_ => ()))
+    checkBothWays("a history with restarts, other attempts and snapshots, by buckets")(history(_, "memoryMb" -> "3",
+        "diskMb" -> "0")(_ => ()))
+    checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fills")(history(_,
+        "memoryMb" -> "1", "diskMb" -> "3")(_ => ()))
     checkBothWays("a history with restarts, other attempts and snapshots, on a disk that fails") { writes =>
       val folder = Files.createTempDirectory("rows")
       history(writes, "memoryMb" -> "1", "diskPath" -> folder.toString)(turn =>
@@ -176,37 +162,27 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     same(memory(), MemorySettings(half, isHeapGiven = false, unlimited))
     same(memory("diskPath" -> ""), memory())
     same(memory("memoryMb" -> "3"), MemorySettings(3L << 20, isHeapGiven = true, unlimited))
-    same(
-      memory("memoryMb" -> "1048576", "diskMb" -> "16777216", "diskPath" -> "/disk 1,/disk 2"),
-      MemorySettings(
-        1L << 40,
-        isHeapGiven = true,
+    same(memory("memoryMb" -> "1048576", "diskMb" -> "16777216", "diskPath" -> "/disk 1,/disk 2"),
+      MemorySettings(1L << 40, isHeapGiven = true,
         Some(DiskSettings(Seq(Path.of("/disk 1"), Path.of("/disk 2")), 1L << 44, isEncrypted = false))))
     same(memory("memoryMb" -> "0", "diskMb" -> "1"), MemorySettings(0, isHeapGiven = true, None))
     same(memory("diskMb" -> "0", "diskPath" -> "/disk"), MemorySettings(half, isHeapGiven = false, None))
 
-    val ours = Seq(
-      "memoryMb" -> "1",
-      "diskMb" -> "2",
-      "diskPath" -> "/disk",
-      "namespace" -> "n",
-      "python" -> "p",
+    val ours = Seq("memoryMb" -> "1", "diskMb" -> "2", "diskPath" -> "/disk", "namespace" -> "n", "python" -> "p",
       "shards" -> "5")
     same(
       world.settings(ours.map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*).engine,
       """{"shards":"5"}""")
 
     val folders = Seq("one", "two").map(name => Files.createDirectory(temporary.head.resolve(name)))
-    val spark = new SparkContext(new SparkConf().setMaster("local[1]").setAppName("memory and disk").set(
-      "spark.ui.enabled",
-      "false")
-      .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-      .set("spark.local.dir", folders.mkString(",")).set("spark.io.encryption.enabled", "true"))
+    val spark = new SparkContext(
+      new SparkConf().setMaster("local[1]").setAppName("memory and disk").set("spark.ui.enabled", "false")
+        .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+        .set("spark.local.dir", folders.mkString(",")).set("spark.io.encryption.enabled", "true"))
     try {
       same(SparkInternals.localFolders.map(_.getParent), folders)
       same(SparkInternals.executorCores, 1)
-      same(
-        memory("diskPath" -> "/disk").disk,
+      same(memory("diskPath" -> "/disk").disk,
         Some(DiskSettings(Seq(Path.of("/disk")), Long.MaxValue, isEncrypted = true)))
     } finally spark.stop()
   }
@@ -218,33 +194,21 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         (("namespace" -> "n") +: conf).map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*)
     same(settings(0, "sidecars" -> "1").engine, "{}")
     same(settings(0, "sidecars" -> "2", "shards" -> "5").engine, """{"shards":"5","sidecars":"2"}""")
-    same(
-      (0 until 100).map(settings(_).sidecar).toSet.size,
-      (Runtime.getRuntime.availableProcessors + 7) / 8,
+    same((0 until 100).map(settings(_).sidecar).toSet.size, (Runtime.getRuntime.availableProcessors + 7) / 8,
       "sidecars by default")
     val of = (0 until 1200).map(settings(_, "sidecars" -> "4").sidecar)
     // An executor may have every fourth partition, or some that follow each other.
     (0 to 3).map(first => of.drop(first).grouped(4).map(_.head).toSeq).appended(of.take(300)).foreach { some =>
       (0 to 3).foreach(number =>
-        require(
-          math.abs(some.count(_ == number) - 75) < 30,
+        require(math.abs(some.count(_ == number) - 75) < 30,
           s"sidecar $number has ${some.count(_ == number)} of 300 stores"))
     }
     same(settings(7, "sidecars" -> "4").sidecar, of(7), "the sidecar of a store, asked for again")
-    Seq(
-      "local" -> 1,
-      "local[4]" -> 4,
-      "local[99,4]" -> 32,
-      "local[*]" -> Runtime.getRuntime.availableProcessors,
-      "yarn" -> 16,
-      "k8s://host" -> 16)
+    Seq("local" -> 1, "local[4]" -> 4, "local[99,4]" -> 32, "local[*]" -> Runtime.getRuntime.availableProcessors,
+      "yarn" -> 16, "k8s://host" -> 16)
       .foreach { case (master, cores) =>
-        same(
-          SparkInternals.coresOf(
-            new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"),
-            processors = 32),
-          cores,
-          master)
+        same(SparkInternals.coresOf(new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"),
+            processors = 32), cores, master)
       }
     same(SparkInternals.coresOf(new SparkConf(false).setMaster("spark://host"), processors = 32), 32)
   }
@@ -267,13 +231,11 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       Seq(0L, 20L, 77777L, rows - 20).foreach(each => same(values(store, each), expected(each)))
       same(values(store, rows), Nil)
       writes.write(store, 20, 7)
-      same(
-        store.iteratorWithMultiValues(Family).map(_.value.getLong(0)).sum,
+      same(store.iteratorWithMultiValues(Family).map(_.value.getLong(0)).sum,
         sum - expected(20).sum + writes.after(expected(20), 7).sum)
       store.commit()
       val next = provider.getStore(3, idOf(store))
-      same(
-        (values(next, 20), values(next, 40), next.metrics.numKeys),
+      same((values(next, 20), values(next, 40), next.metrics.numKeys),
         (writes.after(expected(20), 7), expected(40), rows))
       next.abort()
       // Opened again, it is the loaded version.
@@ -333,8 +295,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
 
     val (failing, ids) = filled(Map.empty)
     val before = failing.getStore(2, ids(2))
-    require(
-      metric(before, "dynastateDiskBytes") > 1000000,
+    require(metric(before, "dynastateDiskBytes") > 1000000,
       s"${metric(before, "dynastateDiskBytes")} bytes are on disk")
     right(before)
     DiskChecks.overwrite(folder)
@@ -422,12 +383,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   private def checksums(): Unit = if (SPARK_VERSION >= "4.2") {
     val Failed = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
     val ids = world.freshStore()
-    def provider(enabled: Boolean, ratio: Int, id: StateStoreId = ids) = world.provider(
-      id,
-      Map(
-        s"$Prefix.rowChecksum.enabled" -> enabled.toString,
-        s"$Prefix.rowChecksum.readVerificationRatio" -> ratio.toString,
-        s"$Prefix.minDeltasForSnapshot" -> "1"),
+    def provider(enabled: Boolean, ratio: Int, id: StateStoreId = ids) = world.provider(id,
+      Map(s"$Prefix.rowChecksum.enabled" -> enabled.toString,
+        s"$Prefix.rowChecksum.readVerificationRatio" -> ratio.toString, s"$Prefix.minDeltasForSnapshot" -> "1"),
       lists = true)
     def corrupt(row: UnsafeRow): Unit = Platform.putLong(row.getBaseObject, row.getBaseOffset + 8, -1L)
     def filled(store: StateStore): StateStore = {
@@ -479,11 +437,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   /** 30 versions of which the last 5 are retained; 10 may pile up before a clean-up, which takes 4 at most. */
   private def backlog(): Unit = {
     val id = world.freshStore()
-    val conf = Map(
-      "spark.sql.streaming.minBatchesToRetain" -> "5",
+    val conf = Map("spark.sql.streaming.minBatchesToRetain" -> "5",
       "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint" -> "2.0",
-      s"$Prefix.maxVersionsToDeletePerMaintenance" -> "4",
-      s"$Prefix.minDeltasForSnapshot" -> "1")
+      s"$Prefix.maxVersionsToDeletePerMaintenance" -> "4", s"$Prefix.minDeltasForSnapshot" -> "1")
     val provider = world.provider(id, conf)
     (0L until 30L).foldLeft(Option.empty[String]) { (ids, version) =>
       val next = commit(provider, version, ids)(version % 7 -> version)
@@ -540,8 +496,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val parts = world.onTables(id, "delete-parts").toInt
     require(parts > 5, s"the largest row takes $parts parts")
     compare("from a snapshot")
-    require(
-      buffers.getMemoryUsed < before + 4000000,
+    require(buffers.getMemoryUsed < before + 4000000,
       s"direct buffers took $before bytes, and now ${buffers.getMemoryUsed}")
   }
 

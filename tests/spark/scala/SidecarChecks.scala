@@ -52,15 +52,12 @@ final class SidecarChecks(checks: Checks, world: World) {
       val before = sockets()
       commit(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.python" -> interpreter)), 0)(1L -> 1L)
       same(sidecars() -- others, started)
-      require(
-        sockets() <= before,
-        s"$before sockets were open, then ${sockets()}"
-      ) // others may have been idle for long
+      require(sockets() <= before,
+        s"$before sockets were open, then ${sockets()}") // others may have been idle for long
     }
     check("the plugin starts no sidecar for another store") {
       val python = s"$Prefix.dynastate.python" -> world.interpreter()
-      for (other <- Seq(
-          Nil,
+      for (other <- Seq(Nil,
           Seq(s"$Prefix.providerClass" -> "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")))
         same(DynastatePlugin.startSidecar(new SparkConf(false).setAll(python +: other)), None)
     }
@@ -70,22 +67,14 @@ final class SidecarChecks(checks: Checks, world: World) {
       mustFail("the interpreter of the sidecar cannot be run", "/no/such/python")(commit(provider, 0)(1L -> 1L))
     }
     check("the plugin takes interpreter and settings as tasks do") {
-      val settings = Seq(
-        "region" -> "eu-west-1",
-        "deltaTable" -> "mine",
-        "namespace" -> "orders",
-        "memoryMb" -> "64",
+      val settings = Seq("region" -> "eu-west-1", "deltaTable" -> "mine", "namespace" -> "orders", "memoryMb" -> "64",
         "sidecars" -> "3")
         .map { case (name, setting) => s"$Prefix.dynastate.$name" -> setting }
       val python = s"$Prefix.dynastate.python"
-      for (conf <- Seq(
-          Nil,
-          Seq(python -> "/a/python"),
-          Seq("spark.pyspark.python" -> "/b/python"),
+      for (conf <- Seq(Nil, Seq(python -> "/a/python"), Seq("spark.pyspark.python" -> "/b/python"),
           Seq(python -> "", "spark.pyspark.python" -> "/b/python"))) {
         val ofTask = world.settings(settings ++ conf: _*)
-        same(
-          ProviderSettings.ofExecutor(new SparkConf(false).setAll(settings ++ conf)),
+        same(ProviderSettings.ofExecutor(new SparkConf(false).setAll(settings ++ conf)),
           (ofTask.python, ofTask.engine, 3))
       }
     }
@@ -103,17 +92,14 @@ final class SidecarChecks(checks: Checks, world: World) {
     }
     check(
       "two sidecars share an executor's stores, always the same ones, and the death of one fails only tasks of its " +
-        "own")(
-      twoSidecars())
+        "own")(twoSidecars())
     check("stores of 400 namespaces share their connections") {
       val warm = world.provider(world.freshStore())
       warm.getStore(0, None).abort()
       val before = sockets()
       val hadoop = new Configuration // making one takes milliseconds
       (1 to 400).foreach { number =>
-        world.provider(
-          world.freshStore(),
-          Map(s"$Prefix.dynastate.namespace" -> s"n$number"),
+        world.provider(world.freshStore(), Map(s"$Prefix.dynastate.namespace" -> s"n$number"),
           hadoop = hadoop).getStore(0, None).abort()
       }
       require(sockets() <= before + 2, s"$before sockets were open, then ${sockets()}")
@@ -244,15 +230,12 @@ final class SidecarChecks(checks: Checks, world: World) {
 
     same(own(), before, "sidecars once all stores have written")
     val parts = before.toSeq.map(failing)
-    require(
-      parts.forall(_.nonEmpty) && parts.flatten.size == stores.size &&
-        parts.flatten.toSet == stores.toSet,
+    require(parts.forall(_.nonEmpty) && parts.flatten.size == stores.size && parts.flatten.toSet == stores.toSet,
       s"stores of the two sidecars: $parts")
     val after = own()
     require(after.size == 2 && (after & before).isEmpty, s"sidecars: $before, then $after")
     val again = failing(after.head)
-    require(
-      parts.contains(again),
+    require(parts.contains(again),
       s"stores of the two sidecars: $parts; of one that replaced the first or second: $again")
     own().foreach(ProcessHandle.of(_).ifPresent(_.destroyForcibly()))
   }

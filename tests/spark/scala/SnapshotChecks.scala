@@ -64,8 +64,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       same(found == null, base < floor, s"whether it is known what changed since $base, floor $floor, turn $turn")
       if (found != null) {
         same(cellsOf(found), steps.filter(_._1 > base).flatMap(_._2).toSet, s"changed since $base at turn $turn")
-        require(
-          history.filter(_._1 > base).flatMap(_._2).toSet.subsetOf(cellsOf(found)),
+        require(history.filter(_._1 > base).flatMap(_._2).toSet.subsetOf(cellsOf(found)),
           s"a change since $base is not known at turn $turn")
       }
     }
@@ -77,9 +76,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       val marked = new Array[Long](ChangedBuckets.Words)
       hashes.foreach(ChangedBuckets.mark(marked, _))
       val expected = hashes.map(bucketOf(_, bits)).toSet
-      same(
-        (0 until 1 << bits).filter(ChangedBuckets.touches(marked, _, bits)).toSet,
-        expected,
+      same((0 until 1 << bits).filter(ChangedBuckets.touches(marked, _, bits)).toSet, expected,
         s"buckets of $bits bits")
     }
   }
@@ -105,16 +102,12 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       if (random.nextInt(4) > 0) version = next // else its commit failed
       require(version.versions.changed.since(floor - 1) == null, "what changed before the first version is known")
       (floor to next.number).foreach { base =>
-        same(
-          cellsOf(version.versions.changed.since(base)),
-          changes.filter(_._1 > base).flatMap(_._2).toSet,
+        same(cellsOf(version.versions.changed.since(base)), changes.filter(_._1 > base).flatMap(_._2).toSet,
           s"changed since $base at turn $turn")
       }
     }
     val other = VersionTree.load(new RowTables, 20, Attempt.random(), "")
-    require(
-      other.versions.changed.since(19) == null &&
-        cellsOf(other.versions.changed.since(20)).isEmpty,
+    require(other.versions.changed.since(19) == null && cellsOf(other.versions.changed.since(20)).isEmpty,
       "a version that was loaded begins another tree")
     same(cellsOf(VersionTree.empty("").versions.changed.since(0)), Set.empty[Int], "version 0")
   }
@@ -159,8 +152,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       SnapshotRows.send(sent, bits, wanted, sink)
       same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
       val inWanted = expected.filter { case ((_, key), _) => wanted(bucketOf(key.hash, bits)) }
-      require(
-        sink.rows == inWanted,
+      require(sink.rows == inWanted,
         s"the rows by bucket are not those of version $sent: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
     }
   }
@@ -179,8 +171,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
     val expected =
       model.collect { case (at @ (_, key), value) if wanted(bucketOf(key.hash, bits)) => at -> Vector(value) }
-    require(
-      sink.rows == expected,
+    require(sink.rows == expected,
       s"the rows by bucket are not those of the version: ${sink.rows.size}, not ${expected.size}, at $bits bits")
   }
 
@@ -237,11 +228,8 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     }
     val before = slots
     val all = Array.fill(16)(true)
-    mustFail("the sink is full")(SnapshotRows.send(
-      version,
-      4,
-      all,
-      new Sorted(4, all, () => sys.error("the sink is full"))))
+    mustFail("the sink is full")(SnapshotRows.send(version, 4, all,
+        new Sorted(4, all, () => sys.error("the sink is full"))))
     val next = removeOne()
     val after = Families.map { family =>
       val top = next.versions.share(next, family, 0).head
@@ -275,13 +263,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
   }
 
   private def merge(open: VersionOverlay, family: Int, key: Key, value: Array[Byte]): Unit =
-    open.merge(
-      family,
-      key.bytes,
-      Platform.BYTE_ARRAY_OFFSET,
-      key.bytes.length,
-      value,
-      Platform.BYTE_ARRAY_OFFSET,
+    open.merge(family, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, value, Platform.BYTE_ARRAY_OFFSET,
       value.length)
 }
 

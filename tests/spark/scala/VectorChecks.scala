@@ -35,9 +35,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val padded = Array.fill[Byte](3)(7) ++ key
         val expected = long(vector \ "hash").toInt
         same(EncodedRow.hash(key, Platform.BYTE_ARRAY_OFFSET, key.length), expected, s"hash of ${text(vector \ "key")}")
-        same(
-          EncodedRow.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length),
-          expected,
+        same(EncodedRow.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected,
           s"hash of ${text(vector \ "key")} further on")
         same(EncodedRow.hash(Row.probe(key).bytes, 0), expected, s"hash of the row of ${text(vector \ "key")}")
       }
@@ -81,16 +79,13 @@ final class VectorChecks(checks: Checks, folder: Path) {
       val single = list(example \ "changes").map(change => hex(runOf(List(change))))
       same(single.mkString, text(example \ "run"), "run")
       same(hex(sink.run), single.reverse.mkString, "run, in the order of hashes")
-      same(
-        sink.bounds,
-        List((long(example \ "records"), long(example \ "hash_min"), long(example \ "hash_max"))),
+      same(sink.bounds, List((long(example \ "records"), long(example \ "hash_min"), long(example \ "hash_max"))),
         "records and hashes")
     }
     check("namespaces are those of the vectors") {
       list(format \ "namespaces").foreach { vector =>
-        same(
-          ProviderSettings.digest(ProviderSettings.locationOf(text(vector \ "state_root"), new Configuration(false))),
-          text(vector \ "namespace"))
+        same(ProviderSettings.digest(ProviderSettings.locationOf(text(vector \ "state_root"),
+              new Configuration(false))), text(vector \ "namespace"))
       }
     }
     check("the hex digits of attempts are in the order of their bytes") {
@@ -109,48 +104,16 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("frames to the sidecar are those of the vectors") {
       val written = frames.flatMap(vector => write(vector).map(vector -> _))
-      same(
-        written.map(each => text(each._1 \ "name")).toSet,
-        Set(
-          "HELLO",
-          "OPEN",
-          "BEGIN",
-          "APPEND",
-          "COMMIT",
-          "ABORT",
-          "CHANGES",
-          "SNAPSHOT",
-          "BUCKET",
-          "SNAPSHOT_END",
-          "CLEAN_UP",
-          "FIND",
-          "READ",
-          "CHECK",
-          "IMPORT",
-          "FLUSH",
-          "ADDED",
-          "RUN"))
+      same(written.map(each => text(each._1 \ "name")).toSet,
+        Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END",
+          "CLEAN_UP", "FIND", "READ", "CHECK", "IMPORT", "FLUSH", "ADDED", "RUN"))
       written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
-      same(
-        read.map(vector => text(vector \ "name")).toSet,
-        Set(
-          "WELCOME",
-          "ROWS",
-          "OPENED",
-          "COMMITTED",
-          "ERROR",
-          "FOUND",
-          "CHANGES_OF",
-          "DELTAS",
-          "WANTED",
-          "MAINTAINED",
-          "CONTENT",
-          "CHECKED",
-          "PACKED",
-          "HELD"))
+      same(read.map(vector => text(vector \ "name")).toSet,
+        Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED",
+          "CONTENT", "CHECKED", "PACKED", "HELD"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -198,9 +161,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
     QueryRun(text(fields \ "run"), text(fields \ "query"), text(fields \ "checkpoint"))
 
   /** Read so many damaged inputs; refused ones must match `expected`. Returns the kinds of refusal. */
-  private def damages(
-      rounds: Int,
-      wholes: List[Array[Byte]])(read: Array[Byte] => Any)(expected: PartialFunction[Throwable, Int]): Set[Int] = {
+  private def damages(rounds: Int, wholes: List[Array[Byte]])(read: Array[Byte] => Any)(
+      expected: PartialFunction[Throwable, Int]): Set[Int] = {
     val chance = new Random(VectorChecks.Seed)
     (1 to rounds).flatMap { round =>
       val raw = damaged(chance, wholes(chance.nextInt(wholes.size)))
@@ -249,10 +211,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         Protocol.open(text(store), number("version"), id(), have)
       case Protocol.Begin => Protocol.begin(text(store), runOf(fields), number("base"), id("parent"), id())
       case Protocol.Append =>
-        val head = Protocol.appendHead(
-          number("records").toInt,
-          number("hash_min").toInt,
-          number("hash_max").toInt,
+        val head = Protocol.appendHead(number("records").toInt, number("hash_min").toInt, number("hash_max").toInt,
           bytes(run).length)
         same(head.remaining, Protocol.AppendHeadBytes)
         ByteBuffer.wrap(all(head) ++ bytes(run))
@@ -268,43 +227,19 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Changes => Protocol.changes(text(store), number("first"), number("last"), id())
       case Protocol.Find => Protocol.find(text(store), number("version"), id())
       case Protocol.Read =>
-        Protocol.read(
-          text(store),
-          number("version"),
-          id(),
-          number("snapshot"),
-          number("held"),
-          id("held_attempt"),
-          number("bits").toInt,
-          list(fields \ "buckets").map(long(_).toInt))
+        Protocol.read(text(store), number("version"), id(), number("snapshot"), number("held"), id("held_attempt"),
+          number("bits").toInt, list(fields \ "buckets").map(long(_).toInt))
       case Protocol.Snapshot =>
-        Protocol.snapshot(
-          text(store),
-          text(run),
-          number("version"),
-          id(),
-          number("state_bytes"),
+        Protocol.snapshot(text(store), text(run), number("version"), id(), number("state_bytes"),
           number("min_deltas").toInt)
       case Protocol.Import =>
-        Protocol.importVersion(
-          text(store),
-          runOf(fields),
-          number("version"),
-          id(),
-          number("state_bytes"),
-          keys.map(_._2).toArray,
-          text(fields \ "schema"))
+        Protocol.importVersion(text(store), runOf(fields), number("version"), id(), number("state_bytes"),
+          keys.map(_._2).toArray, text(fields \ "schema"))
       case Protocol.Bucket => Protocol.bucket(number("bucket").toInt)
       case Protocol.Check => Protocol.check()
       case Protocol.SnapshotEnd => Protocol.snapshotEnd()
       case Protocol.CleanUp =>
-        Protocol.cleanUp(
-          text(store),
-          text(run),
-          number("version"),
-          id(),
-          number("retain").toInt,
-          number("least").toInt,
+        Protocol.cleanUp(text(store), text(run), number("version"), id(), number("retain").toInt, number("least").toInt,
           number("most").toInt)
       case _ => null
     }
@@ -335,23 +270,16 @@ final class VectorChecks(checks: Checks, folder: Path) {
         body.get(run)
         JObject("records" -> JInt(records), "run" -> JString(hex(run)))
       case Protocol.Packed =>
-        val fields = List(
-          "records" -> JInt(body.getInt),
-          "codec" -> JString(Protocol.takeText(body)),
-          "raw_bytes" -> JInt(body.getInt),
-          "item" -> JString(Protocol.takeText(body)))
+        val fields = List("records" -> JInt(body.getInt), "codec" -> JString(Protocol.takeText(body)),
+          "raw_bytes" -> JInt(body.getInt), "item" -> JString(Protocol.takeText(body)))
         val block = new Array[Byte](body.remaining)
         body.get(block)
         JObject(fields :+ ("run" -> JString(hex(block))))
       case Protocol.Opened =>
         JObject("counters" -> counters())
       case Protocol.Found =>
-        JObject(
-          "version" -> JInt(body.getLong),
-          "attempt" -> attempt(),
-          "base" -> JInt(body.getLong),
-          "base_attempt" -> attempt(),
-          "schema" -> JString(Protocol.takeText(body)))
+        JObject("version" -> JInt(body.getLong), "attempt" -> attempt(), "base" -> JInt(body.getLong),
+          "base_attempt" -> attempt(), "schema" -> JString(Protocol.takeText(body)))
       case Protocol.Checked => JObject()
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
       case Protocol.Deltas =>
@@ -367,9 +295,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Maintained => JObject("counters" -> counters())
       case Protocol.Committed => JObject("version" -> JInt(body.getLong), "counters" -> counters())
       case Protocol.Error =>
-        JObject(
-          "kind" -> JInt(body.get & 0xff),
-          "store" -> JString(Protocol.takeText(body)),
+        JObject("kind" -> JInt(body.get & 0xff), "store" -> JString(Protocol.takeText(body)),
           "message" -> JString(Protocol.takeText(body)))
       case other => throw new AssertionError(s"frame $other")
     }
@@ -393,14 +319,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
 
   private def put(open: VersionOverlay, change: JValue, value: Array[Byte]): Unit = {
     val key = bytes(change \ "key")
-    open.put(
-      long(change \ "family").toInt,
-      key,
-      Platform.BYTE_ARRAY_OFFSET,
-      key.length,
-      value,
-      Platform.BYTE_ARRAY_OFFSET,
-      value.length)
+    open.put(long(change \ "family").toInt, key, Platform.BYTE_ARRAY_OFFSET, key.length, value,
+      Platform.BYTE_ARRAY_OFFSET, value.length)
   }
 
   private final class Recorded extends ChangeSink {

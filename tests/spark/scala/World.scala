@@ -25,9 +25,7 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   /** A store that was not used before. */
   def freshStore(): StateStoreId = synchronized {
     stores += 1
-    StateStoreId(
-      scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state",
-      operatorId = 0,
+    StateStoreId(scratch.resolve("checkpoint").toUri.toString.stripSuffix("/") + "/state", operatorId = 0,
       partitionId = stores)
   }
 
@@ -52,18 +50,13 @@ final class World(val endpoint: String, python: String, scratch: Path) {
    */
   def snapshot(provider: StateStoreProvider, id: StateStoreId, version: Long): Unit = {
     provider.doSnapshotMaintenance()
-    Checks.same(
-      onTables(id, "newest-snapshot"),
-      version.toString,
+    Checks.same(onTables(id, "newest-snapshot"), version.toString,
       "the newest snapshot after a maintenance that should make one")
   }
 
   /** Path of a shell script, in the place of an interpreter. */
   def script(line: String): String = {
-    val file = Files.createTempFile(
-      scratch,
-      "python",
-      ".sh",
+    val file = Files.createTempFile(scratch, "python", ".sh",
       PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
     Files.writeString(file, s"#!/bin/sh\n$line\n").toString
   }
@@ -93,12 +86,8 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   }
 
   /** A provider of a new run of a query. `conf` overrides the session's. */
-  def provider(
-      id: StateStoreId,
-      conf: Map[String, String] = Map.empty,
-      run: String = UUID.randomUUID().toString,
-      lists: Boolean = false,
-      hadoop: Configuration = new Configuration): StateStoreProvider = {
+  def provider(id: StateStoreId, conf: Map[String, String] = Map.empty, run: String = UUID.randomUUID().toString,
+      lists: Boolean = false, hadoop: Configuration = new Configuration): StateStoreProvider = {
     Scene.make(id, Rows, this.conf ++ conf, run, hadoop, families = lists, multiple = lists)
   }
 }
@@ -154,10 +143,8 @@ object World {
   def idOf(store: StateStore): Option[String] = store.getStateStoreCheckpointInfo().stateStoreCkptId
 
   /** Change a version, and commit; the new version's checkpoint id. */
-  def write(
-      provider: StateStoreProvider,
-      version: Long,
-      checkpointId: Option[String] = None)(change: StateStore => Unit): Option[String] = {
+  def write(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(
+      change: StateStore => Unit): Option[String] = {
     val store = provider.getStore(version, checkpointId)
     change(store)
     Checks.same(store.commit(), version + 1, "version that commit answered")
@@ -165,10 +152,8 @@ object World {
   }
 
   /** Put rows at a version, and commit. */
-  def commit(
-      provider: StateStoreProvider,
-      version: Long,
-      checkpointId: Option[String] = None)(changes: (Long, Long)*): Option[String] =
+  def commit(provider: StateStoreProvider, version: Long, checkpointId: Option[String] = None)(
+      changes: (Long, Long)*): Option[String] =
     write(provider, version, checkpointId)(store => changes.foreach { case (id, count) => put(store, id, count) })
 
   /** As many rows, each with its number as its count. */

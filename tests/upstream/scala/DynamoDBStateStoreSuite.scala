@@ -35,18 +35,13 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
     conf
   }
 
-  private def defaultConf: SQLConf = getDefaultSQLConf(
-    SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT.defaultValue.get,
+  private def defaultConf: SQLConf = getDefaultSQLConf(SQLConf.STATE_STORE_MIN_DELTAS_FOR_SNAPSHOT.defaultValue.get,
     SQLConf.MAX_BATCHES_TO_RETAIN_IN_MEMORY.defaultValue.get)
 
   private def anyStore: StateStoreId = StateStoreId(newDir(), Random.nextInt(), 0)
 
-  private def provider(
-      id: StateStoreId,
-      families: Boolean = false,
-      keys: StructType = keySchema,
-      encoder: KeyStateEncoderSpec = NoPrefixKeyStateEncoderSpec(keySchema),
-      conf: SQLConf = defaultConf,
+  private def provider(id: StateStoreId, families: Boolean = false, keys: StructType = keySchema,
+      encoder: KeyStateEncoderSpec = NoPrefixKeyStateEncoderSpec(keySchema), conf: SQLConf = defaultConf,
       hadoopConf: Configuration = new Configuration): DynamoDBStateStoreProvider = {
     hadoopConf.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
     val made = newStoreProviderNoInit()
@@ -65,9 +60,7 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
     provider(id, hadoopConf = hadoopConf)
   override def newStoreProvider(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): DynamoDBStateStoreProvider =
     provider(anyStore, conf = getDefaultSQLConf(minDeltasForSnapshot, numOfVersToRetainInMemory))
-  override def newStoreProvider(
-      keys: StructType,
-      encoder: KeyStateEncoderSpec,
+  override def newStoreProvider(keys: StructType, encoder: KeyStateEncoderSpec,
       families: Boolean): DynamoDBStateStoreProvider =
     provider(anyStore, families, keys, encoder)
   override def newStoreProviderWithClonedConf(id: StateStoreId): DynamoDBStateStoreProvider =

@@ -25,8 +25,7 @@ class RowChecksumSuite extends StateStoreRowChecksumSuite with PrivateMethodTest
     throw new UnsupportedOperationException
 
   override protected def getReadVerifier(
-      provider: StateStoreProvider,
-      store: StateStore): Option[KeyValueIntegrityVerifier] =
+      provider: StateStoreProvider, store: StateStore): Option[KeyValueIntegrityVerifier] =
     Option(store invokePrivate PrivateMethod[AnyRef](Symbol("rowVerifier"))()).map(
       _ invokePrivate PrivateMethod[KeyValueIntegrityVerifier](Symbol("verifier"))())
 }

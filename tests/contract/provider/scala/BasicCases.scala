@@ -14,8 +14,7 @@ final class BasicCases(scene: Scene) extends Cases {
 
   private val BadKey =
     Seq("STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE", "CANNOT_LOAD_STATE_STORE.KEY_ROW_FORMAT_VALIDATION_FAILURE")
-  private val BadValue = Seq(
-    "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE",
+  private val BadValue = Seq("STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE",
     "CANNOT_LOAD_STATE_STORE.VALUE_ROW_FORMAT_VALIDATION_FAILURE")
 
   testEachWay("get-put-remove-commit-iterate") {
@@ -149,9 +148,8 @@ final class BasicCases(scene: Scene) extends Cases {
     store.abort()
     holds("not committed", !store.hasCommitted)()
     same("the base is as it was", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
-    refuses("there is no next version", "CANNOT_LOAD_STATE_STORE")(read(fresh(), 2).get(
-      Rows.row(WordAndNumber, v("a", 0)),
-      "default"))
+    refuses("there is no next version", "CANNOT_LOAD_STATE_STORE")(read(fresh(), 2).get(Rows.row(WordAndNumber,
+          v("a", 0)), "default"))
     write(provider, 1)(_.put(v("c", 0), v(3)))
     same("the next attempt has nothing of it", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("c", 0) -> v(3)))
   }
@@ -161,14 +159,11 @@ final class BasicCases(scene: Scene) extends Cases {
     def opening(version: Long) = () =>
       provider.getStore(
         version,
-        if (subject.ids &&
-          version > 0) idOf(2)
+        if (subject.ids && version > 0) idOf(2)
         else None).abort()
     refuses("a negative version", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(
       opening(-1)())
-    refuses(
-      "a negative version to read",
-      "UNEXPECTED_STATE_STORE_VERSION",
+    refuses("a negative version to read", "UNEXPECTED_STATE_STORE_VERSION",
       "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(provider.getReadStore(-1, None))
     refuses("a version to come", "CANNOT_LOAD_STATE_STORE")(opening(3)())
     refuses("a version far away", "CANNOT_LOAD_STATE_STORE")(opening(30)())
@@ -336,9 +331,7 @@ final class BasicCases(scene: Scene) extends Cases {
       same("own", t.has(v("c", 0)), true)
       same("absent", t.has(v("d", 0)), false)
       allows("many at once") {
-        same(
-          "in the order of the keys",
-          t.getAll(v("d", 0), v("c", 0), v("b", 0), v("a", 0), v("c", 0)),
+        same("in the order of the keys", t.getAll(v("d", 0), v("c", 0), v("b", 0), v("a", 0), v("c", 0)),
           Seq(null, v(3), null, v(1), v(3)))
         same("of no keys", t.getAll(), Nil)
       }
@@ -386,9 +379,7 @@ final class BasicCases(scene: Scene) extends Cases {
     val shape = Plain.copy(value = OneString)
     val random = new scala.util.Random(7)
     // The first cannot be compressed, the second can.
-    val large = Seq(
-      v("a", 1) -> v(random.alphanumeric.take(3 << 20).mkString),
-      v("b", 2) -> v("b" * (6 << 20)),
+    val large = Seq(v("a", 1) -> v(random.alphanumeric.take(3 << 20).mkString), v("b", 2) -> v("b" * (6 << 20)),
       v("c", 3) -> v("c"))
     val provider = fresh(shape)
     write(provider, 0, shape)(t => large.foreach { case (key, value) => t.put(key, value) })

@@ -44,9 +44,7 @@ final class FamilyCases(scene: Scene) extends Cases {
       for (shape <- Seq(A, B, Plain); id <- 0 to newest)
         known.captureSchema(shape.name, shape.key, schemas(id), 0, id.toShort)
       val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
-      (
-        fresh(conf = conf, schemas = Some(known)),
-        A.copy(value = schemas(newest)),
+      (fresh(conf = conf, schemas = Some(known)), A.copy(value = schemas(newest)),
         B.copy(value = schemas(newest)).lists)
     }
     val (first, a0, b0) = of(0)
@@ -59,17 +57,13 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("a value of the first", table(wider, a1).get(v("k", 0)), v(null, 0L))
     table(wider, a1).put(v("k", 1), v("new", 1L << 40))
     table(wider, b1).merge(v("k", 0), v("new", 2L))
-    same(
-      "both",
-      table(wider, a1).sorted,
+    same("both", table(wider, a1).sorted,
       Seq(v("k", 0) -> v(null, 0L), v("k", 1) -> v("new", 1L << 40), v("k", 2) -> v(null, 2L)))
     same("a list of both", table(wider, b1).list(v("k", 0)), Seq(v(null, 1L), v(null, null), v("new", 2L)))
     commit(wider)
     val (third, a2, b2) = of(2)
     val dropped = open(third, 2)
-    same(
-      "all three",
-      table(dropped, a2).sorted,
+    same("all three", table(dropped, a2).sorted,
       Seq(v("k", 0) -> v(0.0), v("k", 1) -> v((1L << 40).toDouble), v("k", 2) -> v(2.0)))
     same("values of lists", table(dropped, b2).allValues.map(_._2), Seq(v(1.0), v(null), v(2.0)))
     table(dropped, a2).put(v("k", 2), v(0.5))
@@ -99,12 +93,8 @@ final class FamilyCases(scene: Scene) extends Cases {
     }
     refuses("made as '$a'", "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS")(
       store.createColFamilyIfAbsent("$a", A.key, A.value, A.spec))
-    allows("made as '$a' by Spark itself")(store.createColFamilyIfAbsent(
-      "$a",
-      A.key,
-      A.value,
-      A.spec,
-      isInternal = true))
+    allows("made as '$a' by Spark itself")(store.createColFamilyIfAbsent("$a", A.key, A.value, A.spec,
+        isInternal = true))
     for (name <- Seq("a.b", "a b", "ü", "a$", "x" * 200))
       allows(s"made as '$name'")(store.createColFamilyIfAbsent(name, A.key, A.value, A.spec))
     store.abort()
@@ -115,21 +105,12 @@ final class FamilyCases(scene: Scene) extends Cases {
     val t = new Table(store, Prefixed.named("unknown").lists)
     lazy val ranged = new Table(store, Shapes.TimeFirst.named("unknown").lists)
     val key = v("k", 0)
-    val calls: Seq[(String, () => Any)] = Seq(
-      "get" -> (() => t.get(key)),
-      "keyExists" -> (() => t.has(key)),
-      "multiGet" -> (() => t.getAll(key)),
-      "valuesIterator" -> (() => t.list(key)),
-      "put" -> (() => t.put(key, v(1))),
-      "putList" -> (() => t.putList(key, v(1))),
-      "merge" -> (() => t.merge(key, v(1))),
-      "mergeList" -> (() => t.mergeList(key, v(1))),
-      "remove" -> (() => t.remove(key)),
-      "iterator" -> (() => t.rows),
-      "iteratorWithMultiValues" -> (() => t.allValues),
-      "prefixScan" -> (() => t.prefixed(v("k"))),
-      "prefixScanWithMultiValues" -> (() => t.allPrefixed(v("k"))),
-      "deleteRange" -> (() => t.deleteRange(key, key)),
+    val calls: Seq[(String, () => Any)] = Seq("get" -> (() => t.get(key)), "keyExists" -> (() => t.has(key)),
+      "multiGet" -> (() => t.getAll(key)), "valuesIterator" -> (() => t.list(key)), "put" -> (() => t.put(key, v(1))),
+      "putList" -> (() => t.putList(key, v(1))), "merge" -> (() => t.merge(key, v(1))),
+      "mergeList" -> (() => t.mergeList(key, v(1))), "remove" -> (() => t.remove(key)), "iterator" -> (() => t.rows),
+      "iteratorWithMultiValues" -> (() => t.allValues), "prefixScan" -> (() => t.prefixed(v("k"))),
+      "prefixScanWithMultiValues" -> (() => t.allPrefixed(v("k"))), "deleteRange" -> (() => t.deleteRange(key, key)),
       "rangeScan" -> (() => ranged.range(None, None)),
       "rangeScanWithMultiValues" -> (() => ranged.allInRange(None, None)))
     calls.foreach { case (name, call) => refuses(name, Missing)(call()) }

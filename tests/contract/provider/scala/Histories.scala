@@ -86,18 +86,16 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   private val families = StoreServer.Families
   /** One family has many rows: pages of it go to the disk, and are evacuated when its rows are replaced. */
   private val large = pick(families.filter(each =>
-    chance.nextInt(3) == 0 ||
-      (if (tier.spills) Unordered(each.name) else each.multiple)) :+ families(3): _*)
+      chance.nextInt(3) == 0 || (if (tier.spills) Unordered(each.name) else each.multiple)) :+ families(3): _*)
   private val fewKeys = pick(40, 120)
   private val (manyKeys, textBytes) = if (tier.spills) (pick(1200, 2000), 1600) else (pick(200, 500), pick(300, 600))
   private val failsAt = if (tier == Tier.FailingDisk) Steps / 4 + chance.nextInt(Steps / 2) else -1
   private val confOfHistory: Map[String, String] = conf ++ Map(
-    "providerClass" -> "io.dynastate.spark.DynamoDBStateStoreProvider",
-    "checkpointFormatVersion" -> format.toString,
-    "minDeltasForSnapshot" -> pick(1, 1, 3).toString,
-    "dynastate.snapshotThreshold" -> pick("0", "0", "0.2", "1.25"),
-    "dynastate.cacheMb" -> pick("0", "16"),
-    "dynastate.diskPath" -> disk.toString).map { case (name, value) => s"$Conf.$name" -> value } ++
+    "providerClass" -> "io.dynastate.spark.DynamoDBStateStoreProvider", "checkpointFormatVersion" -> format.toString,
+    "minDeltasForSnapshot" -> pick(1, 1, 3).toString, "dynastate.snapshotThreshold" -> pick("0", "0", "0.2", "1.25"),
+    "dynastate.cacheMb" -> pick("0", "16"), "dynastate.diskPath" -> disk.toString).map { case (name, value) =>
+    s"$Conf.$name" -> value
+  } ++
     tier.conf.map { case (name, value) => s"$Conf.dynastate.$name" -> value } ++ Map(
       "spark.sql.streaming.maxBatchesToRetainInMemory" -> pick("1", "2", "3"),
       "spark.sql.streaming.minBatchesToRetain" -> Retained.toString)
@@ -182,8 +180,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   /** The number that was stored in a row. */
   private def numberOf(row: org.apache.spark.sql.catalyst.expressions.UnsafeRow): Long = {
     val number = row.getLong(0)
-    require(
-      row.getUTF8String(1) == text(number),
+    require(row.getUTF8String(1) == text(number),
       s"a broken text of $number: ${Scene.cut(row.getUTF8String(1).toString, 80)}")
     number
   }
@@ -251,8 +248,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
     /** Continue some of the iterators, each by some rows. */
     def advanceIterators(): Unit = iterators.filterInPlace(each =>
-      chance.nextInt(3) > 0 ||
-        !each.advance(chance.nextInt(manyKeys / 8)))
+      chance.nextInt(3) > 0 || !each.advance(chance.nextInt(manyKeys / 8)))
 
     /** Begin to iterate all families of the newest version. */
     def beginIterators(): Unit = {
@@ -424,13 +420,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
   private def tableOf(store: ReadStateStore, family: Shape): Table = {
     store match {
-      case written: StateStore => written.createColFamilyIfAbsent(
-          family.name,
-          family.key,
-          family.value,
-          family.spec,
-          family.multiple,
-          family.internal)
+      case written: StateStore => written.createColFamilyIfAbsent(family.name, family.key, family.value, family.spec,
+          family.multiple, family.internal)
       case _ =>
     }
     new Table(store, family)
@@ -456,12 +447,11 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
         else if (turn < 90) MergeList
         else PutList
       apply(Change(
-        kind,
-        family,
-        key,
-        Seq.fill(if (kind == Put ||
-          kind == Merge) 1
-        else chance.nextInt(4) + 1)(fresh())))
+          kind,
+          family,
+          key,
+          Seq.fill(if (kind == Put || kind == Merge) 1
+            else chance.nextInt(4) + 1)(fresh())))
     }
 
     def apply(change: Change): Unit = {
@@ -511,8 +501,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       require(first == expected.headOption, s"get of $key of $family at ${base.version}: $first, expected $expected")
       if (family.multiple) {
         val values = opened.valuesIterator(row, family.name).map(numberOf).toVector
-        require(
-          values == expected,
+        require(values == expected,
           s"the list of $key of ${family.name} at ${base.version}: $values, expected $expected")
       }
     }
@@ -594,8 +583,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     private def take(pair: UnsafeRowPair): Unit = {
       val key = numberOfKey(family, pair.key)
       val number = numberOf(pair.value)
-      val expected = left.getOrElse(
-        key,
+      val expected = left.getOrElse(key,
         throw new AssertionError(s"$what gave $number of $key, and no such value is left of ${values.get(key)}"))
       require(number == expected.head, s"$what gave $number of $key, expected ${expected.head} of ${values(key)}")
       if (expected.tail.isEmpty || !family.multiple) left -= key else left(key) = expected.tail

@@ -51,8 +51,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     try {
       val stop = new java.util.concurrent.atomic.AtomicBoolean
       def always(what: () => Unit): Callable[Unit] = () => while (!stop.get) { what(); Thread.sleep(5) }
-      val running = Seq(
-        pool.submit(always(() => provider.doSnapshotMaintenance())),
+      val running = Seq(pool.submit(always(() => provider.doSnapshotMaintenance())),
         pool.submit(always(() => provider.doCleanupMaintenance())))
       for (version <- 0 until 12)
         write(provider, version)(t => for (number <- 1 to 20) t.put(v("a", number), v(version)))
@@ -85,8 +84,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
       }
       provider.doMaintenance()
       if (version % 4 == 0) {
-        holds(
-          s"version ${version + 1}, reloaded",
+        holds(s"version ${version + 1}, reloaded",
           rowsAt(fresh(shape, conf = conf), version + 1, shape).toMap == expected)()
       }
     }
@@ -94,8 +92,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     val again = fresh(shape, conf = conf)
     write(again, 13, shape)(_.put(v("b", 0), v("last")))
     again.doMaintenance()
-    holds(
-      "the next version, reloaded",
+    holds("the next version, reloaded",
       rowsAt(fresh(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
   }
 

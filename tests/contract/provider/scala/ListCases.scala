@@ -145,9 +145,7 @@ final class ListCases(scene: Scene) extends Cases {
       t.merge(v("a", 2), v(44))
       t.remove(v("b", 1))
       t.putList(v("c", 1), ints(7, 8): _*)
-      same(
-        "with own changes",
-        grouped(t.allValues),
+      same("with own changes", grouped(t.allValues),
         Map(v("a", 1) -> Seq(1, 2, 3), v("a", 2) -> Seq(4, 44), v("c", 1) -> Seq(7, 8)))
     }
   }
@@ -160,9 +158,7 @@ final class ListCases(scene: Scene) extends Cases {
     }
     look(fresh(), 1, shape) { t =>
       val found = t.allPrefixed(v("a"))
-      same(
-        "each with its values",
-        found.groupMap(_._1)(_._2.head),
+      same("each with its values", found.groupMap(_._1)(_._2.head),
         Map(v("a", 1) -> Seq(11, 12, 13), v("a", 2) -> Seq(21, 22, 23)))
       same("of no key", t.allPrefixed(v("c")), Nil)
     }
@@ -231,10 +227,7 @@ final class ListCases(scene: Scene) extends Cases {
   test("list-calls-on-single-values", Families) {
     val store = open(fresh(), 0)
     val t = table(store, Prefixed.named("single"))
-    val kinds = Seq(
-      "IllegalStateException",
-      "IllegalArgumentException",
-      "UnsupportedOperationException",
+    val kinds = Seq("IllegalStateException", "IllegalArgumentException", "UnsupportedOperationException",
       "STATE_STORE_UNSUPPORTED_OPERATION")
     refuses("merge", kinds: _*)(t.merge(Key, v(1)))
     refuses("mergeList", kinds: _*)(t.mergeList(Key, v(1)))

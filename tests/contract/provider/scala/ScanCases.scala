@@ -38,57 +38,25 @@ final class ScanCases(scene: Scene) extends Cases {
     look(fresh(), 1, shape)(check(_, "reloaded"))
   }
 
-  test("range-of-bytes", Families)(comesBackInOrder(
-    ByteType,
-    Seq[Any](-128, -2, -1, 0, 1, 127).map(_.asInstanceOf[Int].toByte) :+ null))
+  test("range-of-bytes", Families)(comesBackInOrder(ByteType,
+      Seq[Any](-128, -2, -1, 0, 1, 127).map(_.asInstanceOf[Int].toByte) :+ null))
 
-  test("range-of-shorts", Families)(comesBackInOrder(
-    ShortType,
-    Seq(-32768, -256, -255, -1, 0, 1, 255, 256, 32767).map(_.toShort) :+ null))
+  test("range-of-shorts", Families)(comesBackInOrder(ShortType,
+      Seq(-32768, -256, -255, -1, 0, 1, 255, 256, 32767).map(_.toShort) :+ null))
 
-  test("range-of-ints", Families)(comesBackInOrder(
-    IntegerType,
-    Seq(Int.MinValue, -65536, -1, 0, 1, 255, 256, Int.MaxValue, null)))
+  test("range-of-ints", Families)(comesBackInOrder(IntegerType,
+      Seq(Int.MinValue, -65536, -1, 0, 1, 255, 256, Int.MaxValue, null)))
 
-  test("range-of-longs", Families)(comesBackInOrder(
-    LongType,
-    Seq(Long.MinValue, -1L << 32, -256L, -1L, 0L, 1L, 1L << 31, 1L << 32, Long.MaxValue, null)))
+  test("range-of-longs", Families)(comesBackInOrder(LongType,
+      Seq(Long.MinValue, -1L << 32, -256L, -1L, 0L, 1L, 1L << 31, 1L << 32, Long.MaxValue, null)))
 
-  test("range-of-floats", Families)(comesBackInOrder(
-    FloatType,
-    Seq(
-      Float.NegativeInfinity,
-      -Float.MaxValue,
-      -1.5f,
-      -1f,
-      -Float.MinPositiveValue,
-      -0f,
-      0f,
-      Float.MinPositiveValue,
-      1f,
-      1.5f,
-      Float.MaxValue,
-      Float.PositiveInfinity,
-      Float.NaN,
-      null)))
+  test("range-of-floats", Families)(comesBackInOrder(FloatType,
+      Seq(Float.NegativeInfinity, -Float.MaxValue, -1.5f, -1f, -Float.MinPositiveValue, -0f, 0f, Float.MinPositiveValue,
+        1f, 1.5f, Float.MaxValue, Float.PositiveInfinity, Float.NaN, null)))
 
-  test("range-of-doubles", Families)(comesBackInOrder(
-    DoubleType,
-    Seq(
-      Double.NegativeInfinity,
-      -Double.MaxValue,
-      -1e10,
-      -1.5,
-      -Double.MinPositiveValue,
-      -0d,
-      0d,
-      Double.MinPositiveValue,
-      0.5,
-      1e10,
-      Double.MaxValue,
-      Double.PositiveInfinity,
-      Double.NaN,
-      null)))
+  test("range-of-doubles", Families)(comesBackInOrder(DoubleType,
+      Seq(Double.NegativeInfinity, -Double.MaxValue, -1e10, -1.5, -Double.MinPositiveValue, -0d, 0d,
+        Double.MinPositiveValue, 0.5, 1e10, Double.MaxValue, Double.PositiveInfinity, Double.NaN, null)))
 
   testWithAppends("range-by-several-columns", Families) {
     val key = schema("name" -> StringType, "low" -> IntegerType, "high" -> LongType)
@@ -171,9 +139,7 @@ final class ScanCases(scene: Scene) extends Cases {
     holds("none twice", fired.distinct.length == fired.length)(s"$fired")
     same("those left", t.rows.map(_._1).filter(_(1) == "timer").map(_.head), 40L until 60L)
     commit(store)
-    same(
-      "those left, reloaded",
-      look(fresh(), 2, Longs)(_.rows.map(_._1).filter(_(1) == "timer").map(_.head)),
+    same("those left, reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1).filter(_(1) == "timer").map(_.head)),
       40L until 60L)
   }
 
@@ -187,9 +153,7 @@ final class ScanCases(scene: Scene) extends Cases {
     for (number <- 5000L until 7000L) t.put(v(number, "x"), v(1))
     val expected = (0L until 7000L).filter(number => number >= 5000 || number % 3 != 0)
     same("over committed rows", t.range(None, None).map(_._1.head), expected)
-    same(
-      "a part",
-      t.range(Some(v(1000L, "")), Some(v(6000L, ""))).map(_._1.head),
+    same("a part", t.range(Some(v(1000L, "")), Some(v(6000L, ""))).map(_._1.head),
       expected.filter(number => number >= 1000 && number < 6000))
     commit(store)
     same("reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1.head)), expected)
@@ -217,17 +181,12 @@ final class ScanCases(scene: Scene) extends Cases {
     refuses("a prefix of plain keys", "IllegalArgumentException")(plain.prefixed(v("a")))
     refuses("a range of plain keys", "IllegalArgumentException")(plain.range(Some(from), Some(until)))
     refuses("a range of keys with a prefix", "IllegalArgumentException")(prefixed.range(None, None))
-    refuses("removal of a range of plain keys", "IllegalStateException", "IllegalArgumentException")(plain.deleteRange(
-      from,
-      until))
+    refuses("removal of a range of plain keys", "IllegalStateException", "IllegalArgumentException")(
+      plain.deleteRange(from, until))
     refuses("removal of a range of keys with a prefix", "IllegalStateException", "IllegalArgumentException")(
       prefixed.deleteRange(from, until))
-    refuses(
-      "a prefix of keys that begin with a time",
-      "IllegalArgumentException",
-      "IllegalStateException",
-      "UNSUPPORTED",
-      "INTERNAL_ERROR") {
+    refuses("a prefix of keys that begin with a time", "IllegalArgumentException", "IllegalStateException",
+      "UNSUPPORTED", "INTERNAL_ERROR") {
       table(store, TimeFirst.named("times")).prefixed(v("a"))
     }
     val text = schema("c0" -> StringType, "c1" -> LongType)
@@ -290,9 +249,7 @@ final class ScanCases(scene: Scene) extends Cases {
         same(s"$when, of '$word', in the order of time", t.prefixed(v(word)).map(_._1), times.map(v(word, _)))
       same(s"$when, of a word that is not there", t.prefixed(v("c")), Nil)
       same(s"$when, get", t.get(v("a", 1L)), v(1))
-      same(
-        s"$when, a range of one word",
-        t.range(Some(v("a", -1L)), Some(v("a", 1000L))).map(_._1),
+      same(s"$when, a range of one word", t.range(Some(v("a", -1L)), Some(v("a", 1000L))).map(_._1),
         Seq(-1L, 0L, 1L).map(v("a", _)))
       same(s"$when, all", t.rows.length, 21)
     }
@@ -301,9 +258,7 @@ final class ScanCases(scene: Scene) extends Cases {
       check(t, "reloaded")
       t.remove(v("a", 0L))
       t.put(v("a", 5L), v(5))
-      same(
-        "with own changes",
-        t.prefixed(v("a")).map(_._1(1)),
+      same("with own changes", t.prefixed(v("a")).map(_._1(1)),
         Seq(Long.MinValue, -1000L, -1L, 1L, 5L, 1000L, Long.MaxValue))
     }
   }

@@ -43,15 +43,9 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
   lazy val provider: StateStoreProvider = fresh()
 
   /** A provider as an executor makes it: a new instance, of a new run of the query if none is given. */
-  def fresh(
-      shape: Shape = Shapes.Plain,
-      families: Boolean = families,
-      conf: Map[String, String] = Map.empty,
-      ids: Boolean = subject.ids,
-      multiple: Boolean = appends,
-      extra: Map[String, String] = Map.empty,
-      run: String = UUID.randomUUID().toString,
-      schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
+  def fresh(shape: Shape = Shapes.Plain, families: Boolean = families, conf: Map[String, String] = Map.empty,
+      ids: Boolean = subject.ids, multiple: Boolean = appends, extra: Map[String, String] = Map.empty,
+      run: String = UUID.randomUUID().toString, schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
     val own =
       Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
@@ -87,12 +81,7 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
   def table(store: ReadStateStore, shape: Shape = Shapes.Plain): Table = {
     val made = kept(shape)
     if (made.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
-      store.asInstanceOf[StateStore].createColFamilyIfAbsent(
-        made.name,
-        made.key,
-        made.value,
-        made.spec,
-        made.multiple,
+      store.asInstanceOf[StateStore].createColFamilyIfAbsent(made.name, made.key, made.value, made.spec, made.multiple,
         made.internal)
     }
     known(store, shape)
@@ -174,15 +163,8 @@ object Scene {
   private val SnapshotFile = """(\d+)(?:_.*)?\.(?:snapshot|zip)""".r
 
   /** A provider in a run of a query. `conf` names its class. */
-  def make(
-      id: StateStoreId,
-      shape: Shape,
-      conf: Map[String, String],
-      run: String,
-      hadoop: Configuration,
-      families: Boolean,
-      multiple: Boolean,
-      extra: Map[String, String] = Map.empty,
+  def make(id: StateStoreId, shape: Shape, conf: Map[String, String], run: String, hadoop: Configuration,
+      families: Boolean, multiple: Boolean, extra: Map[String, String] = Map.empty,
       schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val session = new SQLConf
     // There is no driver to report a commit to.
@@ -192,16 +174,8 @@ object Scene {
     }
     hadoop.set("sql.streaming.runId", run)
     val made = StateStoreProvider.create(conf("spark.sql.streaming.stateStore.providerClass"))
-    made.init(
-      id,
-      shape.key,
-      shape.value,
-      shape.spec,
-      families,
-      new StateStoreConf(session, extra),
-      hadoop,
-      useMultipleValuesPerKey = multiple,
-      schemas)
+    made.init(id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,
+      useMultipleValuesPerKey = multiple, schemas)
     made
   }
 

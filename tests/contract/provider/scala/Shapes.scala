@@ -14,13 +14,8 @@ import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
 /** A column family: its name, its schemas, how its keys are encoded, whether a key has a list of values. */
-final case class Shape(
-    name: String,
-    key: StructType,
-    value: StructType,
-    spec: KeyStateEncoderSpec,
-    multiple: Boolean = false,
-    internal: Boolean = false) {
+final case class Shape(name: String, key: StructType, value: StructType, spec: KeyStateEncoderSpec,
+    multiple: Boolean = false, internal: Boolean = false) {
   def named(other: String): Shape = copy(name = other)
 
   def lists: Shape = copy(multiple = true)
@@ -135,13 +130,8 @@ class Table(val store: ReadStateStore, val shape: Shape) {
     compat.rangeScan(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name)
 
   def allInRange(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
-    drain(compat.rangeScanWithMultiValues(
-      store,
-      shape.spec,
-      shape.value,
-      from.map(keyRow),
-      until.map(keyRow),
-      shape.name))
+    drain(compat.rangeScanWithMultiValues(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow),
+        shape.name))
 
   def keyRow(key: Values): UnsafeRow = row(shape.key, key)
 

@@ -44,9 +44,7 @@ object StoreServer {
   private def timed = if (hasTimes) Seq(Shapes.TimeLast.named("times").lists, Shapes.TimeFirst.named("index")) else Nil
 
   /** One family of each kind of key that this Spark has. */
-  val Families: Seq[Shape] = (Seq(
-    Shapes.Plain.named("hash"),
-    Shapes.Prefixed.named("prefix"),
+  val Families: Seq[Shape] = (Seq(Shapes.Plain.named("hash"), Shapes.Prefixed.named("prefix"),
     Shapes.Plain.copy(name = "range", key = RangeKey, spec = RangeKeyScanStateEncoderSpec(RangeKey, Seq(0, 1))),
     Shapes.Plain.named("lists").lists) ++ timed).map(_.copy(value = Value))
 
@@ -69,8 +67,7 @@ object StoreServer {
         val more = order.path("conf").properties.asScala.map(each => each.getKey -> each.getValue.asText)
         sides = Seq("dynastate", "rocksdb").filter(kind => order.path("only").asText(kind) == kind).map { kind =>
           val subject = Subjects.of(kind, conf).head.copy(ids = order.get("format").asInt == 2)
-          val retain = Map(
-            "spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
+          val retain = Map("spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
           new Side(
             new Scene(subject, s"${order.get("root").asText}/$kind", families.length > 1),
@@ -241,11 +238,11 @@ object StoreServer {
 
   private def pairs(found: Seq[(Seq[Any], Seq[Any])]): Any = listed(found.map { case (key, value) =>
     listed(Seq(
-      listed(key.map {
-        case double: Double => java.lang.Double.doubleToRawLongBits(double)
-        case other => other
-      }),
-      shownValue(value)))
+        listed(key.map {
+          case double: Double => java.lang.Double.doubleToRawLongBits(double)
+          case other => other
+        }),
+        shownValue(value)))
   })
 
   private def listed(values: Seq[Any]): JArrayList[Any] = new JArrayList[Any](values.asJava)

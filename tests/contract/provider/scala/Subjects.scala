@@ -28,14 +28,9 @@ object Subjects {
   def of(kind: String, conf: Map[String, String]): Seq[Subject] = kind match {
     case "hdfs" => Seq(Subject("hdfs", kind, s"$Spark.HDFSBackedStateStoreProvider", ids = false, conf))
     case "rocksdb" => Seq(Subject("rocksdb", kind, s"$Spark.RocksDBStateStoreProvider", ids = false, conf ++ RocksDB))
-    case "dynastate" => Seq(
-        Subject("dynastate", kind, Ours, ids = false, conf),
+    case "dynastate" => Seq(Subject("dynastate", kind, Ours, ids = false, conf),
         Subject("dynastate-v2", kind, Ours, ids = true, conf),
-        Subject(
-          "dynastate-bounded",
-          kind,
-          Ours,
-          ids = true,
+        Subject("dynastate-bounded", kind, Ours, ids = true,
           conf ++ Seq(s"$Conf.dynastate.memoryMb" -> "1", s"$Conf.dynastate.diskMb" -> "0")))
     case _ => throw new IllegalArgumentException(s"no provider is called $kind")
   }

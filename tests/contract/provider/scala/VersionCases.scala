@@ -42,9 +42,7 @@ final class VersionCases(scene: Scene) extends Cases {
     same("the last is read", rowsAt(provider, 2), expected)
     same("the last is read by another instance", rowsAt(fresh(), 2), expected)
     write(provider, 2)(_.put(v("b", 0), v(5)))
-    same(
-      "and is the base of the next version",
-      rowsAt(fresh(), 3),
+    same("and is the base of the next version", rowsAt(fresh(), 3),
       Seq(v("a", 0) -> v(4), v("b", 0) -> v(5), v("only", 4) -> v(0)))
   }
 
@@ -94,9 +92,7 @@ final class VersionCases(scene: Scene) extends Cases {
     same("version 3, reloaded", rowsAt(fresh(), 3), one(30) ++ expected.tail)
     same("version 1, reloaded", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
     write(fresh(), 1)(_.put(v("b", 0), v(20)))
-    same(
-      "version 2 by another instance",
-      rowsAt(fresh(), 2),
+    same("version 2 by another instance", rowsAt(fresh(), 2),
       Seq(v("a", 0) -> v(1), v("b", 0) -> v(20), v("v", 1) -> v(0)))
     same("version 1 after it", rowsAt(fresh(), 1), Seq(v("a", 0) -> v(1), v("v", 1) -> v(0)))
   }
@@ -121,9 +117,7 @@ final class VersionCases(scene: Scene) extends Cases {
     }
     val other = fresh()
     for (version <- Seq(23, 9, 10, 11, 20, 1, 19, 23)) {
-      same(
-        s"version $version",
-        rowsAt(other, version).map(_._1(1)).toSet,
+      same(s"version $version", rowsAt(other, version).map(_._1(1)).toSet,
         (math.max(0, version - 3) until version).toSet)
     }
   }
@@ -230,11 +224,8 @@ final class VersionCases(scene: Scene) extends Cases {
 
   testWithAppends("unknown-checkpoint-ids", Ids) {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", 0), v(version + 1)))
-    val ids = Seq(
-      "of no attempt" -> "6f9619ff-8b86-4011-b42d-00c04fc964ff",
-      "of another version" -> idOf(1).get,
-      "of no form at all" -> "nonsense",
-      "of zeros" -> "00000000-0000-0000-0000-000000000000")
+    val ids = Seq("of no attempt" -> "6f9619ff-8b86-4011-b42d-00c04fc964ff", "of another version" -> idOf(1).get,
+      "of no form at all" -> "nonsense", "of zeros" -> "00000000-0000-0000-0000-000000000000")
     for ((what, id) <- ids; (when, from) <- Seq("warm" -> provider, "cold" -> fresh())) {
       refuses(s"$what, $when, to write", NotThere)(from.getStore(2, Some(id)).abort())
       refuses(s"$what, $when, to read", NotThere)(from.getReadStore(2, Some(id)).release())
@@ -353,11 +344,7 @@ final class VersionCases(scene: Scene) extends Cases {
 
   private type Change = (String, Values, Values, Long)
 
-  private def feed(
-      provider: StateStoreProvider,
-      first: Long,
-      last: Long,
-      shape: Shape = Plain,
+  private def feed(provider: StateStoreProvider, first: Long, last: Long, shape: Shape = Plain,
       family: Option[String] = None): Seq[Change] = {
     val reader = compat.changes(replay(provider), first, last, family, idOf(last))
     try {
@@ -380,11 +367,8 @@ final class VersionCases(scene: Scene) extends Cases {
     }
     write(provider, 2)(_ => ())
     write(provider, 3)(_.put(v("c", 0), v(4)))
-    val expected: Seq[Seq[Change]] = Seq(
-      Seq(put(v("a", 0), 1, 0), put(v("b", 0), 1, 0)),
-      Seq(put(v("a", 0), 2, 1), ("delete_record", v("b", 0), null, 1L)),
-      Nil,
-      Seq(put(v("c", 0), 4, 3)))
+    val expected: Seq[Seq[Change]] = Seq(Seq(put(v("a", 0), 1, 0), put(v("b", 0), 1, 0)),
+      Seq(put(v("a", 0), 2, 1), ("delete_record", v("b", 0), null, 1L)), Nil, Seq(put(v("c", 0), 4, 3)))
     def of(found: Seq[Change]) = found.sortBy(change => (change._4, change._2.toString))
     val reader = fresh()
     same("all", of(feed(reader, 1, 4)), expected.flatten)
@@ -419,13 +403,9 @@ final class VersionCases(scene: Scene) extends Cases {
     val reader = fresh()
     // The state reader registers families on a store that it opens before.
     look(reader, 2, a)(t => table(t.store, lists))
-    same(
-      "of a",
-      feed(reader, 1, 2, a, Some("a")).map(change => (change._2, change._3, change._4)),
+    same("of a", feed(reader, 1, 2, a, Some("a")).map(change => (change._2, change._3, change._4)),
       Seq((v("k", 0), v(1), 0L)))
-    same(
-      "of lists",
-      feed(reader, 1, 2, lists, Some("lists")).map(change => (change._2, change._3, change._4)),
+    same("of lists", feed(reader, 1, 2, lists, Some("lists")).map(change => (change._2, change._3, change._4)),
       Seq((v("l", 0), v(2), 0L), (v("l", 0), v(3), 1L)))
     same("what was appended is a merge", feed(reader, 2, 2, lists, Some("lists")).map(_._1), Seq("merge_record"))
   }
@@ -450,19 +430,11 @@ final class VersionCases(scene: Scene) extends Cases {
     }
     val reader = fresh()
     look(reader, 3, lists)(t => same("the list", t.list(key), Seq(v(5), v(6))))
-    same(
-      "every write, in order",
+    same("every write, in order",
       feed(reader, 1, 3, lists, Some("lists")).map(change => (change._1, change._3, change._4)),
-      Seq(
-        ("merge_record", v(1), 0L),
-        ("merge_record", v(2), 0L),
-        ("merge_record", v(3), 1L),
-        ("delete_record", null, 1L),
-        ("put_record", v(3), 1L),
-        ("delete_record", null, 2L),
-        ("merge_record", v(4), 2L),
-        ("put_record", v(5), 2L),
-        ("merge_record", v(6), 2L)))
+      Seq(("merge_record", v(1), 0L), ("merge_record", v(2), 0L), ("merge_record", v(3), 1L),
+        ("delete_record", null, 1L), ("put_record", v(3), 1L), ("delete_record", null, 2L), ("merge_record", v(4), 2L),
+        ("put_record", v(5), 2L), ("merge_record", v(6), 2L)))
   }
 
   testWithAppends("replay-from-a-snapshot") {
@@ -483,8 +455,7 @@ final class VersionCases(scene: Scene) extends Cases {
       } catch {
         case e: Exception
             if Scene.names(e).exists(name =>
-              name.startsWith("CANNOT_LOAD_STATE_STORE") ||
-                name.contains("FileNotFound")) => None
+              name.startsWith("CANNOT_LOAD_STATE_STORE") || name.contains("FileNotFound")) => None
       }
     val found = (1L to 7L).map(replayed(_, 7))
     holds("from one version at least", found.exists(_.isDefined))()
@@ -494,12 +465,8 @@ final class VersionCases(scene: Scene) extends Cases {
     same("version", store.version, 8L)
     same("to write", table(store).sorted.map(_._2.head), 0 until 8)
     store.abort()
-    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(
-      replay(other),
-      0,
-      8,
-      None,
-      idOf(8)).abort())
+    refuses("from version 0", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE")(replayState(replay(other), 0,
+        8, None, idOf(8)).abort())
     refuses("the end before the start", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE") {
       replayState(replay(other), 5, 4, idOf(5), idOf(4)).abort()
     }

@@ -25,34 +25,22 @@ private[spark] trait StateStore41 extends StateStore with ReadStateStore41 {
 private[spark] trait StateStoreProvider41 extends StateStoreProvider with SupportsFineGrainedReplay {
   def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String]): StateStore
 
-  def replayStateFromSnapshot(
-      snapshotVersion: Long,
-      endVersion: Long,
-      readOnly: Boolean,
-      snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): StateStore
+  def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): StateStore
 
   override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long): StateStore =
     replayStateFromSnapshot(snapshotVersion, endVersion, readOnly = false, None, None)
 
-  def replayReadStateFromSnapshot(
-      snapshotVersion: Long,
-      endVersion: Long,
-      snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): ReadStateStore
+  def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long,
+      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): ReadStateStore
 
   override def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long): ReadStateStore =
     replayReadStateFromSnapshot(snapshotVersion, endVersion, None, None)
 
-  def getStateStoreChangeDataReader(
-      startVersion: Long,
-      endVersion: Long,
-      colFamilyNameOpt: Option[String],
+  def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String],
       endVersionStateStoreCkptId: Option[String]): ChangeIterator
 
-  override def getStateStoreChangeDataReader(
-      startVersion: Long,
-      endVersion: Long,
+  override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long,
       colFamilyNameOpt: Option[String]): ChangeIterator =
     getStateStoreChangeDataReader(startVersion, endVersion, colFamilyNameOpt, None)
 }
@@ -79,13 +67,8 @@ private[spark] object Spark41 {
   /** This Spark does not check that every partition committed. */
   def reportCommit(newVersion: Long, id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): Unit = ()
 
-  def validateStateRowFormat(
-      key: UnsafeRow,
-      keySchema: StructType,
-      value: UnsafeRow,
-      valueSchema: StructType,
-      id: StateStoreId,
-      conf: StateStoreConf): Unit =
+  def validateStateRowFormat(key: UnsafeRow, keySchema: StructType, value: UnsafeRow, valueSchema: StructType,
+      id: StateStoreId, conf: StateStoreConf): Unit =
     StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, conf)
 
   /** Unlimited. */

@@ -14,13 +14,9 @@ private[spark] trait ReadStateStore42 extends ReadStateStore41 {
   def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair]
 
   def rangeScan(
-      startKey: Option[UnsafeRow],
-      endKey: Option[UnsafeRow],
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair]
+      startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair]
 
-  def rangeScanWithMultiValues(
-      startKey: Option[UnsafeRow],
-      endKey: Option[UnsafeRow],
+  def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow],
       colFamilyName: String): StateStoreIterator[UnsafeRowPair]
 
   def allColumnFamilyNames: Set[String]
@@ -31,24 +27,16 @@ private[spark] trait StateStore42 extends StateStore41 with ReadStateStore42 {
 }
 
 private[spark] trait StateStoreProvider42 extends StateStoreProvider41 {
-  def getStore(
-      version: Long,
-      stateStoreCkptId: Option[String],
-      forceSnapshotOnCommit: Boolean,
+  def getStore(version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore
 
   override def getStore(version: Long, stateStoreCkptId: Option[String]): StateStore =
     getStore(version, stateStoreCkptId, forceSnapshotOnCommit = false, loadEmpty = false)
 
-  def upgradeReadStoreToWriteStore(
-      readStore: ReadStateStore,
-      version: Long,
-      uniqueId: Option[String],
+  def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String],
       forceSnapshotOnCommit: Boolean): StateStore
 
-  override def upgradeReadStoreToWriteStore(
-      readStore: ReadStateStore,
-      version: Long,
+  override def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long,
       uniqueId: Option[String]): StateStore =
     upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit = false)
 }

@@ -24,13 +24,8 @@ private[spark] object Spark41 {
   def reportCommit(newVersion: Long, id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): Unit =
     if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(newVersion, id, hadoopConf)
 
-  def validateStateRowFormat(
-      key: UnsafeRow,
-      keySchema: StructType,
-      value: UnsafeRow,
-      valueSchema: StructType,
-      id: StateStoreId,
-      conf: StateStoreConf): Unit =
+  def validateStateRowFormat(key: UnsafeRow, keySchema: StructType, value: UnsafeRow, valueSchema: StructType,
+      id: StateStoreId, conf: StateStoreConf): Unit =
     StateStoreProvider.validateStateRowFormat(key, keySchema, value, valueSchema, id, conf)
 
   def maxVersionsToDeletePerMaintenance(conf: StateStoreConf): Int = conf.maxVersionsToDeletePerMaintenance

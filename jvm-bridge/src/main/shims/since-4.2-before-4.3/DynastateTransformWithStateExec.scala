@@ -12,55 +12,22 @@ import org.apache.spark.sql.streaming.{OutputMode, StatefulProcessor, TimeMode}
  * or Catalyst would see no change in the plan, and keep the old one. The constructor's parameters are the base's, for
  * `makeCopy`.
  */
-final class DynastateTransformWithStateExec(
-    keyDeserializer: Expression,
-    valueDeserializer: Expression,
-    groupingAttributes: Seq[Attribute],
-    dataAttributes: Seq[Attribute],
-    statefulProcessor: StatefulProcessor[Any, Any, Any],
-    timeMode: TimeMode,
-    outputMode: OutputMode,
-    keyEncoder: ExpressionEncoder[Any],
-    outputObjAttr: Attribute,
-    stateInfo: Option[StatefulOperatorStateInfo],
-    batchTimestampMs: Option[Long],
-    prevBatchTimestampMs: Option[Long],
-    eventTimeWatermarkForLateEvents: Option[Long],
-    eventTimeWatermarkForEviction: Option[Long],
-    child: SparkPlan,
-    isStreaming: Boolean,
-    hasInitialState: Boolean,
-    initialStateGroupingAttrs: Seq[Attribute],
-    initialStateDataAttrs: Seq[Attribute],
-    initialStateDeserializer: Expression,
-    initialState: SparkPlan)
-  extends TransformWithStateExec(
-    keyDeserializer,
-    valueDeserializer,
-    groupingAttributes,
-    dataAttributes,
-    statefulProcessor,
-    timeMode,
-    outputMode,
-    keyEncoder,
-    outputObjAttr,
-    stateInfo,
-    batchTimestampMs,
-    prevBatchTimestampMs,
-    eventTimeWatermarkForLateEvents,
-    eventTimeWatermarkForEviction,
-    child,
-    isStreaming,
-    hasInitialState,
-    initialStateGroupingAttrs,
-    initialStateDataAttrs,
-    initialStateDeserializer,
-    initialState) {
+final class DynastateTransformWithStateExec(keyDeserializer: Expression, valueDeserializer: Expression,
+    groupingAttributes: Seq[Attribute], dataAttributes: Seq[Attribute],
+    statefulProcessor: StatefulProcessor[Any, Any, Any], timeMode: TimeMode, outputMode: OutputMode,
+    keyEncoder: ExpressionEncoder[Any], outputObjAttr: Attribute, stateInfo: Option[StatefulOperatorStateInfo],
+    batchTimestampMs: Option[Long], prevBatchTimestampMs: Option[Long], eventTimeWatermarkForLateEvents: Option[Long],
+    eventTimeWatermarkForEviction: Option[Long], child: SparkPlan, isStreaming: Boolean, hasInitialState: Boolean,
+    initialStateGroupingAttrs: Seq[Attribute], initialStateDataAttrs: Seq[Attribute],
+    initialStateDeserializer: Expression, initialState: SparkPlan)
+  extends TransformWithStateExec(keyDeserializer, valueDeserializer, groupingAttributes, dataAttributes,
+    statefulProcessor, timeMode, outputMode, keyEncoder, outputObjAttr, stateInfo, batchTimestampMs,
+    prevBatchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction, child, isStreaming,
+    hasInitialState, initialStateGroupingAttrs, initialStateDataAttrs, initialStateDeserializer, initialState) {
 
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
 
-  override protected def withNewChildrenInternal(
-      newLeft: SparkPlan,
+  override protected def withNewChildrenInternal(newLeft: SparkPlan,
       newRight: SparkPlan): DynastateTransformWithStateExec =
     DynastateTransformWithStateExec(super.withNewChildrenInternal(newLeft, newRight))
 
@@ -73,25 +40,9 @@ final class DynastateTransformWithStateExec(
 
 object DynastateTransformWithStateExec {
   def apply(node: TransformWithStateExec): DynastateTransformWithStateExec = new DynastateTransformWithStateExec(
-    node.keyDeserializer,
-    node.valueDeserializer,
-    node.groupingAttributes,
-    node.dataAttributes,
-    node.statefulProcessor,
-    node.timeMode,
-    node.outputMode,
-    node.keyEncoder,
-    node.outputObjAttr,
-    node.stateInfo,
-    node.batchTimestampMs,
-    node.prevBatchTimestampMs,
-    node.eventTimeWatermarkForLateEvents,
-    node.eventTimeWatermarkForEviction,
-    node.child,
-    node.isStreaming,
-    node.hasInitialState,
-    node.initialStateGroupingAttrs,
-    node.initialStateDataAttrs,
-    node.initialStateDeserializer,
-    node.initialState)
+    node.keyDeserializer, node.valueDeserializer, node.groupingAttributes, node.dataAttributes, node.statefulProcessor,
+    node.timeMode, node.outputMode, node.keyEncoder, node.outputObjAttr, node.stateInfo, node.batchTimestampMs,
+    node.prevBatchTimestampMs, node.eventTimeWatermarkForLateEvents, node.eventTimeWatermarkForEviction, node.child,
+    node.isStreaming, node.hasInitialState, node.initialStateGroupingAttrs, node.initialStateDataAttrs,
+    node.initialStateDeserializer, node.initialState)
 }

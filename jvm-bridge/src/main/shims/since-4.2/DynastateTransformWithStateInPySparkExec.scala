@@ -9,47 +9,21 @@ import org.apache.spark.sql.streaming.{OutputMode, TimeMode}
 import org.apache.spark.sql.types.StructType
 
 /** The same as `DynastateTransformWithStateExec`, for the Python operator. */
-final class DynastateTransformWithStateInPySparkExec(
-    functionExpr: Expression,
-    groupingAttributes: Seq[Attribute],
-    outputAttrs: Seq[Attribute],
-    outputMode: OutputMode,
-    timeMode: TimeMode,
-    stateInfo: Option[StatefulOperatorStateInfo],
-    batchTimestampMs: Option[Long],
-    prevBatchTimestampMs: Option[Long],
-    eventTimeWatermarkForLateEvents: Option[Long],
-    eventTimeWatermarkForEviction: Option[Long],
-    userFacingDataType: TransformWithStateInPySpark.UserFacingDataType.Value,
-    child: SparkPlan,
-    isStreaming: Boolean,
-    hasInitialState: Boolean,
-    initialState: SparkPlan,
-    initialStateGroupingAttrs: Seq[Attribute],
+final class DynastateTransformWithStateInPySparkExec(functionExpr: Expression, groupingAttributes: Seq[Attribute],
+    outputAttrs: Seq[Attribute], outputMode: OutputMode, timeMode: TimeMode,
+    stateInfo: Option[StatefulOperatorStateInfo], batchTimestampMs: Option[Long], prevBatchTimestampMs: Option[Long],
+    eventTimeWatermarkForLateEvents: Option[Long], eventTimeWatermarkForEviction: Option[Long],
+    userFacingDataType: TransformWithStateInPySpark.UserFacingDataType.Value, child: SparkPlan, isStreaming: Boolean,
+    hasInitialState: Boolean, initialState: SparkPlan, initialStateGroupingAttrs: Seq[Attribute],
     initialStateSchema: StructType)
-  extends TransformWithStateInPySparkExec(
-    functionExpr,
-    groupingAttributes,
-    outputAttrs,
-    outputMode,
-    timeMode,
-    stateInfo,
-    batchTimestampMs,
-    prevBatchTimestampMs,
-    eventTimeWatermarkForLateEvents,
-    eventTimeWatermarkForEviction,
-    userFacingDataType,
-    child,
-    isStreaming,
-    hasInitialState,
-    initialState,
-    initialStateGroupingAttrs,
+  extends TransformWithStateInPySparkExec(functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode,
+    stateInfo, batchTimestampMs, prevBatchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
+    userFacingDataType, child, isStreaming, hasInitialState, initialState, initialStateGroupingAttrs,
     initialStateSchema) {
 
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
 
-  override protected def withNewChildrenInternal(
-      newLeft: SparkPlan,
+  override protected def withNewChildrenInternal(newLeft: SparkPlan,
       newRight: SparkPlan): DynastateTransformWithStateInPySparkExec =
     DynastateTransformWithStateInPySparkExec(super.withNewChildrenInternal(newLeft, newRight))
 
@@ -63,41 +37,13 @@ final class DynastateTransformWithStateInPySparkExec(
 object DynastateTransformWithStateInPySparkExec {
   /** By position, because Spark 4.2 and 4.3 name the third field differently. */
   def apply(node: TransformWithStateInPySparkExec): DynastateTransformWithStateInPySparkExec = node match {
-    case TransformWithStateInPySparkExec(
-          functionExpr,
-          groupingAttributes,
-          outputAttrs,
-          outputMode,
-          timeMode,
-          stateInfo,
-          batchTimestampMs,
-          prevBatchTimestampMs,
-          eventTimeWatermarkForLateEvents,
-          eventTimeWatermarkForEviction,
-          userFacingDataType,
-          child,
-          isStreaming,
-          hasInitialState,
-          initialState,
-          initialStateGroupingAttrs,
+    case TransformWithStateInPySparkExec(functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode, stateInfo,
+          batchTimestampMs, prevBatchTimestampMs, eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction,
+          userFacingDataType, child, isStreaming, hasInitialState, initialState, initialStateGroupingAttrs,
           initialStateSchema) =>
-      new DynastateTransformWithStateInPySparkExec(
-        functionExpr,
-        groupingAttributes,
-        outputAttrs,
-        outputMode,
-        timeMode,
-        stateInfo,
-        batchTimestampMs,
-        prevBatchTimestampMs,
-        eventTimeWatermarkForLateEvents,
-        eventTimeWatermarkForEviction,
-        userFacingDataType,
-        child,
-        isStreaming,
-        hasInitialState,
-        initialState,
-        initialStateGroupingAttrs,
-        initialStateSchema)
+      new DynastateTransformWithStateInPySparkExec(functionExpr, groupingAttributes, outputAttrs, outputMode, timeMode,
+        stateInfo, batchTimestampMs, prevBatchTimestampMs, eventTimeWatermarkForLateEvents,
+        eventTimeWatermarkForEviction, userFacingDataType, child, isStreaming, hasInitialState, initialState,
+        initialStateGroupingAttrs, initialStateSchema)
   }
 }

@@ -48,13 +48,8 @@ trait Compat42 {
   }
 
   /** As in timers and time to live: a family with ordered keys is iterated in order. */
-  def rangeScan(
-      store: ReadStateStore,
-      spec: KeyStateEncoderSpec,
-      value: StructType,
-      from: Option[UnsafeRow],
-      until: Option[UnsafeRow],
-      family: String): StateStoreIterator[UnsafeRowPair] = {
+  def rangeScan(store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType, from: Option[UnsafeRow],
+      until: Option[UnsafeRow], family: String): StateStoreIterator[UnsafeRowPair] = {
     if (!spec.isInstanceOf[RangeKeyScanStateEncoderSpec]) throw new Absent("range scans of such keys")
     val encoder = spec.toEncoder(new UnsafeRowDataEncoder(spec, value), true)
     def bytes(key: UnsafeRow): Array[Byte] = encoder.encodeKey(key).clone()
@@ -66,13 +61,8 @@ trait Compat42 {
       () => all.close())
   }
 
-  def rangeScanWithMultiValues(
-      store: ReadStateStore,
-      spec: KeyStateEncoderSpec,
-      value: StructType,
-      from: Option[UnsafeRow],
-      until: Option[UnsafeRow],
-      family: String): StateStoreIterator[UnsafeRowPair] = {
+  def rangeScanWithMultiValues(store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType,
+      from: Option[UnsafeRow], until: Option[UnsafeRow], family: String): StateStoreIterator[UnsafeRowPair] = {
     val keys = rangeScan(store, spec, value, from, until, family)
     new StateStoreIterator(
       keys.flatMap { pair =>

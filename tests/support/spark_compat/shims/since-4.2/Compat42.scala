@@ -21,19 +21,11 @@ trait Compat42 {
   def openEmpty(provider: StateStoreProvider, version: Long): StateStore =
     provider.getStore(version, None, loadEmpty = true)
 
-  def rangeScan(
-      store: ReadStateStore,
-      spec: KeyStateEncoderSpec,
-      value: StructType,
-      from: Option[UnsafeRow],
-      until: Option[UnsafeRow],
-      family: String): StateStoreIterator[UnsafeRowPair] = store.rangeScan(from, until, family)
+  def rangeScan(store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType, from: Option[UnsafeRow],
+      until: Option[UnsafeRow], family: String): StateStoreIterator[UnsafeRowPair] =
+    store.rangeScan(from, until, family)
 
-  def rangeScanWithMultiValues(
-      store: ReadStateStore,
-      spec: KeyStateEncoderSpec,
-      value: StructType,
-      from: Option[UnsafeRow],
-      until: Option[UnsafeRow],
-      family: String): StateStoreIterator[UnsafeRowPair] = store.rangeScanWithMultiValues(from, until, family)
+  def rangeScanWithMultiValues(store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType,
+      from: Option[UnsafeRow], until: Option[UnsafeRow], family: String): StateStoreIterator[UnsafeRowPair] =
+    store.rangeScanWithMultiValues(from, until, family)
 }

@@ -10,13 +10,8 @@ object ErrorKind {
   val Mismatch = 6
   val Internal = 7
 
-  private val names = Map(
-    Configuration -> "configuration",
-    Unavailable -> "unavailable",
-    Unknown -> "outcome unknown",
-    Missing -> "version missing",
-    Corrupt -> "state corrupt",
-    Mismatch -> "versions differ",
+  private val names = Map(Configuration -> "configuration", Unavailable -> "unavailable", Unknown -> "outcome unknown",
+    Missing -> "version missing", Corrupt -> "state corrupt", Mismatch -> "versions differ",
     Internal -> "defect of dynastate, please report it")
 
   def name(kind: Int): String = names.getOrElse(kind, s"error kind $kind")

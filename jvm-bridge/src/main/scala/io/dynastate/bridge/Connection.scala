@@ -69,16 +69,9 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
    * if they begin with a snapshot, with its version: after its rows, before the changes since. Returns the counters of
    * docs/metrics.md.
    */
-  def open(
-      store: String,
-      run: QueryRun,
-      version: Long,
-      attempt: Attempt,
-      have: Seq[(Long, Attempt)],
+  def open(store: String, run: QueryRun, version: Long, attempt: Attempt, have: Seq[(Long, Attempt)],
       deadlineSeconds: Long)(
-      onFound: Found => Unit,
-      onDeltas: Long => Unit,
-      onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+      onFound: Found => Unit, onDeltas: Long => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"opening version $version of store=$store") {
       if (attempt == Attempt.None) hold(Connection.SendDeadlineSeconds, Protocol.run(run))
       send(Protocol.open(store, version, attempt, have))
@@ -90,9 +83,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
    * Find a version for a run, without reading its rows: keys by family, in how many buckets (2^bits) its rows are best
    * read, and counters.
    */
-  def find(store: String, run: QueryRun, version: Long, attempt: Attempt, deadlineSeconds: Long): (
-      Found,
-      Content,
+  def find(store: String, run: QueryRun, version: Long, attempt: Attempt, deadlineSeconds: Long): (Found, Content,
       Map[String, Long]) =
     converse(s"finding version $version of store=$store") {
       if (attempt == Attempt.None) hold(Connection.SendDeadlineSeconds, Protocol.run(run))
@@ -101,9 +92,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       val body = expect(Protocol.Content, receive(deadlineSeconds))
       val bits = body.get & 0xff
       require(bits <= ChangedBuckets.HashBits, s"a version lies in too many buckets bits=$bits")
-      (
-        found,
-        Content(bits, Protocol.takeKeys(body)),
+      (found, Content(bits, Protocol.takeKeys(body)),
         Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds))))
     }
 
@@ -113,19 +102,10 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
    * comes between them. Returns counters.
    */
   def read(store: String, version: Version, held: HeldChanges, bits: Int, buckets: Seq[Int], deadlineSeconds: Long)(
-      onRestart: () => Unit,
-      onDeltas: Deltas => Unit,
-      onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
+      onRestart: () => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"reading buckets of version $version of store=$store") {
-      send(Protocol.read(
-        store,
-        version.number,
-        version.attempt,
-        held.snapshot,
-        held.version,
-        held.attempt,
-        bits,
-        buckets))
+      send(Protocol.read(store, version.number, version.attempt, held.snapshot, held.version, held.attempt, bits,
+          buckets))
       changesUntilOpened(deadlineSeconds, _ => onRestart(), onDeltas, onChanges, isRead = true)
     }
 
@@ -160,15 +140,12 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   def begin(store: String, run: QueryRun, base: Version, attempt: Attempt): Unit =
-    converse(s"writing store=$store")(hold(
-      Connection.SendDeadlineSeconds,
-      Protocol.begin(store, run, base.number, base.attempt, attempt)))
+    converse(s"writing store=$store")(hold(Connection.SendDeadlineSeconds,
+        Protocol.begin(store, run, base.number, base.attempt, attempt)))
 
   def append(records: Int, hashMin: Int, hashMax: Int, changes: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
-    converse("writing changes")(hold(
-      deadlineSeconds,
-      Protocol.appendHead(records, hashMin, hashMax, length),
-      ByteBuffer.wrap(changes, 0, length)))
+    converse("writing changes")(hold(deadlineSeconds, Protocol.appendHead(records, hashMin, hashMax, length),
+        ByteBuffer.wrap(changes, 0, length)))
 
   /** Let the engine write what waits for more changes: a commit comes next. */
   def flush(deadlineSeconds: Long): Unit =
@@ -189,12 +166,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
    * Offer a version as a snapshot. Left: it is not wanted now, with counters. Right: send its buckets, by `bucket` and
    * `append`, then `endSnapshot`.
    */
-  def snapshot(
-      store: String,
-      runId: String,
-      version: Version,
-      stateBytes: Long,
-      minDeltas: Int,
+  def snapshot(store: String, runId: String, version: Version, stateBytes: Long, minDeltas: Int,
       deadlineSeconds: Long): Either[Map[String, Long], Wanted] =
     converse(s"offering a snapshot of store=$store") {
       send(Protocol.snapshot(store, runId, version.number, version.attempt, stateBytes, minDeltas))
@@ -205,14 +177,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   /** Begin the import of a version. Its buckets follow as those of a snapshot, and `endSnapshot` commits it. */
   def importVersion(store: String, run: QueryRun, version: Version, stateBytes: Long, deadlineSeconds: Long): Wanted =
     converse(s"importing a version store=$store") {
-      send(Protocol.importVersion(
-        store,
-        run,
-        version.number,
-        version.attempt,
-        stateBytes,
-        version.keys,
-        version.schema))
+      send(Protocol.importVersion(store, run, version.number, version.attempt, stateBytes, version.keys,
+          version.schema))
       wantedIn(receive(deadlineSeconds))
     }
 
@@ -227,13 +193,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   }
 
   /** Delete what no retained version needs, and return counters. */
-  def cleanUp(
-      store: String,
-      runId: String,
-      version: Version,
-      retain: Int,
-      least: Int,
-      most: Int,
+  def cleanUp(store: String, runId: String, version: Version, retain: Int, least: Int, most: Int,
       deadlineSeconds: Long): Map[String, Long] =
     converse(s"cleaning up store=$store") {
       send(Protocol.cleanUp(store, runId, version.number, version.attempt, retain, least, most))
@@ -263,12 +223,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     expect(Protocol.Welcome, receive(Connection.HelloDeadlineSeconds))
   }
 
-  private def changesUntilOpened(
-      deadlineSeconds: Long,
-      onFound: Found => Unit,
-      onDeltas: Deltas => Unit,
-      onChanges: (Int, ByteBuffer) => Unit,
-      isRead: Boolean = false): Map[String, Long] = {
+  private def changesUntilOpened(deadlineSeconds: Long, onFound: Found => Unit, onDeltas: Deltas => Unit,
+      onChanges: (Int, ByteBuffer) => Unit, isRead: Boolean = false): Map[String, Long] = {
     // A load of new arrays for each frame would have most of the JVM's young generation, and make it collect that.
     val packed, unpacked = new Connection.ReusedArray
     var frame = receive(deadlineSeconds, packed)
@@ -316,17 +272,13 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
         close()
         if (reported.isDefined) throw reported.get
         val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.exitReport}"
-        throw new DynastateException(
-          kind,
-          s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing",
-          e)
+        throw new DynastateException(kind,
+          s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
       case e: BufferUnderflowException =>
         close()
         val what = if (kind == ErrorKind.Unknown) kind else ErrorKind.Mismatch
-        throw new DynastateException(
-          what,
-          s"a frame of the sidecar ends within a field: jar and Python package may differ; while $doing",
-          e)
+        throw new DynastateException(what,
+          s"a frame of the sidecar ends within a field: jar and Python package may differ; while $doing", e)
       case NonFatal(e) =>
         // Half a conversation cannot be continued.
         close()
@@ -360,8 +312,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
         val message = Protocol.takeText(frame.body)
         throw new DynastateException(
           kind,
-          if (store.isEmpty ||
-            message.contains(store)) message
+          if (store.isEmpty || message.contains(store)) message
           else s"$message store=$store")
       }
       frame
@@ -404,10 +355,7 @@ object Connection {
     executor
   }
 
-  private[bridge] def connect(
-      process: SidecarProcess,
-      address: UnixDomainSocketAddress,
-      token: Array[Byte],
+  private[bridge] def connect(process: SidecarProcess, address: UnixDomainSocketAddress, token: Array[Byte],
       settings: String): Connection = {
     val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
     try within(channel, ConnectDeadlineSeconds, ())(channel.connect(address))

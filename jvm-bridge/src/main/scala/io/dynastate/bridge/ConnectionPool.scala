@@ -25,16 +25,14 @@ private[bridge] final class ConnectionPool(idleSeconds: Long) {
   }
 
   def add(settings: String, connection: Connection): Unit =
-    synchronized(idle.computeIfAbsent(settings, _ => new ArrayDeque[Idle]).addFirst(new Idle(
-      connection,
-      System.nanoTime())))
+    synchronized(idle.computeIfAbsent(settings, _ => new ArrayDeque[Idle]).addFirst(new Idle(connection,
+          System.nanoTime())))
 
   /** Close those that were not used for `idleSeconds`. */
   def closeIdle(): Unit = synchronized {
     val until = System.nanoTime() - TimeUnit.SECONDS.toNanos(idleSeconds)
     idle.values.forEach(each =>
-      while (!each.isEmpty &&
-        each.peekLast.since - until < 0) each.pollLast().connection.close())
+      while (!each.isEmpty && each.peekLast.since - until < 0) each.pollLast().connection.close())
     idle.values.removeIf(_.isEmpty)
     ()
   }

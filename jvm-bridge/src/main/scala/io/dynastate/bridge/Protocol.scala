@@ -66,14 +66,7 @@ object Protocol {
     frame(Open, store, version, attempt, have)
   def run(run: QueryRun): ByteBuffer = frame(Run, run.id, run.queryId, run.checkpoint)
   def find(store: String, version: Long, attempt: Attempt): ByteBuffer = frame(Find, store, version, attempt)
-  def read(
-      store: String,
-      version: Long,
-      attempt: Attempt,
-      snapshot: Long,
-      held: Long,
-      heldAttempt: Attempt,
-      bits: Int,
+  def read(store: String, version: Long, attempt: Attempt, snapshot: Long, held: Long, heldAttempt: Attempt, bits: Int,
       buckets: Seq[Int]): ByteBuffer =
     frame(Read, store, version, attempt, snapshot, held, heldAttempt, bits.toByte, buckets.map(_.toShort))
   def changes(store: String, first: Long, last: Long, attempt: Attempt): ByteBuffer =
@@ -85,32 +78,15 @@ object Protocol {
   def added(values: Long): ByteBuffer = frame(Added, values)
   def check(): ByteBuffer = frame(Check)
   def abort(): ByteBuffer = frame(Abort)
-  def snapshot(
-      store: String,
-      runId: String,
-      version: Long,
-      attempt: Attempt,
-      stateBytes: Long,
+  def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long,
       minDeltas: Int): ByteBuffer =
     frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
-  def importVersion(
-      store: String,
-      run: QueryRun,
-      version: Long,
-      attempt: Attempt,
-      stateBytes: Long,
-      keys: Array[Long],
+  def importVersion(store: String, run: QueryRun, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long],
       schema: String): ByteBuffer =
     frame(Import, store, run.id, run.queryId, run.checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
   def bucket(number: Int): ByteBuffer = frame(Bucket, number)
   def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
-  def cleanUp(
-      store: String,
-      runId: String,
-      version: Long,
-      attempt: Attempt,
-      retain: Int,
-      least: Int,
+  def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int,
       most: Int): ByteBuffer =
     frame(CleanUp, store, runId, version, attempt, retain, least, most)
 
@@ -209,8 +185,7 @@ object Protocol {
 
   private def checked(length: Int): Int = {
     if (length < 1 || length > FrameBytesMax) {
-      throw new DynastateException(
-        ErrorKind.Configuration,
+      throw new DynastateException(ErrorKind.Configuration,
         s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
     }
     length

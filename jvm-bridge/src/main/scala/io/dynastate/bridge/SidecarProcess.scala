@@ -18,13 +18,8 @@ import org.slf4j.LoggerFactory
  * On its standard output it gives signs of life, and is killed when they stop. Every wait for it has a deadline
  * (docs/protocol.md).
  */
-private[bridge] final class SidecarProcess private (
-    os: Process,
-    stdin: OutputStream,
-    folder: Path,
-    socket: Path,
-    token: Array[Byte],
-    idleSeconds: Long) {
+private[bridge] final class SidecarProcess private (os: Process, stdin: OutputStream, folder: Path, socket: Path,
+    token: Array[Byte], idleSeconds: Long) {
   import SidecarProcess._
 
   val pool = new ConnectionPool(idleSeconds)
@@ -111,8 +106,7 @@ private[bridge] final class SidecarProcess private (
         try firstLine.get(StartDeadlineSeconds, TimeUnit.SECONDS)
         catch {
           case _: TimeoutException =>
-            throw new DynastateException(
-              ErrorKind.Unavailable,
+            throw new DynastateException(ErrorKind.Unavailable,
               s"the sidecar did not start within $StartDeadlineSeconds s: $exitReport")
         }
       isReady = first == "ready"

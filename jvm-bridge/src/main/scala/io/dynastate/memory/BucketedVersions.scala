@@ -21,10 +21,7 @@ trait BucketSource {
  * A commit copies the slots of every bucket that it changes: this is for state that is larger than the memory it may
  * use, and `VersionTree` for all other.
  */
-final class BucketedVersions(
-    cache: BucketCache,
-    source: BucketSource,
-    startsAt: Long,
+final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt: Long,
     bucketBytes: Long = BucketedVersions.BucketBytes)
   extends Versions {
   import BucketedVersions._
@@ -44,13 +41,7 @@ final class BucketedVersions(
     new BucketedVersion(number, attempt, schema, this, keys, bits, Array.fill(1 << bits)(new Bucket(this, null)))
   }
 
-  override def get(
-      version: Version,
-      family: Int,
-      hash: Int,
-      base: AnyRef,
-      offset: Long,
-      length: Int,
+  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
     val of = version.asInstanceOf[BucketedVersion]
     val table = load(of, ChangedBuckets.bucketOf(hash, of.bits)).existing(family)
@@ -253,8 +244,7 @@ object BucketedVersions {
     rows.foreach { (family, table) =>
       val all = new SlotIterator(Array(table.share()), showAll = true)
       while (all.advance()) {
-        found.computeIfAbsent(ChangedBuckets.bucketOf(all.hash, bits), _ => new RowTables)(family).put(
-          all.hash,
+        found.computeIfAbsent(ChangedBuckets.bucketOf(all.hash, bits), _ => new RowTables)(family).put(all.hash,
           all.row)
       }
     }

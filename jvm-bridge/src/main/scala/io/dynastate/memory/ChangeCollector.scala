@@ -12,11 +12,8 @@ import io.dynastate.{DynastateException, ErrorKind}
  * {{{ add* [markFromHere add*] asRows               the rows that the changes make of an empty store
  *     startFrom add* [markFromHere add*] asChanges  the changes, with their delete markers }}}
  */
-final class ChangeCollector(
-    isWanted: Int => Boolean = null,
-    storage: RowStorage = null,
-    expected: Array[Long] = Array.empty,
-    isLoad: Boolean = false) {
+final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage = null,
+    expected: Array[Long] = Array.empty, isLoad: Boolean = false) {
   private[this] val rows = new RowTables(storage, isLoad)
   private[this] var base: Version = _
   private[this] var isMarking = false
@@ -49,8 +46,7 @@ final class ChangeCollector(
       }
       added += block
     } while (block > 0)
-    if (added != records) throw new DynastateException(
-      ErrorKind.Corrupt,
+    if (added != records) throw new DynastateException(ErrorKind.Corrupt,
       s"changes hold another number of records than announced: $added, not $records")
   }
 

@@ -20,10 +20,8 @@ final class ChangeRecords(changes: ByteBuffer) {
   def family: Int = tag & 0xfff
 
   /** Hash of the key. */
-  def hash: Int = EncodedRow.hash(
-    changes.array,
-    Platform.BYTE_ARRAY_OFFSET + changes.arrayOffset + at + EncodedRow.HeaderBytes,
-    keyLength)
+  def hash: Int = EncodedRow.hash(changes.array,
+    Platform.BYTE_ARRAY_OFFSET + changes.arrayOffset + at + EncodedRow.HeaderBytes, keyLength)
 
   /** The record without its tag: a cursor, which moves with `advance`. It lies in the buffer. */
   def row: Row = {
@@ -37,8 +35,7 @@ final class ChangeRecords(changes: ByteBuffer) {
 
   def advance(): Boolean = changes.hasRemaining && {
     if (changes.remaining < EncodedRow.TagBytes + EncodedRow.HeaderBytes) {
-      throw new DynastateException(
-        ErrorKind.Corrupt,
+      throw new DynastateException(ErrorKind.Corrupt,
         s"changes end within the head of a change left=${changes.remaining}")
     }
     tag = changes.getShort & 0xffff
@@ -46,13 +43,11 @@ final class ChangeRecords(changes: ByteBuffer) {
     keyLength = changes.getInt(at)
     val valueLength = changes.getInt(at + 4)
     if (tag >>> 12 > 1 || keyLength < 0 || valueLength < EncodedRow.DeleteMarker) {
-      throw new DynastateException(
-        ErrorKind.Corrupt,
+      throw new DynastateException(ErrorKind.Corrupt,
         s"a change of an unknown kind tag=$tag keyLength=$keyLength valueLength=$valueLength")
     }
     val whole = EncodedRow.HeaderBytes + keyLength.toLong + math.max(valueLength, 0)
-    if (whole > changes.remaining) throw new DynastateException(
-      ErrorKind.Corrupt,
+    if (whole > changes.remaining) throw new DynastateException(ErrorKind.Corrupt,
       s"a change is longer than what is left length=$whole left=${changes.remaining}")
     length = whole.toInt
     changes.position(at + length)

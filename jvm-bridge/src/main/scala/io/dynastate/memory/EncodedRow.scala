@@ -95,20 +95,14 @@ object EncodedRow {
 
   /** Order of two rows by key, as unsigned bytes: the order of RocksDB, and of the encoders of Spark's range scans. */
   def compareKeys(bytes: Array[Byte], at: Int, otherBytes: Array[Byte], otherAt: Int): Int =
-    java.util.Arrays.compareUnsigned(
-      bytes,
-      at + HeaderBytes,
-      at + HeaderBytes + keyLength(bytes, at),
-      otherBytes,
-      otherAt + HeaderBytes,
-      otherAt + HeaderBytes + keyLength(otherBytes, otherAt))
+    java.util.Arrays.compareUnsigned(bytes, at + HeaderBytes, at + HeaderBytes + keyLength(bytes, at), otherBytes,
+      otherAt + HeaderBytes, otherAt + HeaderBytes + keyLength(otherBytes, otherAt))
 
   /** Bytes of a row of one value. An error if there may be no such row. */
   def lengthOfPut(keyLength: Int, valueLength: Int): Int = {
     val bytes = HeaderBytes.toLong + keyLength + valueLength
     if (bytes > RecordBytesMax - TagBytes) {
-      throw new DynastateException(
-        ErrorKind.Configuration,
+      throw new DynastateException(ErrorKind.Configuration,
         s"a row of state may have at most $RecordBytesMax bytes, key and value together bytes=$bytes")
     }
     bytes.toInt
@@ -118,20 +112,14 @@ object EncodedRow {
   def lengthOfList(keyLength: Int, space: Long): Int = {
     val bytes = HeaderBytes.toLong + keyLength + ListHeaderBytes + space
     if (bytes > ListBytesMax) {
-      throw new DynastateException(
-        ErrorKind.Configuration,
+      throw new DynastateException(ErrorKind.Configuration,
         s"the values of one key may have at most $ListBytesMax bytes together bytes=$bytes")
     }
     bytes.toInt
   }
 
   /** Write the lengths and the key of a row into an array. */
-  def writeKey(
-      bytes: Array[Byte],
-      at: Int,
-      valueLength: Int,
-      keyBase: AnyRef,
-      keyOffset: Long,
+  def writeKey(bytes: Array[Byte], at: Int, valueLength: Int, keyBase: AnyRef, keyOffset: Long,
       keyLength: Int): Unit = {
     putInt(bytes, at, keyLength)
     putInt(bytes, at + 4, valueLength)

@@ -31,13 +31,7 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   override def changed: ChangedBuckets = loaded.versions.changed
 
-  override def get(
-      version: Version,
-      family: Int,
-      hash: Int,
-      base: AnyRef,
-      offset: Long,
-      length: Int,
+  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
     val now = meanwhile
     if (now != null && few.isInMemory(now, hash)) few.get(now, family, hash, base, offset, length, into)
@@ -97,11 +91,7 @@ object LoadingVersions {
   /** Buckets that are read alone: few enough that time and memory are small beside the load's. */
   private[memory] val AskedMax = 16
 
-  private final class LoadingVersion(
-      number: Long,
-      attempt: Attempt,
-      schema: String,
-      tree: LoadingVersions,
+  private final class LoadingVersion(number: Long, attempt: Attempt, schema: String, tree: LoadingVersions,
       keys: Array[Long])
     extends Version(number, attempt, schema, tree, keys)
 }

@@ -39,9 +39,7 @@ final class Row {
   private[memory] def keyByte(at: Int): Int = array(position + EncodedRow.HeaderBytes + at) & 0xff
 
   /** A copy of the key. */
-  def key: Array[Byte] = java.util.Arrays.copyOfRange(
-    array,
-    position + EncodedRow.HeaderBytes,
+  def key: Array[Byte] = java.util.Arrays.copyOfRange(array, position + EncodedRow.HeaderBytes,
     position + EncodedRow.HeaderBytes + keyLength)
 
   def isDelete: Boolean = EncodedRow.isDelete(array, position)
@@ -94,11 +92,7 @@ final class Row {
     val segments = Array.tabulate(segmentCount) { number =>
       val segment = new Row
       val key = segmentKey(number)
-      if (get(
-          EncodedRow.segmentHash(hash, number),
-          key,
-          Platform.BYTE_ARRAY_OFFSET,
-          key.length | EncodedRow.SegmentBit,
+      if (get(EncodedRow.segmentHash(hash, number), key, Platform.BYTE_ARRAY_OFFSET, key.length | EncodedRow.SegmentBit,
           segment)) segment
       else null
     }
@@ -127,9 +121,7 @@ final class Row {
 
   /** The key of a segment of this key. */
   private[memory] def segmentKey(number: Int): Array[Byte] = {
-    val key = java.util.Arrays.copyOfRange(
-      array,
-      position + EncodedRow.HeaderBytes,
+    val key = java.util.Arrays.copyOfRange(array, position + EncodedRow.HeaderBytes,
       position + EncodedRow.HeaderBytes + keyLength + 4)
     EncodedRow.putInt(key, key.length - 4, number)
     key

@@ -218,13 +218,7 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   }
 
   /** A page's number is never used twice, so that no part of the key stream is. */
-  private def crypt(
-      mode: Int,
-      from: Array[Byte],
-      at: Int,
-      length: Int,
-      to: Array[Byte],
-      number: Long,
+  private def crypt(mode: Int, from: Array[Byte], at: Int, length: Int, to: Array[Byte], number: Long,
       firstBlock: Int): Unit = {
     val counter = java.nio.ByteBuffer.allocate(16).putLong(number).putLong(firstBlock.toLong * BlockBytes / 16)
     val cipher = ciphers.get

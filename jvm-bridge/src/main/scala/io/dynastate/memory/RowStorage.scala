@@ -145,12 +145,7 @@ private[memory] final class StorageShare(storage: RowStorage) {
     if (!read(page, position, into)) throw new IllegalStateException(s"no row is at $position of page ${page.number}")
 
   /** The same for some of several positions, which are in order: near ones are read together. */
-  def readLive(
-      page: DiskPage,
-      positions: Array[Int],
-      into: Array[Row],
-      from: Int,
-      until: Int,
+  def readLive(page: DiskPage, positions: Array[Int], into: Array[Row], from: Int, until: Int,
       last: LastBlocks): Unit = {
     var each = from
     while (each < until) {

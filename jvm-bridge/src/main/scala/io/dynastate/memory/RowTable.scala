@@ -82,15 +82,8 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   }
 
   /** Put a row of one value. Points `previous` to the row that it replaces; false: there was none. */
-  def put(
-      hash: Int,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
-      valueLength: Int,
-      previous: Row): Boolean = {
+  def put(hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long,
+      valueLength: Int, previous: Row): Boolean = {
     val address = begin(EncodedRow.lengthOfPut(keyLength, valueLength), valueLength, keyBase, keyOffset, keyLength)
     Platform.copyMemory(valueBase, valueOffset, row.bytes, row.keyOffset + keyLength, valueLength)
     set(hash, address, previous, null)
@@ -119,15 +112,8 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
    * Append a value to those that a key has here, or else to those of `below`, the row of another table; null: it has
    * none there.
    */
-  def append(
-      hash: Int,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
-      valueLength: Int,
-      below: Row): Unit = {
+  def append(hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long,
+      valueLength: Int, below: Row): Unit = {
     EncodedRow.lengthOfPut(keyLength, valueLength)
     val entry = EncodedRow.EntryHeaderBytes + valueLength
     val slot = slots.indexOf(hash, keyBase, keyOffset, keyLength, old)
@@ -172,13 +158,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   }
 
   /** Make a list, to which `row` points then; its address is `begun`. */
-  private def beginList(
-      space: Long,
-      known: Int,
-      segments: Int,
-      countInSegments: Int,
-      keyBase: AnyRef,
-      keyOffset: Long,
+  private def beginList(space: Long, known: Int, segments: Int, countInSegments: Int, keyBase: AnyRef, keyOffset: Long,
       keyLength: Int): Unit = {
     begun = begin(EncodedRow.lengthOfList(keyLength, space), EncodedRow.ListMarker, keyBase, keyOffset, keyLength)
     row.beginList(space.toInt, known, segments, countInSegments)
@@ -187,11 +167,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   /** Put the values that a list has itself into its next segment. */
   private def putSegment(hash: Int, list: Row): Unit = {
     val key = list.segmentKey(list.segmentCount)
-    val address = begin(
-      EncodedRow.HeaderBytes + key.length + list.used,
-      list.used,
-      key,
-      Platform.BYTE_ARRAY_OFFSET,
+    val address = begin(EncodedRow.HeaderBytes + key.length + list.used, list.used, key, Platform.BYTE_ARRAY_OFFSET,
       key.length | EncodedRow.SegmentBit)
     list.copyEntries(row.bytes, row.valueAt)
     set(EncodedRow.segmentHash(hash, list.segmentCount), address, ignored, null)
@@ -202,13 +178,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
    * Remove the row of a key, with its segments, which are put into `undo`, if it is not null. Points `previous` to the
    * row; false: there was none.
    */
-  def remove(
-      hash: Int,
-      base: AnyRef,
-      offset: Long,
-      length: Int,
-      previous: Row,
-      undo: RowTable = null,
+  def remove(hash: Int, base: AnyRef, offset: Long, length: Int, previous: Row, undo: RowTable = null,
       replaced: RowTable = null): Boolean = {
     val found = indexOf(hash, base, offset, length, row, replaced)
     !slots.isFree(found) && {
@@ -362,8 +332,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
 
   private def hasRoomForGarbage: Boolean =
     if (arena.share == null) arena.bytes < UnboundedLoadBytesMax
-    else arena.diskPages == null &&
-    arena.share.hasSpareHeap
+    else arena.diskPages == null && arena.share.hasSpareHeap
 
   private def evacuatePage(page: Int): Unit = {
     val live = new LiveRows(slots, page, arena.bytesOf(page), arena.endOf(page))

@@ -39,8 +39,7 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
     while (!closed && currentLayer < layers.length) {
       val slots = layers(currentLayer)
       while (nextOnHeap(slots) || nextOnDisk(slots))
-        if ((showAll || !current.isDelete && !current.isSegment) &&
-          !isHidden) {
+        if ((showAll || !current.isDelete && !current.isSegment) && !isHidden) {
           if (!showAll) Slots.findSegments(current, currentHash, layers, durable)
           if (!showAll && live != null && slots.isRepeated(currentHash)) {
             if (repeated == null) repeated = new java.util.HashSet

@@ -256,10 +256,8 @@ private[memory] object Slots {
 
   /** Let a list know its segments, which are in the same layers, or else in the list that `durable` finds. */
   def findSegments(row: Row, hash: Int, layers: Array[Slots], durable: Row.Get): Unit =
-    if (row.segmentCount > 0) row.findSegments(
-      hash,
-      (hash, base, offset, length, into) => layers.exists(_.get(hash, base, offset, length, into)),
-      durable)
+    if (row.segmentCount > 0) row.findSegments(hash,
+      (hash, base, offset, length, into) => layers.exists(_.get(hash, base, offset, length, into)), durable)
 
   /** Finds no row. */
   val Nothing: Row.Get = (_, _, _, _, _) => false

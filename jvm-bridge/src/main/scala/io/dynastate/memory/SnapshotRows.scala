@@ -15,9 +15,7 @@ trait BucketSink extends ChangeSink {
  */
 private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWanted: Array[Boolean]) {
   private[this] val buckets = isWanted.length
-  require(
-    bucketBits >= 0 && bucketBits <= ChangedBuckets.HashBits &&
-      buckets == 1 << bucketBits,
+  require(bucketBits >= 0 && bucketBits <= ChangedBuckets.HashBits && buckets == 1 << bucketBits,
     s"$buckets buckets of $bucketBits bits")
   private[this] val shift = ChangedBuckets.HashBits - bucketBits
   private[this] val ownBits = version.versions.bucketBits(version)

@@ -14,15 +14,8 @@ object ValueSuffix {
   private[memory] val ChecksumBytes = 4
 
   /** A key, the row of its value, and what follows it. */
-  def append(
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      rowBase: AnyRef,
-      rowOffset: Long,
-      rowLength: Int,
-      schemaId: Int,
-      withChecksum: Boolean): Array[Byte] = {
+  def append(keyBase: AnyRef, keyOffset: Long, keyLength: Int, rowBase: AnyRef, rowOffset: Long, rowLength: Int,
+      schemaId: Int, withChecksum: Boolean): Array[Byte] = {
     val rowEnd = Math.addExact(keyLength, rowLength)
     val end = Math.addExact(rowEnd, if (schemaId == 0) 0 else SchemaIdBytes)
     val whole = new Array[Byte](Math.addExact(end, if (withChecksum) ChecksumBytes else 0))

@@ -53,13 +53,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   }
 
   /** Put one value, which replaces all values of the key. */
-  def put(
-      family: Int,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
+  def put(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long,
       valueLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     keepReplaced(family, hash, keyBase, keyOffset, keyLength)
@@ -68,13 +62,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   }
 
   /** Append a value to those of the key. */
-  def merge(
-      family: Int,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
-      valueBase: AnyRef,
-      valueOffset: Long,
+  def merge(family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long,
       valueLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     val table = fresh(family)
@@ -226,13 +214,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
       durable.versions.get(durable, family, hash, keyBase, keyOffset, keyLength, into)
     })
 
-  private def isIn(
-      in: RowTables,
-      family: Int,
-      hash: Int,
-      keyBase: AnyRef,
-      keyOffset: Long,
-      keyLength: Int,
+  private def isIn(in: RowTables, family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
       into: Row): Boolean = {
     val table = in.existing(family)
     table != null && table.get(hash, keyBase, keyOffset, keyLength, into)
@@ -281,12 +263,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   /** Send one change: of a list that continues what the engine has, the new values; else all values. */
   private def sendChange(family: Int, hash: Int, row: Row, chunks: Chunks): Unit =
     // What is in segments was there before.
-    if (row.isList) chunks.addValues(
-      family,
-      hash,
-      row,
-      row.newestValues,
-      math.max(0, row.known - row.countInSegments),
+    if (row.isList) chunks.addValues(family, hash, row, row.newestValues, math.max(0, row.known - row.countInSegments),
       beginsWithPut = row.known == 0)
     else chunks.add(family, hash, row)
 

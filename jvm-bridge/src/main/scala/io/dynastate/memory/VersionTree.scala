@@ -9,13 +9,8 @@ import java.util.concurrent.locks.StampedLock
  *
  * Links point towards the head only, so a version without other references is garbage, with its undo records.
  */
-private[memory] final class TreeVersion(
-    number: Long,
-    attempt: Attempt,
-    schema: String,
-    tree: VersionTree,
-    keys: Array[Long],
-    added: Long = 0L)
+private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: String, tree: VersionTree,
+    keys: Array[Long], added: Long = 0L)
   extends Version(number, attempt, schema, tree, keys, added) {
   var next: TreeVersion = _
   var undo: RowTables = _
@@ -55,13 +50,7 @@ final class VersionTree private (
   /** Versions that could not be read here, as they are durable. */
   private[this] val elsewhere = new ConcurrentHashMap[Version, Version]
 
-  override def get(
-      version: Version,
-      family: Int,
-      hash: Int,
-      base: AnyRef,
-      offset: Long,
-      length: Int,
+  override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
     // No lock is needed while no other thread folds.
     val stamp = lock.tryOptimisticRead()
@@ -81,14 +70,7 @@ final class VersionTree private (
   }
 
   /** What is durable has no segments. */
-  private def durableGet(
-      version: Version,
-      family: Int,
-      hash: Int,
-      base: AnyRef,
-      offset: Long,
-      length: Int,
-      into: Row,
+  private def durableGet(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int, into: Row,
       error: RowsUnreadable): Boolean = {
     if (fallback == null) throw error
     (length & EncodedRow.SegmentBit) == 0 && {
@@ -101,13 +83,7 @@ final class VersionTree private (
     if (fallback == null) version
     else elsewhere.computeIfAbsent(version, fallback(_))
 
-  private def find(
-      version: Version,
-      family: Int,
-      hash: Int,
-      base: AnyRef,
-      offset: Long,
-      length: Int,
+  private def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
     requireUsable()
     var at = version.asInstanceOf[TreeVersion]
@@ -297,11 +273,7 @@ final class VersionTree private (
     undo
   }
 
-  private def applyTo(
-      table: RowTable,
-      changed: RowTable,
-      isInOrder: Boolean,
-      replaced: RowTable,
+  private def applyTo(table: RowTable, changed: RowTable, isInOrder: Boolean, replaced: RowTable,
       undo: RowTable): Unit = {
     val slots = changed.share()
     // Neighbours in the order of keys are neighbours in pages then, and on disk.
@@ -365,10 +337,7 @@ final class VersionTree private (
 
 object VersionTree {
   /** A version without rows: version 0, or the base of a version that is imported. */
-  def empty(
-      schema: String,
-      number: Long = 0L,
-      storage: RowStorage = null,
+  def empty(schema: String, number: Long = 0L, storage: RowStorage = null,
       fallback: Version => Version = null): Version =
     load(new RowTables(storage), number, Attempt.None, schema, new ChangedBuckets(number), fallback)
 
@@ -382,12 +351,7 @@ object VersionTree {
    * @param fallback makes of a version that cannot be read here the same, read from where it is durable; null: there is
    *                 none
    */
-  def load(
-      tables: RowTables,
-      number: Long,
-      attempt: Attempt,
-      schema: String,
-      changed: ChangedBuckets,
+  def load(tables: RowTables, number: Long, attempt: Attempt, schema: String, changed: ChangedBuckets,
       fallback: Version => Version = null): Version = {
     val tree = new VersionTree(tables, changed, fallback)
     val version = new TreeVersion(number, attempt, schema, tree, tables.counts)

@@ -20,10 +20,7 @@ import org.slf4j.LoggerFactory
  * @param cache   which has the room for changes that are held; None: none are
  * @param counters of buckets
  */
-private[spark] final class BucketReads(
-    client: EngineClient,
-    counters: PendingCounters,
-    threads: ExecutorService,
+private[spark] final class BucketReads(client: EngineClient, counters: PendingCounters, threads: ExecutorService,
     cache: Option[BucketCache])
   extends BucketSource {
   import BucketReads._
@@ -44,15 +41,15 @@ private[spark] final class BucketReads(
     var collector = empty
     var last: Deltas = null
     val cost = client.converse(_.read(store, version, known, bits, buckets, deadlineSeconds)(
-      () => {
-        collector = empty
-        last = null
-      },
-      deltas => {
-        last = deltas
-        if (deltas.appliesHeld) known.addTo(collector, bits, buckets)
-      },
-      (records, changes) => collector.add(records, client.verified(changes))))
+        () => {
+          collector = empty
+          last = null
+        },
+        deltas => {
+          last = deltas
+          if (deltas.appliesHeld) known.addTo(collector, bits, buckets)
+        },
+        (records, changes) => collector.add(records, client.verified(changes))))
     require(last != null, s"an answer to READ has no DELTAS store=$store version=$version")
     counters.add(cost + ("bucketsRead" -> buckets.size.toLong))
     cache.foreach(hold(version, bits, last, known, _))
@@ -83,17 +80,13 @@ private[spark] final class BucketReads(
     }
   }
 
-  private def readChanges(
-      version: Version,
-      after: Long,
-      changes: HeldChanges.Builder,
-      bytes: Long,
+  private def readChanges(version: Version, after: Long, changes: HeldChanges.Builder, bytes: Long,
       cache: BucketCache): Unit = {
     val started = System.nanoTime()
     try {
       val cost =
         client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)((_, chunk) =>
-          changes.add(client.verified(chunk))))
+            changes.add(client.verified(chunk))))
       counters.add(cost)
       val made = changes.upTo(version.number, version.attempt)
       synchronized {

@@ -11,13 +11,8 @@ import org.apache.spark.sql.dynastate.internals.ChangeIterator
 import org.apache.spark.sql.execution.streaming.state.RecordType
 
 /** The changes of a column family, version by version; the number beside each change is its batch, version - 1. */
-private[spark] final class ChangeReader(
-    client: EngineClient,
-    families: FamilyRegistry,
-    familyName: String,
-    first: Long,
-    last: Long,
-    attempt: Attempt) extends ChangeIterator {
+private[spark] final class ChangeReader(client: EngineClient, families: FamilyRegistry, familyName: String, first: Long,
+    last: Long, attempt: Attempt) extends ChangeIterator {
   private[this] val connection = client.lease()
   private[this] var version = first
   private[this] var changes = new ChangeRecords(ByteBuffer.allocate(0))

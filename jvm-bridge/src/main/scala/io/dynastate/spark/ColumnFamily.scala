@@ -15,26 +15,16 @@ import org.apache.spark.sql.types.StructType
  * @param earlierSchemas of values that were written before, by the ids that Spark gave them, from 0 on; with Avro
  *                       encoding only
  */
-final case class ColumnFamily(
-    name: String,
-    spec: KeyStateEncoderSpec,
-    valueSchema: StructType,
-    multipleValues: Boolean,
-    internal: Boolean,
-    earlierSchemas: Seq[StructType] = Nil) {
+final case class ColumnFamily(name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean,
+    internal: Boolean, earlierSchemas: Seq[StructType] = Nil) {
   def keySchema: StructType = spec.keySchema
 
   /** The id of the schema of values. */
   def schemaId: Int = earlierSchemas.length
 
   private[spark] def toJson(id: Int): JObject = {
-    val described = List[JField](
-      "id" -> JInt(id),
-      "internal" -> JBool(internal),
-      "key" -> parse(keySchema.json),
-      "key_encoder" -> parse(spec.json),
-      "multiple" -> JBool(multipleValues),
-      "name" -> JString(name),
+    val described = List[JField]("id" -> JInt(id), "internal" -> JBool(internal), "key" -> parse(keySchema.json),
+      "key_encoder" -> parse(spec.json), "multiple" -> JBool(multipleValues), "name" -> JString(name),
       "value" -> parse(valueSchema.json))
     val earlier = JArray(earlierSchemas.map(schema => parse(schema.json)).toList)
     JObject(if (earlierSchemas.isEmpty) described else ("earlier_values" -> earlier) :: described)

@@ -24,13 +24,8 @@ final class DynamoDBReadStateStore private[spark] (
   override def version: Long = base.number
 
   /** The state reader registers a family on one store and reads from the next, so the provider keeps it. */
-  override def registerColFamily(
-      colFamilyName: String,
-      keySchema: StructType,
-      valueSchema: StructType,
-      keyStateEncoderSpec: KeyStateEncoderSpec,
-      useMultipleValuesPerKey: Boolean,
-      isInternal: Boolean): Unit =
+  override def registerColFamily(colFamilyName: String, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec, useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
     provider.families.register(colFamilyName, keyStateEncoderSpec, valueSchema, useMultipleValuesPerKey, isInternal)
 
   override def abort(): Unit = ()

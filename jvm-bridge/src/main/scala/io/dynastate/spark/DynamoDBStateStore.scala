@@ -101,21 +101,12 @@ final class DynamoDBStateStore private[spark] (
     }
   }
 
-  override def createColFamilyIfAbsent(
-      colFamilyName: String,
-      keySchema: StructType,
-      valueSchema: StructType,
-      keyStateEncoderSpec: KeyStateEncoderSpec,
-      useMultipleValuesPerKey: Boolean,
-      isInternal: Boolean): Unit = {
+  override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec, useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
     requireUpdating("createColFamilyIfAbsent")
     provider.families.validateName(provider.toString, "create_col_family", colFamilyName, isInternal)
-    schema = schema.add(provider.families.register(
-      colFamilyName,
-      keyStateEncoderSpec,
-      valueSchema,
-      useMultipleValuesPerKey,
-      isInternal))
+    schema = schema.add(provider.families.register(colFamilyName, keyStateEncoderSpec, valueSchema,
+        useMultipleValuesPerKey, isInternal))
     forgetFamily(colFamilyName)
   }
 
@@ -192,9 +183,7 @@ final class DynamoDBStateStore private[spark] (
     val disk = version.versions.disk.since(diskBefore)
     val own =
       ProviderMetrics.of(load, read, committed, maintained, disk, commitMillis, internal.map(_._1).sum, forcesSnapshot)
-    StateStoreMetrics(
-      rows.map(_._1).sum,
-      heapBytes(version),
+    StateStoreMetrics(rows.map(_._1).sum, heapBytes(version),
       ProviderMetrics.ofJoin(provider.client.store, base.number, own))
   }
 
@@ -234,15 +223,8 @@ final class DynamoDBStateStore private[spark] (
     var valueOffset = value.getBaseOffset
     var valueLength = value.getSizeInBytes
     if (hasRowChecksums || family.schemaId != 0) {
-      val bytes = ValueSuffix.append(
-        keyBase,
-        keyOffset,
-        keyLength,
-        valueBase,
-        valueOffset,
-        valueLength,
-        family.schemaId,
-        hasRowChecksums)
+      val bytes = ValueSuffix.append(keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength,
+        family.schemaId, hasRowChecksums)
       valueBase = bytes
       valueOffset = Platform.BYTE_ARRAY_OFFSET + keyLength
       valueLength = bytes.length - keyLength

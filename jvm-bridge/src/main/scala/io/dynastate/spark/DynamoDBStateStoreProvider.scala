@@ -36,29 +36,18 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   /** Counters since the last commit: of buckets and background loads, and of maintenance. */
   private[spark] val read, maintained = new PendingCounters
 
-  override def init(
-      stateStoreId: StateStoreId,
-      keySchema: StructType,
-      valueSchema: StructType,
-      keyStateEncoderSpec: KeyStateEncoderSpec,
-      useColumnFamilies: Boolean,
-      storeConfs: StateStoreConf,
-      hadoopConf: Configuration,
-      useMultipleValuesPerKey: Boolean,
+  override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec, useColumnFamilies: Boolean, storeConfs: StateStoreConf,
+      hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
     require(!useMultipleValuesPerKey || useColumnFamilies, "multiple values per key need column families")
     this.id = stateStoreId
     this.conf = storeConfs
     this.hadoopConf = hadoopConf
-    client = new EngineClient(
-      ProviderSettings(stateStoreId, storeConfs, hadoopConf),
+    client = new EngineClient(ProviderSettings(stateStoreId, storeConfs, hadoopConf),
       RowVerifier.ofAll(stateStoreId, storeConfs))
-    val default = ColumnFamily(
-      StateStore.DEFAULT_COL_FAMILY_NAME,
-      keyStateEncoderSpec,
-      valueSchema,
-      useMultipleValuesPerKey,
-      internal = false)
+    val default = ColumnFamily(StateStore.DEFAULT_COL_FAMILY_NAME, keyStateEncoderSpec, valueSchema,
+      useMultipleValuesPerKey, internal = false)
     families = new FamilyRegistry(default, useColumnFamilies, stateStoreId, storeConfs, stateSchemaProvider)
     retained = new RetainedVersions(storeConfs.maxVersionsToRetainInMemory)
     loader = new VersionLoader(client, retained, read)
@@ -67,10 +56,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
 
   override def stateStoreId: StateStoreId = id
 
-  override def getStore(
-      version: Long,
-      stateStoreCkptId: Option[String],
-      forceSnapshotOnCommit: Boolean,
+  override def getStore(version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
     // At version 0 every store is empty. Above it, the next version has no parent, and is written with all its rows.
     if (loadEmpty && version > 0) new DynamoDBStateStore(this, loader.empty(version), None, None, isImport = true)
@@ -90,53 +76,34 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   }
 
   /** The read store may be of an earlier instance of this provider: it holds its version itself. */
-  override def upgradeReadStoreToWriteStore(
-      readStore: ReadStateStore,
-      version: Long,
-      uniqueId: Option[String],
+  override def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String],
       forceSnapshotOnCommit: Boolean): StateStore =
     readStore match {
       case read: DynamoDBReadStateStore =>
-        require(
-          read.version == version && read.id == id,
+        require(read.version == version && read.id == id,
           s"a read store of ${read.id} at version ${read.version} cannot be written as $id at $version")
         new DynamoDBStateStore(this, read.base, uniqueId, read.load, forceSnapshotOnCommit)
       case other => throw new IllegalArgumentException(s"not a read store of dynastate: ${other.getClass.getName}")
     }
 
   /** Every version can be opened, and has the same rows whichever snapshot it is read from. */
-  override def replayStateFromSnapshot(
-      snapshotVersion: Long,
-      endVersion: Long,
-      readOnly: Boolean,
-      snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): StateStore = {
+  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean,
+      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): StateStore = {
     validateRange(snapshotVersion, endVersion)
     getStore(endVersion, endVersionStateStoreCkptId, forceSnapshotOnCommit = false, loadEmpty = false)
   }
 
-  override def replayReadStateFromSnapshot(
-      snapshotVersion: Long,
-      endVersion: Long,
-      snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): ReadStateStore = {
+  override def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long,
+      snapshotVersionStateStoreCkptId: Option[String], endVersionStateStoreCkptId: Option[String]): ReadStateStore = {
     validateRange(snapshotVersion, endVersion)
     getReadStore(endVersion, endVersionStateStoreCkptId)
   }
 
-  override def getStateStoreChangeDataReader(
-      startVersion: Long,
-      endVersion: Long,
-      colFamilyNameOpt: Option[String],
+  override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String],
       endVersionStateStoreCkptId: Option[String]): ChangeIterator = {
     validateRange(startVersion, endVersion)
     val family = colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)
-    try new ChangeReader(
-        client,
-        families,
-        family,
-        startVersion,
-        endVersion,
+    try new ChangeReader(client, families, family, startVersion, endVersion,
         loader.attemptOf(endVersion, endVersionStateStoreCkptId))
     catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
   }
@@ -179,9 +146,9 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
    * the query that it was copied from: it is written again.
    */
   private[spark] def writeMarker(): Unit = if (!markerIsWritten) {
-    val marker = new Path(
-      new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString),
-      "dynastate")
+    val marker =
+      new Path(new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString),
+        "dynastate")
     val fileSystem = marker.getFileSystem(hadoopConf)
     val text = s"state of this partition is in DynamoDB store=${client.store}\n"
     // Stores of a join share the folder: any of them may be named.

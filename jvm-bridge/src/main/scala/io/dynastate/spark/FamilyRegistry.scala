@@ -9,12 +9,8 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 /** The column families of one store, as operators described them. Safe for threads. */
-private[spark] final class FamilyRegistry(
-    default: ColumnFamily,
-    useColumnFamilies: Boolean,
-    id: StateStoreId,
-    conf: StateStoreConf,
-    schemas: Option[StateSchemaProvider]) {
+private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamilies: Boolean, id: StateStoreId,
+    conf: StateStoreConf, schemas: Option[StateSchemaProvider]) {
   private[this] val registered = new ConcurrentHashMap[String, ColumnFamily]
   /** The parsed schema of the newest version: nearly every version has the same. */
   @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
@@ -25,11 +21,7 @@ private[spark] final class FamilyRegistry(
   private def register(family: ColumnFamily): Unit = registered.put(family.name, family)
 
   /** Register a family, with the earlier schemas of its values where the encoding of state is Avro. */
-  def register(
-      name: String,
-      spec: KeyStateEncoderSpec,
-      valueSchema: StructType,
-      multipleValues: Boolean,
+  def register(name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean,
       internal: Boolean): ColumnFamily = {
     val earlier = avroSchemas.toSeq.flatMap { known =>
       (0 until known.getCurrentStateSchemaId(name, isKey = false))

@@ -17,10 +17,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreConf
  *
  * @param counters what maintenance cost
  */
-private[spark] final class Maintenance(
-    client: EngineClient,
-    retained: RetainedVersions,
-    conf: StateStoreConf,
+private[spark] final class Maintenance(client: EngineClient, retained: RetainedVersions, conf: StateStoreConf,
     counters: PendingCounters) {
   import Maintenance.log
   import client.{deadlineSeconds, settings, store}
@@ -46,12 +43,7 @@ private[spark] final class Maintenance(
       val version = if (newest.versions.isUsable) newest else newest.versions.durable(newest)
       maintain("a snapshot was not written", version) { connection =>
         val started = System.nanoTime()
-        connection.snapshot(
-          store,
-          settings.run.id,
-          version,
-          version.versions.stateBytes(version),
-          least,
+        connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least,
           deadlineSeconds)
           .fold(counters.add, wanted => counters.add(sendSnapshot(connection, version, wanted, started)))
         offeredAt = version.number
@@ -66,8 +58,7 @@ private[spark] final class Maintenance(
   def cleanUp(): Unit = {
     val least = math.min(math.max(1L, conf.minVersionsToDelete), Int.MaxValue.toLong).toInt
     retained.newestToMaintain.filter(version =>
-      cleanedUpAt == 0 ||
-        math.abs(version.number - cleanedUpAt) >= least).foreach { version =>
+      cleanedUpAt == 0 || math.abs(version.number - cleanedUpAt) >= least).foreach { version =>
       maintain("nothing was cleaned up", version) { connection =>
         val started = System.nanoTime()
         val most = math.max(0, Spark41.maxVersionsToDeletePerMaintenance(conf))
@@ -104,14 +95,10 @@ private[spark] final class Maintenance(
    * Send the buckets that changed since the snapshot before; all, if there is none or the changes since are not known.
    */
   private def sendSnapshot(
-      connection: Connection,
-      version: Version,
-      wanted: Wanted,
-      started: Long): Map[String, Long] = {
+      connection: Connection, version: Version, wanted: Wanted, started: Long): Map[String, Long] = {
     val changed = if (wanted.base == 0) null else version.versions.changed.since(wanted.base)
     val isSent = Array.tabulate(1 << wanted.bits)(bucket =>
-      changed == null ||
-        ChangedBuckets.touches(changed, bucket, wanted.bits))
+      changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
     val cost = sendBuckets(connection, version, wanted.bits, isSent)
     version.versions.changed.forget(version.number)
     log.info(
@@ -123,10 +110,7 @@ private[spark] final class Maintenance(
   }
 
   private def sendBuckets(
-      connection: Connection,
-      version: Version,
-      bits: Int,
-      isSent: Array[Boolean]): Map[String, Long] = {
+      connection: Connection, version: Version, bits: Int, isSent: Array[Boolean]): Map[String, Long] = {
     SnapshotRows.send(
       version,
       bits,

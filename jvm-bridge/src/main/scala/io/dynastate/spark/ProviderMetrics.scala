@@ -21,8 +21,7 @@ object ProviderMetrics {
     "bytesWritten" -> StateStoreCustomSumMetric("dynastateBytesWritten", "bytes written to DynamoDB"),
     "bytesRead" -> StateStoreCustomSumMetric("dynastateBytesRead", "bytes read from DynamoDB"),
     "cacheHits" -> StateStoreCustomSumMetric("dynastateItemCacheHits", "items found in the sidecar's memory"),
-    "cacheMisses" -> StateStoreCustomSumMetric(
-      "dynastateItemCacheMisses",
+    "cacheMisses" -> StateStoreCustomSumMetric("dynastateItemCacheMisses",
       "items of parts and buckets read from DynamoDB"),
     "bucketsRead" -> StateStoreCustomSumMetric("dynastateBucketsRead", "buckets read because they were not in memory"),
     "nanodollars" -> StateStoreCustomSumMetric("dynastateNanodollars", "price of requests, in billionths of a dollar"),
@@ -34,21 +33,17 @@ object ProviderMetrics {
 
   /** Counters of maintenance. */
   private val maintenance: Seq[(String, StateStoreCustomMetric)] = Seq(
-    "requests" -> StateStoreCustomSumMetric(
-      "dynastateMaintenanceRequests",
+    "requests" -> StateStoreCustomSumMetric("dynastateMaintenanceRequests",
       "DynamoDB requests of snapshots and clean-up"),
     "writeUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceWriteUnits", "DynamoDB write units of snapshots"),
-    "readUnits" -> StateStoreCustomSumMetric(
-      "dynastateMaintenanceReadUnits",
+    "readUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceReadUnits",
       "DynamoDB read units of snapshots and clean-up"),
     "deleteUnits" -> StateStoreCustomSumMetric("dynastateDeleteUnits", "DynamoDB write units of deletes"),
     "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"),
-    "puts" -> StateStoreCustomSumMetric(
-      "dynastateMaintenancePuts",
+    "puts" -> StateStoreCustomSumMetric("dynastateMaintenancePuts",
       "S3 requests of maintenance that write or list objects"),
     "gets" -> StateStoreCustomSumMetric("dynastateMaintenanceGets", "S3 requests of maintenance that read objects"),
-    "nanodollars" -> StateStoreCustomSumMetric(
-      "dynastateMaintenanceNanodollars",
+    "nanodollars" -> StateStoreCustomSumMetric("dynastateMaintenanceNanodollars",
       "price of maintenance, in billionths of a dollar"))
 
   /** What the store takes in DynamoDB and S3 after the commit. */
@@ -58,10 +53,10 @@ object ProviderMetrics {
     "storedObjectBytes" -> StateStoreCustomSumMetric("dynastateStoredObjectBytes", "bytes stored in S3"))
 
   /** Rows on local disk. */
-  private val disk: Seq[(StateStoreCustomMetric, DiskUse => Long)] = Seq(
-    StateStoreCustomSumMetric("dynastateDiskBytes", "bytes of rows on local disk") -> (_.bytes),
-    StateStoreCustomSumMetric("dynastateDiskReads", "reads of local disk") -> (_.reads),
-    StateStoreCustomSumMetric("dynastatePagesSpilled", "pages of rows moved to local disk") -> (_.spilled))
+  private val disk: Seq[(StateStoreCustomMetric, DiskUse => Long)] =
+    Seq(StateStoreCustomSumMetric("dynastateDiskBytes", "bytes of rows on local disk") -> (_.bytes),
+      StateStoreCustomSumMetric("dynastateDiskReads", "reads of local disk") -> (_.reads),
+      StateStoreCustomSumMetric("dynastatePagesSpilled", "pages of rows moved to local disk") -> (_.spilled))
 
   private val loadMs = StateStoreCustomTimingMetric("dynastateLoadMs", "time to load state from DynamoDB")
   private val commitMs = StateStoreCustomTimingMetric("dynastateCommitMs", "time to commit to DynamoDB")
@@ -75,28 +70,16 @@ object ProviderMetrics {
   private val forcedSnapshots =
     StateStoreCustomSumMetric("forceSnapshotCount", "stores of which Spark forced a snapshot")
 
-  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++ Seq(
-    loadMs,
-    commitMs,
-    cacheHits,
-    cacheMisses,
-    internalKeys,
-    forcedSnapshots)
+  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++ Seq(loadMs,
+    commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
 
   /**
    * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version
    * was in memory; `read` has the counters of single buckets and of loads in the background, `used` those of local disk
    * since the store was opened.
    */
-  def of(
-      loaded: Option[Load],
-      read: Map[String, Long],
-      committed: Map[String, Long],
-      maintained: Map[String, Long],
-      used: DiskUse,
-      commitMillis: Long,
-      internal: Long,
-      forcesSnapshot: Boolean): Map[StateStoreCustomMetric, Long] = {
+  def of(loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long],
+      used: DiskUse, commitMillis: Long, internal: Long, forcesSnapshot: Boolean): Map[StateStoreCustomMetric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
       metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(
         _.counters.get(name)).getOrElse(0L))

@@ -31,14 +31,8 @@ import org.apache.spark.unsafe.Platform
  *                        task from a sidecar that hangs
  * @param memory          where the rows of all stores of this executor may be
  */
-final case class ProviderSettings(
-    python: String,
-    engine: String,
-    store: String,
-    sidecar: Int,
-    run: QueryRun,
-    deadlineSeconds: Long,
-    memory: MemorySettings) {
+final case class ProviderSettings(python: String, engine: String, store: String, sidecar: Int, run: QueryRun,
+    deadlineSeconds: Long, memory: MemorySettings) {
   /** Limit of the heap that rows take where there is no disk tier; 0: none. */
   def memoryBytes: Long = if (memory.isHeapGiven) memory.heapBytes else 0L
 }
@@ -63,19 +57,11 @@ object ProviderSettings {
     // The sidecar refuses what is not a number, with a message that names the setting.
     val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
     val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
-    ProviderSettings(
-      python = pythonOf(configured, Option(hadoopConf.get(PySparkPython))),
-      engine = engineOf(configured),
-      store = store,
-      sidecar = sidecarOf(store, sidecarsOf(configured)),
-      run = QueryRun(
-        id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(
-          ErrorKind.Internal,
-          s"Spark gave no run id to the state store store=$store")),
-        queryId = queryId(hadoopConf),
-        checkpoint = location),
-      deadlineSeconds = 15 * requestDeadline + 60,
-      memory = MemorySettings.of(configured))
+    ProviderSettings(python = pythonOf(configured, Option(hadoopConf.get(PySparkPython))),
+      engine = engineOf(configured), store = store, sidecar = sidecarOf(store, sidecarsOf(configured)),
+      run = QueryRun(id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(ErrorKind.Internal,
+            s"Spark gave no run id to the state store store=$store")), queryId = queryId(hadoopConf),
+        checkpoint = location), deadlineSeconds = 15 * requestDeadline + 60, memory = MemorySettings.of(configured))
   }
 
   /**
@@ -115,8 +101,7 @@ object ProviderSettings {
     else refuse(name, s"a whole number from $least to $most", configured)
 
   private[spark] def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
-    ErrorKind.Configuration,
-    s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
+    ErrorKind.Configuration, s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
 
   /** First 32 hex digits of SHA-256 over the location of the checkpoint's state (docs/storage-format.md, "Names"). */
   def digest(location: String): String =
@@ -137,7 +122,7 @@ object ProviderSettings {
    */
   private def queryId(hadoopConf: Configuration): String =
     Option(hadoopConf.get(QueryId)).orElse(Option(TaskContext.get()).flatMap(task =>
-      Option(task.getLocalProperty(QueryId)))).getOrElse("")
+        Option(task.getLocalProperty(QueryId)))).getOrElse("")
 
   /** The interpreter that is configured, or that PySpark itself would use on this executor. */
   private def pythonOf(configured: Map[String, String], ofSession: Option[String]): String =

@@ -48,9 +48,8 @@ private[spark] final class RetainedVersions(limit: Int) {
   }
 
   /** The newest version, if there is anything to maintain; of several with its number the one used last. */
-  def newestToMaintain: Option[Version] = synchronized(if (isClosed ||
-    !hasCommitted) None
-  else versions.maxByOption(_.number))
+  def newestToMaintain: Option[Version] =
+    synchronized(if (isClosed || !hasCommitted) None else versions.maxByOption(_.number))
 
   def close(): Unit = synchronized {
     isClosed = true

@@ -42,9 +42,8 @@ final class StateSchema private (private val families: Vector[JObject]) {
   }
 
   def drop(name: String): StateSchema = families.find(nameOf(_) == name) match {
-    case Some(known) => new StateSchema(families.updated(
-        idOf(known),
-        JObject(known.obj.filterNot(_._1 == "dropped") :+ (JField("dropped", JBool(true))))))
+    case Some(known) => new StateSchema(families.updated(idOf(known),
+          JObject(known.obj.filterNot(_._1 == "dropped") :+ (JField("dropped", JBool(true))))))
     case None => this
   }
 }

@@ -30,11 +30,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
 
   /** Where rows are that do not fit on the heap; null: all are on the heap, or in buckets. */
   private[this] val storage = client.settings.memory.disk.map { disk =>
-    RowStorage.of(
-      client.settings.memory.heapBytes,
-      disk.folders,
-      SparkInternals.localFolders,
-      disk.limitBytes,
+    RowStorage.of(client.settings.memory.heapBytes, disk.folders, SparkInternals.localFolders, disk.limitBytes,
       disk.isEncrypted)
   }.orNull
 
@@ -94,14 +90,12 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   def attemptOf(version: Long, checkpointId: Option[String]): Attempt = checkpointId match {
     case None => Attempt.None
     case Some(text) => Attempt.parse(text).getOrElse(throw SparkInternals.cannotLoad(new DynastateException(
-        ErrorKind.Missing,
-        s"this checkpoint id is none of dynastate's store=$store version=$version id=$text")))
+            ErrorKind.Missing, s"this checkpoint id is none of dynastate's store=$store version=$version id=$text")))
   }
 
   /** Load a version, or open it without rows if the disk fails, or is full, meanwhile. */
   private def loadOrRead(version: Long, attempt: Attempt, held: List[Version], keys: Array[Long] = Array.empty): (
-      Version,
-      Option[Load]) =
+      Version, Option[Load]) =
     try load(version, attempt, held, keys)
     catch { case _: RowsUnreadable => openInBuckets(version, attempt, held) }
 
@@ -111,30 +105,24 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     var collector: ChangeCollector = null
     var answer: Found = null
     var from = 0L
-    val cost = client.converse(_.open(
-      store,
-      client.settings.run,
-      version,
-      attempt,
-      held.map(each => (each.number, each.attempt)),
-      deadlineSeconds)(
-      found => {
-        answer = found
-        collector = if (found.base > 0) new ChangeCollector
-        else new ChangeCollector(storage = storage, expected = keys, isLoad = true)
-        from = 0L
-        if (found.base > 0) collector.startFrom(baseOf(held, found))
-      },
-      snapshot => {
-        from = snapshot
-        collector.markFromHere()
-      },
-      (records, changes) => {
-        collector.add(records, client.verified(changes))
-        if (storage != null && answer.base == 0 &&
-          !storage.isUsable)
-          throw new RowsUnreadable(s"rows do not fit into memory and on local disk store=$store version=$version")
-      }))
+    val cost = client.converse(_.open(store, client.settings.run, version, attempt,
+        held.map(each => (each.number, each.attempt)), deadlineSeconds)(
+        found => {
+          answer = found
+          collector = if (found.base > 0) new ChangeCollector
+          else new ChangeCollector(storage = storage, expected = keys, isLoad = true)
+          from = 0L
+          if (found.base > 0) collector.startFrom(baseOf(held, found))
+        },
+        snapshot => {
+          from = snapshot
+          collector.markFromHere()
+        },
+        (records, changes) => {
+          collector.add(records, client.verified(changes))
+          if (storage != null && answer.base == 0 && !storage.isUsable)
+            throw new RowsUnreadable(s"rows do not fit into memory and on local disk store=$store version=$version")
+        }))
     val loaded = versionOf(answer, from, held, collector)
     retained.retain(loaded)
     val millis = millisSince(started)
@@ -162,9 +150,9 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     }
 
   private def baseOf(held: List[Version], found: Found): Version =
-    RetainedVersions.byId(held, found.base, found.baseAttempt).getOrElse(throw new DynastateException(
-      ErrorKind.Internal,
-      s"the engine built on a version the provider does not hold store=$store base=${found.base}"))
+    RetainedVersions.byId(held, found.base, found.baseAttempt).getOrElse(
+      throw new DynastateException(ErrorKind.Internal,
+        s"the engine built on a version the provider does not hold store=$store base=${found.base}"))
 
   /**
    * Open a version when none is in memory. A large one is loaded in the background, while the task reads the rows it
@@ -177,8 +165,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       val (loaded, load) = loadOrRead(version, answer.attempt, Nil, content.keys)
       (loaded, load.map(each => Load(missed = true, millisSince(started), PendingCounters.sum(each.counters, cost))))
     } else {
-      lazy val loading: Version = new LoadingVersions(
-        new BucketReads(client, counters, loaders, None),
+      lazy val loading: Version = new LoadingVersions(new BucketReads(client, counters, loaders, None),
         whole => loaders.execute(() => loadInBackground(loading, whole)))
         .begin(answer.version, answer.attempt, answer.schema, content.keys, content.bits)
       retained.retain(loading)
@@ -208,12 +195,8 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     val started = System.nanoTime()
     val (answer, content, cost) = find(version, attempt)
     val known = RetainedVersions.byId(held, answer.version, answer.attempt)
-    val opened = known.getOrElse(bucketed(answer.version).absent(
-      answer.version,
-      answer.attempt,
-      answer.schema,
-      content.keys,
-      content.bits))
+    val opened = known.getOrElse(bucketed(answer.version).absent(answer.version, answer.attempt, answer.schema,
+        content.keys, content.bits))
     retained.retain(opened)
     (opened, Some(Load(known.isEmpty, millisSince(started), cost)))
   }

@@ -70,23 +70,18 @@ private[spark] trait VersionReads extends ReadStateStore43 {
   }
 
   override def prefixScanWithMultiValues(
-      prefixKey: UnsafeRow,
-      colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+      prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = multipleFamilyOf("prefixScanWithMultiValues", colFamilyName)
     valuePairs(prefixed(family, prefixKey), family)
   }
 
-  override def rangeScan(
-      startKey: Option[UnsafeRow],
-      endKey: Option[UnsafeRow],
+  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow],
       colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = familyOf("rangeScan", colFamilyName)
     pairs(range(family, startKey, endKey), family)
   }
 
-  override def rangeScanWithMultiValues(
-      startKey: Option[UnsafeRow],
-      endKey: Option[UnsafeRow],
+  override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow],
       colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val family = multipleFamilyOf("rangeScanWithMultiValues", colFamilyName)
     valuePairs(range(family, startKey, endKey), family)

@@ -15,10 +15,7 @@ private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, 
     entry.values.zipWithIndex.foreach { case (value, place) =>
       rows += 1
       bytes += key.getSizeInBytes + value.getSizeInBytes
-      val ofKey = XXH64.hashUnsafeBytes(
-        key.getBaseObject,
-        key.getBaseOffset,
-        key.getSizeInBytes,
+      val ofKey = XXH64.hashUnsafeBytes(key.getBaseObject, key.getBaseOffset, key.getSizeInBytes,
         family.hashCode.toLong << 32 | place)
       digest += XXH64.hashUnsafeBytes(value.getBaseObject, value.getBaseOffset, value.getSizeInBytes, ofKey)
     }
@@ -32,8 +29,7 @@ private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, 
 
   def mustBe(other: Content, store: StoreAt, step: String): Unit =
     if ((rows, bytes, digest) != (other.rows, other.bytes, other.digest)) {
-      throw new DynastateException(
-        ErrorKind.Corrupt,
+      throw new DynastateException(ErrorKind.Corrupt,
         s"$step is not what was written; nothing was moved $store written=$rows found=${other.rows}")
     }
 }

@@ -44,9 +44,9 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   /** A new copy of the conf that the last committed batch was planned with. */
   def pinned: SQLConf = {
     val own = session.sessionState.conf.clone()
-    val metadata = offsets.get(lastCommitted).flatMap(_.metadataOpt).getOrElse(throw new DynastateException(
-      ErrorKind.Configuration,
-      s"the offset log of the checkpoint does not hold its last committed batch batch=$lastCommitted"))
+    val metadata =
+      offsets.get(lastCommitted).flatMap(_.metadataOpt).getOrElse(throw new DynastateException(ErrorKind.Configuration,
+          s"the offset log of the checkpoint does not hold its last committed batch batch=$lastCommitted"))
     OffsetSeqMetadata.setSessionConf(metadata, own)
     own
   }
@@ -55,9 +55,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
 
   /** The stores of every operator, the same in each partition. */
   lazy val shapes: Seq[StoreShape] =
-    new StateMetadataPartitionReader(
-      root,
-      new SerializableConfiguration(conf),
+    new StateMetadataPartitionReader(root, new SerializableConfiguration(conf),
       lastCommitted).allOperatorStateMetadata.toSeq.flatMap { operator =>
       val (id, name) = (operator.operatorInfo.operatorId, operator.operatorInfo.operatorName)
       val variables = operator match {
@@ -73,19 +71,13 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
             (second.stateSchemaFilePaths.map(path => new Path(within(stateRoot(root), path))), 0)
         }
         val anywhere = StateStoreId(stateRoot(root), id, StateStore.PARTITION_ID_TO_CHECK_SCHEMA, store.storeName)
-        val read = new StateSchemaCompatibilityChecker(
-          StateStoreProviderId(anywhere, UUID.randomUUID()),
-          conf,
+        val read = new StateSchemaCompatibilityChecker(StateStoreProviderId(anywhere, UUID.randomUUID()), conf,
           files).readSchemaFile()
         val families = read.map { each =>
           val spec = each.keyStateEncoderSpec.getOrElse(
             if (prefix > 0) PrefixKeyScanStateEncoderSpec(each.keySchema, prefix)
             else NoPrefixKeyStateEncoderSpec(each.keySchema))
-          ColumnFamily(
-            each.colFamilyName,
-            spec,
-            each.valueSchema,
-            isList(each.colFamilyName, lists),
+          ColumnFamily(each.colFamilyName, spec, each.valueSchema, isList(each.colFamilyName, lists),
             isInternal(each.colFamilyName))
         }
         // An operator that needs all rows together has one partition, whatever its metadata says.
@@ -93,11 +85,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
           (name.startsWith("sessionWindow") && store.numColsPrefixKey == 0)
         val partitions = if (isSingle) 1 else store.numPartitions
         mustBeThere(new Path(stateRoot(root), id.toString), partitions)
-        val schemas = Option.when(isAvro && files.nonEmpty)(
-          new InMemoryStateSchemaProvider(StateSchemaMetadata.createStateSchemaMetadata(
-            stateRoot(root),
-            conf,
-            files.map(_.toString))))
+        val schemas = Option.when(isAvro && files.nonEmpty)(new InMemoryStateSchemaProvider(
+            StateSchemaMetadata.createStateSchemaMetadata(stateRoot(root), conf, files.map(_.toString))))
         StoreShape(id, name, store.storeName, partitions, isSingle, families, variables, schemas)
       }
     }
@@ -130,11 +119,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
    * @param made    ids of the new stores' versions, by operator, partition and store
    * @param changed stores with other schemas
    */
-  def copyTo(
-      newRoot: String,
-      provider: String,
-      partitions: Int,
-      made: Map[(Long, Int, String), String],
+  def copyTo(newRoot: String, provider: String, partitions: Int, made: Map[(Long, Int, String), String],
       changed: Seq[StoreShape]): Unit = {
     val newOffsets = offsetLog(newRoot, readOnly = false)
     // Spark begins with the last two batches.
@@ -147,11 +132,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     oldFiles.listStatus(oldPath).map(_.getPath).filterNot(path => isApart(path.getName)).foreach { path =>
       FileUtil.copy(oldFiles, path, newFiles, new Path(newPath, path.getName), false, conf)
     }
-    copyDescriptions(
-      new Path(stateRoot(root)),
-      new Path(stateRoot(newRoot)),
-      shapes.filterNot(_.isSingle).map(_.operator).toSet,
-      partitions)
+    copyDescriptions(new Path(stateRoot(root)), new Path(stateRoot(newRoot)),
+      shapes.filterNot(_.isSingle).map(_.operator).toSet, partitions)
     changed.foreach(describe(newRoot, _))
 
     val committed = commits.get(lastCommitted).get
@@ -179,10 +161,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   }
 
   /** Ids of an operator's new stores, in the order in which the commit log has those of a partition. */
-  private def idsOf(
-      operator: Long,
-      before: Array[Array[String]],
-      partitions: Int,
+  private def idsOf(operator: Long, before: Array[Array[String]], partitions: Int,
       made: Map[(Long, Int, String), String]): Array[Array[String]] = {
     val own = shapes.filter(_.operator == operator)
     val count = if (partitions == 0) before.length else own.head.repartitioned(partitions).partitions
@@ -203,8 +182,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
       case first: OffsetSeq =>
         first.copy(metadataOpt = first.metadataOpt.map(each => each.copy(conf = each.conf ++ more)))
       case second: OffsetMap => second.copy(metadata = second.metadata.copy(conf = second.metadata.conf ++ more))
-      case other => throw new DynastateException(
-          ErrorKind.Configuration,
+      case other => throw new DynastateException(ErrorKind.Configuration,
           s"an offset log of this kind is not known kind=${other.getClass.getName}")
     }
   }
@@ -230,8 +208,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
         else if (!path.getName.endsWith(".crc") && inside.exists(Descriptions)) {
           val isOfOperator = inside.last == "v2" || (inside.last == "_metadata" && path.getName == "metadata")
           if (isOfOperator) {
-            val moved = SchemaPath.replaceAllIn(
-              read(oldFiles, path),
+            val moved = SchemaPath.replaceAllIn(read(oldFiles, path),
               found => Regex.quoteReplacement(within(to.toString, found.matched)))
             val isChanged = partitions > 0 && operator.exists(repartitioned)
             write(newFiles, copied, if (isChanged) Partitions.replaceAllIn(moved, s"$$1$partitions") else moved)

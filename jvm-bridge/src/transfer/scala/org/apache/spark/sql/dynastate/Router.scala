@@ -45,13 +45,8 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
     private val extractor =
       // Spark 4.3 takes the whole keys of this format for join keys, although a time comes after them.
       if (shape.isJoinByTime) new DropLastNFieldsStatePartitionKeyExtractor(family.keySchema, 1)
-      else StatePartitionKeyExtractorFactory.create(
-        shape.operatorName,
-        family.keySchema,
-        shape.name,
-        family.name,
-        Some(shape.joinFormat),
-        shape.variable(family.name))
+      else StatePartitionKeyExtractorFactory.create(shape.operatorName, family.keySchema, shape.name, family.name,
+        Some(shape.joinFormat), shape.variable(family.name))
     private val projection = {
       val fields = extractor.partitionKeySchema.fields.zipWithIndex.toSeq
       val columns = fields.map { case (field, at) => BoundReference(at, field.dataType, field.nullable) }

@@ -51,23 +51,22 @@ object StateTransfer {
       else {
         val conf = checkpoint.pinned
         begun.merge(JObject(
-          "query" -> JString(checkpoint.queryId),
-          "provider" -> JString(conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)),
-          "ids" -> JBool(checkpoint.ids.nonEmpty),
-          "stores" -> JArray(checkpoint.shapes.toList.map(shape =>
-            JObject(
-              "operator" -> JInt(shape.operator),
-              "name" -> JString(shape.name),
-              "partitions" -> JInt(shape.partitions),
-              "kind" -> JString(shape.operatorName),
-              "single" -> JBool(shape.isSingle),
-              "families" -> JBool(shape.usesFamilies),
-              "described" -> JArray(shape.described.toList.map(family =>
+            "query" -> JString(checkpoint.queryId),
+            "provider" -> JString(conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)),
+            "ids" -> JBool(checkpoint.ids.nonEmpty),
+            "stores" -> JArray(checkpoint.shapes.toList.map(shape =>
                 JObject(
-                  "name" -> JString(family.name),
-                  "key" -> parse(family.keySchema.json),
-                  "value" -> parse(family.valueSchema.json),
-                  "earlier_values" -> JArray(family.earlierSchemas.map(schema => parse(schema.json)).toList)))))))))
+                  "operator" -> JInt(shape.operator),
+                  "name" -> JString(shape.name),
+                  "partitions" -> JInt(shape.partitions),
+                  "kind" -> JString(shape.operatorName),
+                  "single" -> JBool(shape.isSingle),
+                  "families" -> JBool(shape.usesFamilies),
+                  "described" -> JArray(shape.described.toList.map(family =>
+                      JObject("name" -> JString(family.name), "key" -> parse(family.keySchema.json),
+                        "value" -> parse(family.valueSchema.json),
+                        "earlier_values" -> JArray(
+                          family.earlierSchemas.map(schema => parse(schema.json)).toList)))))))))
       }
     compact(render(described))
   }
@@ -86,17 +85,8 @@ object StateTransfer {
    * @param frames     rows of new stores in place of the old ones, by `operator/name`: their columns are `key` and
    *                   `value`
    */
-  def move(
-      session: SparkSession,
-      oldRoot: String,
-      newRoot: String,
-      provider: String,
-      partitions: Int,
-      from: Settings,
-      to: Settings,
-      version: Long,
-      ids: Settings,
-      frames: Frames): String = {
+  def move(session: SparkSession, oldRoot: String, newRoot: String, provider: String, partitions: Int, from: Settings,
+      to: Settings, version: Long, ids: Settings, frames: Frames): String = {
     val old = new QueryCheckpoint(session, oldRoot)
     val format = if (old.ids.isEmpty) 1 else 2
     val reads, writes = old.pinned
@@ -116,9 +106,9 @@ object StateTransfer {
     val conf = session.sessionState.newHadoopConf()
     conf.set(ProviderSettings.QueryId, old.queryId)
     val hadoop = new SerializableConfiguration(conf)
-    val (source, target) = (
-      new StoreEnd(QueryCheckpoint.stateRoot(oldRoot), new StateStoreConf(reads), hadoop, UUID.randomUUID()),
-      new StoreEnd(QueryCheckpoint.stateRoot(newRoot), new StateStoreConf(writes), hadoop, UUID.randomUUID()))
+    val (source, target) =
+      (new StoreEnd(QueryCheckpoint.stateRoot(oldRoot), new StateStoreConf(reads), hadoop, UUID.randomUUID()),
+        new StoreEnd(QueryCheckpoint.stateRoot(newRoot), new StateStoreConf(writes), hadoop, UUID.randomUUID()))
     val newVersion = old.lastCommitted + 1
     val transfer = StateTransferTask(source, target, if (version == 0) newVersion else version, newVersion)
     def idOf(shape: StoreShape, partition: Int) =
@@ -164,14 +154,8 @@ object StateTransfer {
    *
    * @param made what `move` returned
    */
-  def makeCheckpoint(
-      session: SparkSession,
-      oldRoot: String,
-      newRoot: String,
-      provider: String,
-      partitions: Int,
-      made: String,
-      frames: Frames): Unit = {
+  def makeCheckpoint(session: SparkSession, oldRoot: String, newRoot: String, provider: String, partitions: Int,
+      made: String, frames: Frames): Unit = {
     val JArray(stores) = parse(made): @unchecked
     val ids = stores.flatMap { each =>
       for (JInt(operator) <- each \ "operator"; JInt(at) <- each \ "partition"; JString(name) <- each \ "name";

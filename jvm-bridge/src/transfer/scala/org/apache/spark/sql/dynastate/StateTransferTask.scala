@@ -20,17 +20,13 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
   /** The rows of an old store in packets, each with the number of its new store: `first` is that of partition 0. */
   def send(store: StoreAt, first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
     val opened = source.open(store, from)
-    numbered(
-      first,
+    numbered(first,
       new Router(store.shape, Some(store.partition), partitions).packets(entriesOf(opened.rows, store.shape)))
   }
 
   /** The same of rows from elsewhere, with a key and a value each. */
   def bring(
-      shape: StoreShape,
-      rows: Iterator[InternalRow],
-      first: Int,
-      partitions: Int): Iterator[(Int, Array[Byte])] = {
+      shape: StoreShape, rows: Iterator[InternalRow], first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
     val (keys, values) =
       (new RowWriter(shape, 0, shape.default.keySchema), new RowWriter(shape, 1, shape.default.valueSchema))
     val entries = rows.map(row => new StateEntry(0, keys.write(row), Seq(values.write(row))))
@@ -60,8 +56,7 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
         written.add(family, entry)
         if (store.shape.isNew && rows.keyExists(entry.key, family)) {
           val key = entry.key.toSeq(store.shape.default.keySchema).mkString(",")
-          throw new DynastateException(
-            ErrorKind.Configuration,
+          throw new DynastateException(ErrorKind.Configuration,
             s"two rows have the same key; nothing was written $store key=$key")
         }
         rows.put(entry.key, entry.values.head, family)
@@ -74,16 +69,11 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
       entriesOf(rows, store.shape).foreach(entry => found.add(names(entry.family), entry))
     } // 3
     written.mustBe(found, store, "what was read back")
-    JObject(
-      "operator" -> JInt(store.shape.operator),
-      "partition" -> JInt(store.partition),
-      "name" -> JString(store.shape.name),
-      "rows" -> JInt(written.rows),
-      "bytes" -> JInt(written.bytes),
+    JObject("operator" -> JInt(store.shape.operator), "partition" -> JInt(store.partition),
+      "name" -> JString(store.shape.name), "rows" -> JInt(written.rows), "bytes" -> JInt(written.bytes),
       "write_units" -> JInt(made.metric("dynastateWriteUnits")),
       "bytes_written" -> JInt(made.metric("dynastateBytesWritten")),
-      "ms" -> JInt((System.nanoTime() - started) / 1000000),
-      "id" -> made.id.fold[JValue](JNull)(JString(_)))
+      "ms" -> JInt((System.nanoTime() - started) / 1000000), "id" -> made.id.fold[JValue](JNull)(JString(_)))
   }
 
   /** Every key of every family; the values of a list come one after another. */

@@ -14,10 +14,7 @@ import org.apache.spark.util.SerializableConfiguration
 /**
  * One end of a transfer: the stores below a root, opened by the provider of a conf, by one run. It goes to the tasks.
  */
-private[dynastate] final class StoreEnd(
-    root: String,
-    conf: StateStoreConf,
-    hadoopConf: SerializableConfiguration,
+private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hadoopConf: SerializableConfiguration,
     run: UUID) extends Serializable {
   import StoreEnd._
 
@@ -38,12 +35,7 @@ private[dynastate] final class StoreEnd(
             s"families=${unknown.mkString(",")}")
       }
       store.shape.others.foreach(each =>
-        rows.registerColFamily(
-          each.name,
-          each.keySchema,
-          each.valueSchema,
-          each.spec,
-          each.multipleValues,
+        rows.registerColFamily(each.name, each.keySchema, each.valueSchema, each.spec, each.multipleValues,
           each.internal))
     } catch { case e: Throwable => close(); throw e }
 
@@ -78,12 +70,7 @@ private[dynastate] final class StoreEnd(
         else provider.getStore(version - 1, None, forceSnapshotOnCommit = true, loadEmpty = true)
       try {
         store.shape.others.foreach(each =>
-          target.createColFamilyIfAbsent(
-            each.name,
-            each.keySchema,
-            each.valueSchema,
-            each.spec,
-            each.multipleValues,
+          target.createColFamilyIfAbsent(each.name, each.keySchema, each.valueSchema, each.spec, each.multipleValues,
             each.internal))
         use(target)
         target.commit()
@@ -104,8 +91,7 @@ private[dynastate] final class StoreEnd(
     val folder = idOf(store).storeCheckpointLocation()
     val files = folder.getFileSystem(hadoopConf.value)
     def move(from: Path, to: Path): Unit = if (files.exists(from) && !files.rename(from, to)) {
-      throw new DynastateException(
-        ErrorKind.Configuration,
+      throw new DynastateException(ErrorKind.Configuration,
         s"a file of the new checkpoint cannot be renamed file=$from")
     }
     if (version != 1) {
@@ -121,8 +107,7 @@ private[dynastate] final class StoreEnd(
   private def mustBeThere(store: StoreAt): Unit = if (!isOurs(conf.providerClass)) {
     val folder = idOf(store).storeCheckpointLocation()
     if (!folder.getFileSystem(hadoopConf.value).exists(folder)) {
-      throw new DynastateException(
-        ErrorKind.Configuration,
+      throw new DynastateException(ErrorKind.Configuration,
         s"the folder of a store is gone from the old checkpoint; nothing was written folder=$folder")
     }
   }
@@ -133,16 +118,8 @@ private[dynastate] final class StoreEnd(
   private def providerOf(store: StoreAt): StateStoreProvider = {
     val own = new Configuration(hadoopConf.value)
     val default = store.shape.default
-    StateStoreProvider.createAndInit(
-      StateStoreProviderId(idOf(store), run),
-      default.keySchema,
-      default.valueSchema,
-      default.spec,
-      store.shape.usesFamilies,
-      conf,
-      own,
-      default.multipleValues,
-      store.shape.schemas)
+    StateStoreProvider.createAndInit(StateStoreProviderId(idOf(store), run), default.keySchema, default.valueSchema,
+      default.spec, store.shape.usesFamilies, conf, own, default.multipleValues, store.shape.schemas)
   }
 }
 

@@ -14,16 +14,9 @@ import org.apache.spark.sql.types.{NullType, StructField, StructType}
  *
  * @param schemas all that its rows were written with, where their encoding is Avro
  */
-private[dynastate] final case class StoreShape(
-    operator: Long,
-    operatorName: String,
-    name: String,
-    partitions: Int,
-    isSingle: Boolean,
-    described: Seq[ColumnFamily],
-    variables: List[TransformWithStateVariableInfo],
-    schemas: Option[StateSchemaProvider],
-    isNew: Boolean = false) {
+private[dynastate] final case class StoreShape(operator: Long, operatorName: String, name: String, partitions: Int,
+    isSingle: Boolean, described: Seq[ColumnFamily], variables: List[TransformWithStateVariableInfo],
+    schemas: Option[StateSchemaProvider], isNew: Boolean = false) {
   private val Default = StateStore.DEFAULT_COL_FAMILY_NAME
 
   def path: String = s"$operator/$name"

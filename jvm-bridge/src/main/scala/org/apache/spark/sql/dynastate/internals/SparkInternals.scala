@@ -19,12 +19,8 @@ object SparkInternals {
   /** For a version that cannot be opened; Spark's own message of this error has no place for a reason. */
   def cannotLoad(cause: Throwable): Throwable = {
     val condition = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"
-    new SparkException(
-      s"[$condition] An error occurred during loading state: ${cause.getMessage}",
-      cause,
-      Some(condition),
-      Map.empty[String, String],
-      Array.empty[QueryContext])
+    new SparkException(s"[$condition] An error occurred during loading state: ${cause.getMessage}", cause,
+      Some(condition), Map.empty[String, String], Array.empty[QueryContext])
   }
 
   /**
