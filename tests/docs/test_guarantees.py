@@ -13,7 +13,8 @@ import pytest
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.format.keys import EMPTY
-from tests.support.engine_driver import attempt, make_engine, read, write
+from tests.support.engine_driver import make_engine, read, write
+from tests.support.samples import attempt
 from tests.support.store_builder import StoreBuilder, counted, user
 
 ROOT = Path(__file__).resolve().parents[2]

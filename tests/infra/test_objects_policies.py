@@ -25,7 +25,7 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.settings import PREFIX as SETTINGS
 from tests.infra.conftest import AsAws, Terraform
-from tests.support.engine_driver import attempt, begin, make_engine, numbers, read, save_snapshot, write, write_versions
+from tests.support.engine_driver import begin, make_engine, read, save_snapshot, write, write_versions
 from tests.support.fault_proxy import FaultProxy, let_pass
 from tests.support.policies import (
     BUCKETS,
@@ -41,6 +41,7 @@ from tests.support.policies import (
     render_objects,
     spare,
 )
+from tests.support.samples import attempt, numbers
 
 ARN = f"{BUCKETS}{BUCKET}"
 S3_URL = f"s3://{BUCKET}/policies"

@@ -33,7 +33,7 @@ from dynastate.operations.regions.failover import plan_failover
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar.engines import Engines
 from tests.infra.conftest import CREDENTIALS, AsAws, Terraform
-from tests.support.engine_driver import State, attempt, begin, fold, numbers, read, save_snapshot, write, write_versions
+from tests.support.engine_driver import begin, fold, read, save_snapshot, write, write_versions
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
 from tests.support.policies import (
     LEADING_KEYS,
@@ -50,6 +50,7 @@ from tests.support.policies import (
     spare,
     used,
 )
+from tests.support.samples import State, attempt, numbers
 from tests.support.store_builder import StoreBuilder
 
 DELTA, SNAPSHOT = f"{TABLES}/{DELTA_TABLE}", f"{TABLES}/{SNAPSHOT_TABLE}"

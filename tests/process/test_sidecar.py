@@ -23,8 +23,10 @@ from dynastate.settings import PREFIX
 from dynastate.sidecar import protocol
 from dynastate.sidecar.process import ALIVE_EVERY_S, SWITCH_INTERVAL_S
 from dynastate.sidecar.protocol import Commit, Hello, Open
-from tests.support.engine_driver import SCHEMA, A, B, C, State, attempt, fold, graph, parts_of
+from tests.support.contents import graph, parts_of
+from tests.support.engine_driver import fold
 from tests.support.processes import wait_until
+from tests.support.samples import SCHEMA, A, B, C, State, attempt
 from tests.support.sidecar import (
     ABORT,
     BEGIN,

@@ -20,9 +20,9 @@ from dynastate.settings import Settings
 from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import Commit, Find, Open
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
-from tests.support.engine_driver import SCHEMA, State, attempt
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Throttle, let_pass
 from tests.support.processes import memory_mib
+from tests.support.samples import SCHEMA, State, attempt
 from tests.support.sidecar import Sidecar, Talk, append, error_of, spark_names
 
 pytestmark = pytest.mark.slow

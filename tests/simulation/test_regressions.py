@@ -29,17 +29,11 @@ from tests.simulation.actors import read as read_as_promised
 from tests.simulation.model import Model
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
 from tests.simulation.scheduler import Scheduler
+from tests.support.contents import graph
 from tests.support.engine_driver import (
-    CHECKPOINT,
-    SCHEMA,
     Engines,
-    State,
-    attempt,
     begin,
-    chunk,
     fold,
-    graph,
-    numbers,
     read,
     recover,
     save_snapshot,
@@ -48,6 +42,7 @@ from tests.support.engine_driver import (
     write_versions,
 )
 from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Overtaken
+from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, numbers
 
 RUN = "run-1"
 pytestmark = pytest.mark.usefixtures("always_worth_it")

@@ -29,7 +29,7 @@ from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Graphs, Open, Sessi
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.state_reader import read_state
 from tests.spark.streams import Outcome, Source, first_error, make_source, make_sources, run, take_all
-from tests.support.engine_driver import graph
+from tests.support.contents import graph
 
 FORMAT = f"{CONF}.checkpointFormatVersion"
 NAMESPACE = f"{CONF}.dynastate.namespace"

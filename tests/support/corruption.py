@@ -17,8 +17,10 @@ from dynastate.format.items import Item, Value, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, store_shard, version_list_key
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.runtime import Runtime
-from tests.support.engine_driver import SHARDS, State, attempt, graph, make_engine, save_snapshot, write
+from tests.support.contents import graph
+from tests.support.engine_driver import make_engine, save_snapshot, write
 from tests.support.fakes import MemoryTables
+from tests.support.samples import SHARDS, State, attempt
 
 STORE = "damaged/0/0/default"
 OTHER = "damaged/0/1/default"

@@ -23,7 +23,8 @@ from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import protocol
 from dynastate.sidecar.engines import Engines
 from dynastate.sidecar.protocol import Append, Begin, Commit, Hello, Open
-from tests.support.engine_driver import CHECKPOINT, QUERY, SCHEMA, A, Changes, State, chunk, fold
+from tests.support.engine_driver import fold
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, Changes, State, chunk
 
 TOKEN = bytes(range(32))
 WITHIN_S = 30.0

@@ -12,7 +12,7 @@ from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.parts import Chunk
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.engine_driver import CHECKPOINT, QUERY, attempt, query_run
+from tests.support.samples import CHECKPOINT, QUERY, attempt, query_run
 
 RAW = {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
 USER = (("user", "string"),)

@@ -11,8 +11,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from tests.support.browser import opened
-from tests.support.engine_driver import attempt, make_engine, query_run
+from tests.support.engine_driver import make_engine
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request
+from tests.support.samples import attempt, query_run
 from tests.support.store_builder import COUNTS, StoreBuilder, counted, user
 from tests.ui.conftest import Database, served
 from tests.ui.dataset import BATCH_S, HOSTILE, LARGEST, MANY, PARTITIONS, VERSIONS

@@ -23,7 +23,8 @@ from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
 from dynastate.ui.app import HEADERS
 from dynastate.ui.watch import NO_STORES
 from tests.support.command_line import refused, run
-from tests.support.engine_driver import make_engine, parts_of
+from tests.support.contents import parts_of
+from tests.support.engine_driver import make_engine
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
 from tests.support.policies import enforce, render
 from tests.support.processes import free_port, wait_until

@@ -30,8 +30,8 @@ from dynastate.format.keys import Key as ItemKey
 from dynastate.format.snapshot import DONE, Snapshot
 from tests.contract.provider.server import Change, Key, State, StoreServer, Value, change
 from tests.contract.provider.test_random_operations import bits
+from tests.support.contents import graph, named_keys
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
-from tests.support.engine_driver import graph, named_keys
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request
 from tests.support.processes import sidecars_of
 

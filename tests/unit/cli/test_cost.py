@@ -12,7 +12,8 @@ from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.settings import Settings
 from tests.support.command_line import Done, refused, reported, run, shown
-from tests.support.engine_driver import SCHEMA, attempt, begin, save_snapshot, write
+from tests.support.engine_driver import begin, save_snapshot, write
+from tests.support.samples import SCHEMA, attempt
 
 
 @pytest.fixture(scope="module")

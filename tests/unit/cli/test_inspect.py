@@ -21,8 +21,9 @@ from dynastate.format.keys import EMPTY, meta_key
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.lifecycle.fork import fork_namespace
 from tests.support.command_line import refused, run, shown
-from tests.support.engine_driver import CHECKPOINT, SCHEMA, attempt, parts_of, query_run
+from tests.support.contents import parts_of
 from tests.support.fakes import MemoryTables
+from tests.support.samples import CHECKPOINT, SCHEMA, attempt, query_run
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 from tests.unit.cli.conftest import NamedTables
 

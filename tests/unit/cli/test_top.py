@@ -20,7 +20,7 @@ from dynastate.format.keys import VersionId
 from dynastate.operations.monitoring.choices import Order
 from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, in_order
 from tests.support.command_line import refused, reported, run
-from tests.support.engine_driver import attempt
+from tests.support.samples import attempt
 from tests.support.store_builder import StoreBuilder, counted, user
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")

@@ -13,23 +13,18 @@ from dynastate.format.keys import EMPTY
 from dynastate.format.version_list import encode_entry
 from dynastate.runtime import Limits
 from dynastate.storage.tables import Tables
+from tests.support.contents import entry, everything_of, graph
 from tests.support.engine_driver import (
     Engines,
-    State,
-    attempt,
     begin,
     commit,
-    entry,
-    everything_of,
-    graph,
-    numbers,
     read,
     save_snapshot,
-    singles,
     take_snapshot,
     write,
     write_versions,
 )
+from tests.support.samples import State, attempt, numbers, singles
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

@@ -17,20 +17,9 @@ from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    CHECKPOINT,
-    QUERY,
-    SCHEMA,
-    Engines,
-    State,
-    attempt,
-    chunk,
-    fold,
-    graph,
-    namespace_of,
-    query_run,
-    read,
-)
+from tests.support.contents import graph
+from tests.support.engine_driver import Engines, fold, read
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, State, attempt, chunk, namespace_of, query_run
 
 MOVED = "file:/moved/state"
 

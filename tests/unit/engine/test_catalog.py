@@ -31,8 +31,9 @@ from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.engine_driver import SCHEMA, Engines, query_run
+from tests.support.engine_driver import Engines
 from tests.support.fakes import FailingTables, MemoryTables, without_list
+from tests.support.samples import SCHEMA, query_run
 from tests.support.store_builder import StoreBuilder, counted, family, user
 
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")

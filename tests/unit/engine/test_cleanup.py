@@ -12,21 +12,10 @@ from dynastate.format.keys import EMPTY, VersionId
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    Engines,
-    attempt,
-    buckets_of,
-    commit,
-    graph,
-    numbers,
-    parts_of,
-    read,
-    save_snapshot,
-    take_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.contents import buckets_of, graph, parts_of
+from tests.support.engine_driver import Engines, commit, read, save_snapshot, take_snapshot, write, write_versions
 from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.samples import attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

@@ -13,18 +13,10 @@ from dynastate.format.keys import EMPTY
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    Engines,
-    State,
-    attempt,
-    everything_of,
-    make_engine,
-    namespace_of,
-    read,
-    save_snapshot,
-    write,
-)
+from tests.support.contents import everything_of
+from tests.support.engine_driver import Engines, make_engine, read, save_snapshot, write
 from tests.support.fakes import MemoryTables
+from tests.support.samples import State, attempt, namespace_of
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

@@ -25,32 +25,11 @@ from dynastate.format.meta import parse_schema
 from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
 from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    SCHEMA,
-    A,
-    B,
-    C,
-    D,
-    Engines,
-    Z,
-    attempt,
-    begin,
-    chunk,
-    closing,
-    commit,
-    entry,
-    items_of,
-    noise,
-    parts_of,
-    query_run,
-    read,
-    save_snapshot,
-    singles,
-    write,
-    write_versions,
-)
+from tests.support.contents import entry, items_of, parts_of
+from tests.support.engine_driver import Engines, begin, closing, commit, read, save_snapshot, write, write_versions
 from tests.support.fakes import Door, FailingTables, Fault, MemoryTables
 from tests.support.processes import wait_until
+from tests.support.samples import SCHEMA, A, B, C, D, Z, attempt, chunk, noise, query_run, singles
 
 
 def test_a_committed_version_never_changes(engine: Engine, store: str) -> None:

@@ -20,6 +20,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.items import FORMAT
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, version_list_key
+from tests.support.contents import items_of, parts_of
 from tests.support.corruption import (
     FIRST_SNAPSHOT,
     NEWEST,
@@ -30,8 +31,9 @@ from tests.support.corruption import (
     damages,
     intact_store,
 )
-from tests.support.engine_driver import State, attempt, fold, items_of, make_engine, parts_of, read, recover, write
+from tests.support.engine_driver import fold, make_engine, read, recover, write
 from tests.support.fakes import FailingClient
+from tests.support.samples import State, attempt
 
 SEED = 20_250_105
 EVERY_BYTE = bool(os.environ.get("DYNASTATE_EVERY_BYTE"))

@@ -18,8 +18,9 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.format.parts import Chunk
 from dynastate.operations.inspection.verify import verify
-from tests.support.engine_driver import SCHEMA, attempt, query_run, read, recover
+from tests.support.engine_driver import read, recover
 from tests.support.fakes import MemoryTables
+from tests.support.samples import SCHEMA, attempt, query_run
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 ROW, LIST = b"row", b"list"

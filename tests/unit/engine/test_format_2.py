@@ -23,8 +23,9 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.regions.copy import plan_copy
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
-from tests.support.engine_driver import attempt, make_engine, query_run, write
+from tests.support.engine_driver import make_engine, write
 from tests.support.fakes import MemoryTables
+from tests.support.samples import attempt, query_run
 
 #: A store with 12 versions and a snapshot.
 FILE = Path(__file__).parents[2] / "vectors" / "format-2-tables.json"

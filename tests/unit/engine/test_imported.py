@@ -13,23 +13,10 @@ from dynastate.format.changes import key_hash
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, snapshot_key
 from dynastate.operations.inspection.verify import verify
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    SCHEMA,
-    State,
-    attempt,
-    chunk,
-    closing,
-    entry,
-    graph,
-    items_of,
-    numbers,
-    query_run,
-    read,
-    save_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.contents import entry, graph, items_of
+from tests.support.engine_driver import closing, read, save_snapshot, write, write_versions
 from tests.support.fakes import Dying, MemoryTables
+from tests.support.samples import SCHEMA, State, attempt, chunk, numbers, query_run
 
 NUMBER = 43
 #: The run that imports, and the one that continues.

@@ -11,26 +11,20 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
+from tests.support.contents import entry, parts_of
 from tests.support.engine_driver import (
-    SCHEMA,
     Engines,
-    State,
-    attempt,
     begin,
-    chunk,
     commit,
-    entry,
     fold,
     make_engine,
-    namespace_of,
-    numbers,
-    parts_of,
     read,
     save_snapshot,
     write,
     write_versions,
 )
 from tests.support.fakes import MemoryTables
+from tests.support.samples import SCHEMA, State, attempt, chunk, namespace_of, numbers
 
 SMALL: State = {b"a": b"1", b"b": b"2"}
 

@@ -21,27 +21,10 @@ from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.storage.limits import STORED_BYTES_MAX
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    CHECKPOINT,
-    SCHEMA,
-    A,
-    B,
-    C,
-    Engines,
-    attempt,
-    begin,
-    chunk,
-    graph,
-    make_engine,
-    numbers,
-    parts_of,
-    query_run,
-    read,
-    save_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.contents import graph, parts_of
+from tests.support.engine_driver import Engines, begin, make_engine, read, save_snapshot, write, write_versions
 from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.samples import CHECKPOINT, SCHEMA, A, B, C, attempt, chunk, numbers, query_run
 
 #: As a schema with many column families, whose counts are in each entry: some 10 KB of it.
 LARGE: Final = dict.fromkeys(range(900), 2**62)

@@ -22,21 +22,12 @@ from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.runtime import Limits
 from dynastate.settings import SNAPSHOT_TABLE, Settings
+from tests.support.contents import entry, graph, named_keys, named_objects
 from tests.support.engine_driver import (
-    SCHEMA,
-    SHARDS,
     Engines,
-    State,
-    attempt,
     begin,
-    chunk,
     closing,
-    entry,
     fold,
-    graph,
-    named_keys,
-    named_objects,
-    numbers,
     read,
     recover,
     save_snapshot,
@@ -46,6 +37,7 @@ from tests.support.engine_driver import (
 )
 from tests.support.fakes import MemoryTables, without_list
 from tests.support.limits import set_limits
+from tests.support.samples import SCHEMA, SHARDS, State, attempt, chunk, numbers
 
 STORE = "n/0/0/default"
 S3_URL = "s3://bucket/some/prefix"

@@ -16,29 +16,10 @@ from dynastate.format.items import FORMAT
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, VersionId, store_shard
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    SCHEMA,
-    SHARDS,
-    A,
-    B,
-    C,
-    Engines,
-    State,
-    Z,
-    attempt,
-    begin,
-    buckets_of,
-    fold,
-    graph,
-    items_of,
-    numbers,
-    parts_of,
-    read,
-    save_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.contents import buckets_of, graph, items_of, parts_of
+from tests.support.engine_driver import Engines, begin, fold, read, save_snapshot, write, write_versions
 from tests.support.fakes import MemoryTables
+from tests.support.samples import SCHEMA, SHARDS, A, B, C, State, Z, attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

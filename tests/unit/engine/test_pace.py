@@ -9,10 +9,11 @@ import pytest
 from dynastate import runtime
 from dynastate.engine import maintenance, pace
 from dynastate.engine.engine import Engine
-from tests.support.engine_driver import numbers, save_snapshot, write_versions
+from tests.support.engine_driver import save_snapshot, write_versions
 from tests.support.fakes import Clock
 from tests.support.limits import set_limits
 from tests.support.processes import wait_until
+from tests.support.samples import numbers
 
 
 def test_a_snapshot_yields_to_commits_and_to_throttles() -> None:

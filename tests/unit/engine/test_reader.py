@@ -21,9 +21,11 @@ from dynastate.runtime import Limits
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import A, Engines, attempt, chunk, fold, make_engine, noise, parts_of, read, write
+from tests.support.contents import parts_of
+from tests.support.engine_driver import Engines, fold, make_engine, read, write
 from tests.support.fakes import FailingTables, MemoryTables
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, limit_reads
+from tests.support.samples import A, attempt, chunk, noise
 
 MIB = 1024 * 1024
 

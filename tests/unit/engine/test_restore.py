@@ -11,8 +11,10 @@ from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, VersionId
 from dynastate.operations.inspection.verify import verify
-from tests.support.engine_driver import State, attempt, closing, graph, recover, save_snapshot, write
+from tests.support.contents import graph
+from tests.support.engine_driver import closing, recover, save_snapshot, write
 from tests.support.fakes import MemoryTables
+from tests.support.samples import State, attempt
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

@@ -10,29 +10,10 @@ from dynastate.format.items import FORMAT, item_bytes, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId, meta_key, schema_digest, schema_key
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    CHECKPOINT,
-    QUERY,
-    SCHEMA,
-    A,
-    B,
-    C,
-    D,
-    Engines,
-    Z,
-    attempt,
-    begin,
-    entry,
-    graph,
-    items_of,
-    numbers,
-    parts_of,
-    query_run,
-    read,
-    write,
-    write_versions,
-)
+from tests.support.contents import entry, graph, items_of, parts_of
+from tests.support.engine_driver import Engines, begin, read, write, write_versions
 from tests.support.fakes import FailingTables, MemoryTables, Overtaken
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, B, C, D, Z, attempt, numbers, query_run
 
 
 def test_the_meta_item_says_what_the_store_is(engine: Engine, tables: Tables, store: str) -> None:

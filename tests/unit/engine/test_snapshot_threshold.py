@@ -13,16 +13,9 @@ from dynastate.engine.snapshot_threshold import is_worth_it
 from dynastate.format.keys import VersionId
 from dynastate.format.version_list import VersionEntry
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    Engines,
-    attempt,
-    graph,
-    numbers,
-    read,
-    save_snapshot,
-    take_snapshot,
-    write_versions,
-)
+from tests.support.contents import graph
+from tests.support.engine_driver import Engines, read, save_snapshot, take_snapshot, write_versions
+from tests.support.samples import attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

@@ -8,18 +8,9 @@ from dynastate.engine.engine import Engine
 from dynastate.engine.graphs import read_manifest
 from dynastate.errors import InternalError
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    attempt,
-    buckets_of,
-    chunk,
-    fold,
-    graph,
-    read,
-    save_snapshot,
-    take_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.contents import buckets_of, graph
+from tests.support.engine_driver import fold, read, save_snapshot, take_snapshot, write, write_versions
+from tests.support.samples import attempt, chunk
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

@@ -20,9 +20,10 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.regions.copy import plan_copy
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from dynastate.settings import Settings
-from tests.support.engine_driver import SCHEMA, attempt, chunk, make_engine, query_run, write
+from tests.support.engine_driver import make_engine, write
 from tests.support.fakes import MemoryTables
 from tests.support.processes import press_ctrl_c
+from tests.support.samples import SCHEMA, attempt, chunk, query_run
 
 SIDES = ("left-keyToNumValues", "right-keyToNumValues")
 STORES = [f"many/0/{number}/default" for number in range(20)]

@@ -18,21 +18,10 @@ from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores, locations_of_others
 from dynastate.operations.regions.copy import copy_stores, plan_copy
 from dynastate.settings import Settings
-from tests.support.engine_driver import (
-    Engines,
-    attempt,
-    begin,
-    closing,
-    entry,
-    graph,
-    named_objects,
-    numbers,
-    read,
-    save_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.contents import entry, graph, named_objects
+from tests.support.engine_driver import Engines, begin, closing, read, save_snapshot, write, write_versions
 from tests.support.fakes import MemoryTables
+from tests.support.samples import attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 STORE = "orders/0/0/default"

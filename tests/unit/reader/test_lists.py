@@ -24,8 +24,9 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
 from dynastate.settings import Settings
-from tests.support.engine_driver import Engines, attempt, namespace_of, query_run
+from tests.support.engine_driver import Engines
 from tests.support.fakes import MemoryTables
+from tests.support.samples import attempt, namespace_of, query_run
 from tests.support.store_builder import StoreBuilder, family, user
 
 HOW: Mapping[str, Mapping[str, Any]] = {

@@ -34,8 +34,10 @@ from dynastate.reader.view import Change, Past, StateView
 from dynastate.settings import Settings
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.engine_driver import CHECKPOINT, Engines, attempt, graph, query_run
+from tests.support.contents import graph
+from tests.support.engine_driver import Engines
 from tests.support.fakes import MemoryTables
+from tests.support.samples import CHECKPOINT, attempt, query_run
 from tests.support.store_builder import RAW, USER, Row, StoreBuilder, counted, family, struct, user
 
 pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]

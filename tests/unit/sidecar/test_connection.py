@@ -31,25 +31,11 @@ from dynastate.sidecar import listener, protocol
 from dynastate.sidecar.connection import Connection
 from dynastate.sidecar.engines import Engines
 from dynastate.sidecar.protocol import Find, Import, Open, Read
-from tests.support.engine_driver import (
-    CHECKPOINT,
-    QUERY,
-    SCHEMA,
-    A,
-    B,
-    State,
-    attempt,
-    closing,
-    fold,
-    items_of,
-    make_engine,
-    parts_of,
-    read,
-    save_snapshot,
-    write,
-)
+from tests.support.contents import items_of, parts_of
+from tests.support.engine_driver import closing, fold, make_engine, read, save_snapshot, write
 from tests.support.fakes import FailingTables, Fault, MemoryTables
 from tests.support.limits import set_limits
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, B, State, attempt
 from tests.support.sidecar import (
     BUCKET,
     COMMIT,

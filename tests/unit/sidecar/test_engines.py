@@ -17,7 +17,8 @@ from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
 from dynastate.sidecar.connection import Connection
 from dynastate.sidecar.engines import Engines
-from tests.support.engine_driver import A, read, write
+from tests.support.engine_driver import read, write
+from tests.support.samples import A
 from tests.support.sidecar import TOKEN, WITHIN_S, hello
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from dynastate.sidecar import protocol
 from dynastate.sidecar.load_progress import LoadProgressLog, about
-from tests.support.engine_driver import A
+from tests.support.samples import A
 from tests.support.sidecar import chunk_of
 
 

@@ -13,7 +13,7 @@ from dynastate.errors import BY_KIND, DynastateError, MismatchError
 from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import MESSAGES, Append, Begin, Changes, Import, Open, Read, State
-from tests.support.engine_driver import QUERY
+from tests.support.samples import QUERY
 
 HEAD = protocol.HEADER.size
 A = Attempt(b"a" * 16)

@@ -18,10 +18,11 @@ from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
 from dynastate.ui.page import Ask
 from dynastate.ui.site import with_versions
 from dynastate.ui.texts import shown, visible
-from tests.support.engine_driver import attempt, make_engine
+from tests.support.engine_driver import make_engine
 from tests.support.fakes import MemoryTables
 from tests.support.pages import ROOT
 from tests.support.processes import wait_until
+from tests.support.samples import attempt
 from tests.support.store_builder import StoreBuilder, user
 
 

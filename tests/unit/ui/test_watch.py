@@ -19,8 +19,9 @@ from dynastate.prices import DEFAULT_PRICES
 from dynastate.storage.meter import Meter
 from dynastate.ui.site import NAMESPACES_S, Listing
 from dynastate.ui.watch import LOADS_S, NO_STORES_S, OLD_S, STORES_S, Look, Watch
-from tests.support.engine_driver import attempt, make_engine
+from tests.support.engine_driver import make_engine
 from tests.support.fakes import FailingTables, MemoryTables
+from tests.support.samples import attempt
 from tests.support.store_builder import StoreBuilder, counted, user
 
 PARTITIONS = 3

@@ -28,8 +28,9 @@ from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter, units_of_write
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import SCHEMA, Engines, State, attempt, begin, chunk, closing, save_snapshot, write
+from tests.support.engine_driver import Engines, begin, closing, save_snapshot, write
 from tests.support.fakes import MemoryTables
+from tests.support.samples import SCHEMA, State, attempt, chunk
 
 #: Settings of a run with objects in S3.
 S3_URL: dict[str, Any] = {"objects": "s3://my-bucket/prefixes/of"}

@@ -30,19 +30,10 @@ from dynastate.prices import Prices
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    SCHEMA,
-    Engines,
-    attempt,
-    begin,
-    commit,
-    everything_of,
-    graph,
-    save_snapshot,
-    take_snapshot,
-    write,
-)
+from tests.support.contents import everything_of, graph
+from tests.support.engine_driver import Engines, begin, commit, save_snapshot, take_snapshot, write
 from tests.support.fakes import MemoryTables
+from tests.support.samples import SCHEMA, attempt
 from tests.support.store_builder import StoreBuilder, counted, family, user
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

@@ -12,22 +12,10 @@ from dynastate.format.meta import StoreMeta, meta_item, parse_meta
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    CHECKPOINT,
-    SCHEMA,
-    Engines,
-    attempt,
-    begin,
-    chunk,
-    closing,
-    graph,
-    items_of,
-    query_run,
-    read,
-    write,
-    write_versions,
-)
+from tests.support.contents import graph, items_of
+from tests.support.engine_driver import Engines, begin, closing, read, write, write_versions
 from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.samples import CHECKPOINT, SCHEMA, attempt, chunk, query_run
 
 MOVED = "file:/moved/state"
 

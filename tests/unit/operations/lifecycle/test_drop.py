@@ -24,29 +24,10 @@ from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.progress import no_progress
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    CHECKPOINT,
-    QUERY,
-    SCHEMA,
-    Engines,
-    attempt,
-    begin,
-    chunk,
-    everything_of,
-    graph,
-    items_of,
-    namespace_of,
-    numbers,
-    parts_of,
-    query_run,
-    read,
-    recover,
-    save_snapshot,
-    singles,
-    write,
-    write_versions,
-)
+from tests.support.contents import everything_of, graph, items_of, parts_of
+from tests.support.engine_driver import Engines, begin, read, recover, save_snapshot, write, write_versions
 from tests.support.fakes import Dying, FailingTables, MemoryTables, Recorded
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, attempt, chunk, namespace_of, numbers, query_run, singles
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 

@@ -40,24 +40,12 @@ from dynastate.operations.pins import forks_of, is_complete, pin_of, refuse_fork
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
+from tests.support.contents import buckets_of, graph, parts_of
 from tests.support.engine_driver import (
-    CHECKPOINT,
-    QUERY,
-    SCHEMA,
-    SHARDS,
     Engines,
-    State,
-    attempt,
     begin,
-    buckets_of,
-    chunk,
     closing,
-    graph,
     make_engine,
-    namespace_of,
-    numbers,
-    parts_of,
-    query_run,
     read,
     recover,
     save_snapshot,
@@ -65,6 +53,18 @@ from tests.support.engine_driver import (
     write_versions,
 )
 from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Overtaken, Recorded, without_list
+from tests.support.samples import (
+    CHECKPOINT,
+    QUERY,
+    SCHEMA,
+    SHARDS,
+    State,
+    attempt,
+    chunk,
+    namespace_of,
+    numbers,
+    query_run,
+)
 from tests.support.store_builder import StoreBuilder
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

@@ -19,8 +19,9 @@ from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_earlier, clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.rollback import COPY, Checkpoint, plan_rollback, roll_back
-from tests.support.engine_driver import QUERY, SCHEMA, attempt, make_engine, query_run, save_snapshot
+from tests.support.engine_driver import make_engine, save_snapshot
 from tests.support.fakes import MemoryTables
+from tests.support.samples import QUERY, SCHEMA, attempt, query_run
 from tests.support.store_builder import StoreBuilder, counted, user
 
 BATCHES = 6

@@ -35,25 +35,10 @@ from dynastate.operations.regions import copy as copying
 from dynastate.operations.regions.copy import Copied, PagedTables, copy_stores, plan_copy
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage.tables import Tables
-from tests.support.engine_driver import (
-    CHECKPOINT,
-    SCHEMA,
-    Engines,
-    State,
-    attempt,
-    chunk,
-    closing,
-    entry,
-    named_objects,
-    namespace_of,
-    numbers,
-    query_run,
-    read,
-    save_snapshot,
-    write,
-    write_versions,
-)
+from tests.support.contents import entry, named_objects
+from tests.support.engine_driver import Engines, closing, read, save_snapshot, write, write_versions
 from tests.support.fakes import Dying, FailingTables, MemoryTables, Overtaken, without_list
+from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, namespace_of, numbers, query_run
 from tests.support.store_builder import StoreBuilder
 
 SETTINGS = Settings()
