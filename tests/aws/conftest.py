@@ -29,7 +29,6 @@ _LEDGER = pytest.StashKey[Ledger]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of `make test-aws`."""
     parser.addoption("--aws-region", default="", help="Region of the tables")
     parser.addoption("--aws-cap-usd", type=cap_usd, default=1.0, help="dollars that the run may spend")
     parser.addoption("--aws-role", default="", help="role to assume with the policies that are tested")
@@ -101,7 +100,6 @@ def on_aws(region: str) -> Settings:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print what was planned and spent."""
     ledger = config.stash.get(_LEDGER, None)
     if ledger is not None:
         spent = ledger.spent

@@ -20,7 +20,6 @@ globals().update(TESTS)
 
 @pytest.fixture(scope="module")
 def http(place: Place) -> Iterator[BotoTables]:
-    """Tables whose requests dynastate sends."""
     tables = place.ledger.watch(BotoTables(place.settings))
     yield tables
     tables.close()
@@ -28,7 +27,6 @@ def http(place: Place) -> Iterator[BotoTables]:
 
 @pytest.fixture(scope="module")
 def boto3(place: Place) -> Iterator[BotoTables]:
-    """Tables whose requests boto3 sends."""
     tables = place.ledger.watch(BotoTables(place.settings, client=make_client(place.settings)))
     yield tables
     tables.close()
@@ -36,12 +34,10 @@ def boto3(place: Place) -> Iterator[BotoTables]:
 
 @pytest.fixture(params=["http", "boto3"])
 def tables(request: pytest.FixtureRequest) -> BotoTables:
-    """Each in turn."""
     found: BotoTables = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
 def moto(http: BotoTables) -> BotoTables:
-    """These in place of moto."""
     return http

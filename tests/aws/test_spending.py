@@ -59,7 +59,6 @@ def test_a_failed_condition_is_counted_by_the_item_that_is_there(place: Place) -
 
 
 def exists(client: Any, name: str) -> bool:
-    """Whether a table is there, in whatever status."""
     try:
         client.describe_table(TableName=name)
     except client.exceptions.ResourceNotFoundException:

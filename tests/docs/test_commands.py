@@ -74,7 +74,6 @@ def in_text() -> list[tuple[str, list[str]]]:
 
 
 def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """The command at the beginning of the words, and the remaining words."""
     command, rest = typer.main.get_command(app), list(words)
     while rest and rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest.pop(0)]  # type: ignore[attr-defined]
@@ -82,7 +81,6 @@ def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def test_every_command_of_dynastate_is_one() -> None:
-    """Commands on all pages exist, and have the options that are given."""
     found = commands("dynastate")
     assert len(found) > 8
     quoted = in_text()
@@ -281,7 +279,6 @@ def test_conf_of_emr_serverless_is_that_of_getting_started() -> None:
 
 @pytest.mark.slow
 def test_commands_in_running_text_run(state: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands with arguments run as they are written, with values for placeholders."""
     monkeypatch.chdir(tmp_path)
     after = {"--progress": reported(tmp_path, 3), "-o": "rows"}
     ran = 0
@@ -333,14 +330,12 @@ def test_drop_is_as_the_pages_say(state: None, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_output_of_get_is_as_on_the_page(state: None) -> None:
-    """The command prints the row of the example in docs/cli.md."""
     (block,) = [body for _, body in code(DOCS / "cli.md") if body.startswith("$ dynastate get ")]
     command, shown = re.fullmatch(r"\$ dynastate (.*)\n(\{\n(?: .*\n)*\}\n)(?:\$ .*\n)*", block).groups()  # type: ignore[union-attr]
     assert CliRunner().invoke(app, shlex.split(command)).output == shown
 
 
 def test_sql_is_as_on_the_page(state: None) -> None:
-    """The command prints the answer of the example, and the program runs."""
     (block,) = [body for _, body in code(DOCS / "reading-state.md") if body.startswith("$ dynastate sql ")]
     command, _, shown = block.removeprefix("$ dynastate ").partition("\n")
     assert CliRunner().invoke(app, shlex.split(command)).stdout == shown
@@ -356,7 +351,6 @@ def reading(page: Path) -> list[str]:
 
 
 def test_programs_that_read_state_run(state: None) -> None:
-    """They run as they are written, and return the rows in their comments."""
     program = reading(DOCS / "reading-state.md")[0]
     exec(program, {"dynastate": dynastate})  # noqa: S102  # our own documentation
     quoted = re.findall(r"^ +(state\.\w+\(.*\))  # (\{.*?\})", program, re.MULTILINE)
@@ -401,7 +395,6 @@ def test_the_program_that_follows_a_query_runs(state: None, monkeypatch: pytest.
 
 
 def test_every_command_of_terraform_fits_the_example() -> None:
-    """Variables and outputs in commands are those of the example."""
     example = (ROOT / "infra" / "examples" / "production" / "main.tf").read_text()
     found = [words for page, words in commands("terraform") if page == "getting-started.md"]
     variables = {words[at + 1].partition("=")[0] for words in found for at, word in enumerate(words) if word == "-var"}
@@ -413,7 +406,6 @@ def test_every_command_of_terraform_fits_the_example() -> None:
 
 
 def test_programs_are_python_with_settings_that_exist() -> None:
-    """Programs of the first page compile, and use settings that exist."""
     programs = [body for language, body in code(DOCS / "getting-started.md") if language == "python"]
     assert programs
     for program in programs:

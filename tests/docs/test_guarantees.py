@@ -24,7 +24,6 @@ PROMISES = [line for line in PROMISES if not line.startswith("| promise |")]
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda line: line.split("|")[1].strip()[:60])
 def test_every_promise_names_tests_that_exist(promise: str) -> None:
-    """Each row names at least one test, by file and function."""
     named = re.findall(r"`(tests/[^`]+)`", promise)
     assert named
     for node in named:

@@ -72,7 +72,6 @@ def running(text: str) -> str:
 
 
 def phrases(text: str) -> list[str]:
-    """The forbidden phrases in a text, each with the words around it."""
     plain = running(text)
     return [plain[max(0, each.start() - 30) : each.end() + 30] for each in FORBIDDEN.finditer(plain)]
 
@@ -119,7 +118,6 @@ def words(line: str) -> int:
 
 @pytest.mark.parametrize("name", [name for name in PAGES if not name.startswith(HISTORY)])
 def test_sentences_are_short(name: str) -> None:
-    """A sentence of a page has at most 30 words, outside of tables."""
     assert not [(number, line) for number, line in prose(PAGES[name]) if words(line) > WORDS_MAX]
 
 

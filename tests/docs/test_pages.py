@@ -29,7 +29,6 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_has_a_target(page: Path) -> None:
-    """Links inside of the repository name files that exist, and headings in them."""
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if re.match(r"https?://", target):
             continue
@@ -108,7 +107,6 @@ def test_the_site_builds() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_setting_is_one(page: Path) -> None:
-    """Every setting on a page exists."""
     known = {name.removeprefix(PREFIX) for name in changed().to_spark()}
     assert len(known) == len(fields(Settings))
     assert set(re.findall(rf"{re.escape(PREFIX)}(\w+)", page.read_text())) <= known

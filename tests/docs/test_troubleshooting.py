@@ -115,7 +115,6 @@ def begins(text: str, message: str) -> bool:
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_every_message_on_the_page_is_in_the_source(message: str) -> None:
-    """A changed message needs a changed page."""
     assert len(re.findall(r"\w+", message)) > 1, "too short to find it in a log"
     assert any(begins(text, message) for text in TEXTS)
 

@@ -193,7 +193,6 @@ def skip(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def terraform(tmp_path_factory: pytest.TempPathFactory) -> Terraform:
-    """The terraform on PATH; without one, the test is skipped."""
     program = shutil.which("terraform")
     if program is None:
         skip("terraform is not on PATH: install Terraform 1.9 or newer")
@@ -221,7 +220,6 @@ def plugin_dir(terraform: Terraform, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def module(tmp_path: Path) -> Path:
-    """A copy of the module to run terraform in."""
     return Path(shutil.copytree(INFRA, tmp_path / "infra", ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*")))
 
 

@@ -22,7 +22,6 @@ def blocks(kind: str, file: str) -> Iterator[tuple[str, str]]:
 
 
 def said(body: str, name: str) -> str:
-    """First line of an argument of a block."""
     found = re.search(rf"^  {name} += (.*)$", body, re.MULTILINE)
     assert found is not None, body
     return found[1]
@@ -39,7 +38,6 @@ def section(title: str) -> list[str]:
 
 
 def test_the_readme_lists_the_variables_as_they_are() -> None:
-    """Every variable is there, in its order, with type, default and description."""
     rows = []
     for name, body in blocks("variable", "variables.tf"):
         kind = (
@@ -52,7 +50,6 @@ def test_the_readme_lists_the_variables_as_they_are() -> None:
 
 
 def test_the_readme_lists_the_outputs_as_they_are() -> None:
-    """Every output is there, in its order, with its description."""
     rows = [f"| `{name}` | {text(said(body, 'description'))} |" for name, body in blocks("output", "outputs.tf")]
     assert section("Outputs") == rows
 
@@ -86,7 +83,6 @@ def test_the_restore_takes_tables_out_of_the_state_before_it_imports_others() ->
 
 
 def test_names_and_keys_are_the_packages() -> None:
-    """Tables, keys and settings have the names that the package looks for."""
     main, outputs = (INFRA / "main.tf").read_text(), (INFRA / "outputs.tf").read_text()
     defaults = {name: text(said(body, "default")) for name, body in blocks("variable", "variables.tf")}
     assert (defaults["delta_table_name"], defaults["snapshot_group_table_name"]) == (DELTA_TABLE, SNAPSHOT_TABLE)

@@ -61,13 +61,11 @@ def tables_of(role: str, namespace: str) -> Policy:
 
 
 def policies_of(role: str, namespace: str) -> Policy:
-    """What a role has for a namespace: its items, and its objects."""
     return both(tables_of(role, namespace), objects_of(role, namespace))
 
 
 @pytest.fixture
 def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
-    """A fault proxy in front of the embedded DynamoDB, and its S3."""
     with FaultProxy(embedded.endpoint) as opened:
         yield opened
 
@@ -86,7 +84,6 @@ def settings_of(proxy: FaultProxy, objects: str = "") -> Settings:
 
 @contextmanager
 def engine_at(proxy: FaultProxy, objects: str = "") -> Iterator[tuple[Engine, BotoTables]]:
-    """An engine, and the tables that it uses."""
     tables = BotoTables(settings_of(proxy, objects))
     engine = make_engine(tables, objects=objects, objects_threshold_kb=0)
     try:

@@ -70,7 +70,6 @@ def policy_of(role: str, namespace: str = "*") -> Policy:
 
 @pytest.fixture
 def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
-    """A fault proxy in front of the embedded DynamoDB."""
     with FaultProxy(embedded.endpoint) as opened:
         yield opened
 
@@ -89,7 +88,6 @@ def engine_at(endpoint: str) -> Iterator[Engine]:
 
 
 def noise(number: int) -> dict[bytes, bytes]:
-    """A change that makes a part of 30 KB."""
     return {b"%d" % number: random.Random(number).randbytes(30_000)}  # noqa: S311  # no secret
 
 

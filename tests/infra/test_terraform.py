@@ -63,7 +63,6 @@ def expect_tables_that_fit(conf: Mapping[str, str], endpoint: str) -> Settings:
 
 
 def test_every_file_is_formatted(terraform: Terraform) -> None:
-    """Every Terraform file is as `terraform fmt` would write it."""
     done = terraform.run(INFRA, "fmt", "-check", "-diff", "-recursive")
 
     assert done.returncode == 0, done.stdout

@@ -53,7 +53,6 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture
 def folder(scratch: Path) -> Iterator[Path]:
-    """A folder for one test."""
     made = Path(tempfile.mkdtemp(prefix="test-", dir=scratch))
     yield made
     remove_tree(made)
@@ -61,14 +60,12 @@ def folder(scratch: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def database(scratch: Path) -> Iterator[Database]:
-    """A DynamoDB with both tables."""
     with fast_dynamodb(scratch / "dynoxide") as running:
         yield running
 
 
 @pytest.fixture(scope="session", name="tests_jar")
 def build_tests_jar() -> Path:
-    """The jar of the tests' Scala, and the bridge's own, up to date."""
     return build_jar()
 
 
@@ -193,7 +190,6 @@ def sessions(spark: SparkSession) -> Sessions:
 
 @pytest.fixture(scope="session")
 def tables(database: Database, environment: dict[str, str]) -> Iterator[BotoTables]:
-    """Both tables."""
     with only(environment):
         found = BotoTables(database.settings)
     yield found
@@ -202,7 +198,6 @@ def tables(database: Database, environment: dict[str, str]) -> Iterator[BotoTabl
 
 @pytest.fixture
 def opened(database: Database, environment: dict[str, str]) -> Iterator[Open]:
-    """Open states in the database, and close them all at the end."""
     with ExitStack() as made:
 
         def open_one(store: str, **options: Any) -> StateReader:
@@ -235,7 +230,6 @@ def interpreter(folder: Path, *lines: str, command: str = f'{sys.executable} "$@
 
 
 def jvm_pid() -> int:
-    """Process id of the one Spark's JVM."""
     gateway = SparkContext._gateway
     assert gateway is not None
     return int(gateway.proc.pid)

@@ -28,13 +28,11 @@ class Case:
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, session: SparkSession, sources: Sources) -> DataFrame:
-        """The query on the released files of two sources."""
         return self.build(sources.left.stream(session), sources.right.stream(session))
 
     def start(
         self, session: SparkSession, sources: Sources, checkpoint: Path, disturb: Disturb | None = None
     ) -> Running:
-        """Start the query on them."""
         return Running(self.on(session, sources), checkpoint, self.mode, disturb)
 
 

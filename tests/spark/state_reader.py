@@ -36,7 +36,6 @@ def read_states(session: SparkSession, checkpoint: Path, batches: range, *, part
 
 
 def read_state(session: SparkSession, checkpoint: Path, /, **options: str) -> DataFrame:
-    """What Spark's state reader finds."""
     return session.read.format("statestore").options(**options).load(str(checkpoint))
 
 

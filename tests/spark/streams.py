@@ -127,11 +127,9 @@ class Source:
                 os.link(self._waiting / seen.name, seen)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The released files as a streaming frame."""
         return open_stream(spark, self._released.parent)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The released files as an ordinary frame."""
         return spark.read.schema(SCHEMA).json(str(self._released))
 
 
@@ -215,7 +213,6 @@ class Running:
         self.run_id: str = self._query.runId
 
     def stop(self) -> None:
-        """Stop the query at once."""
         self._query.stop()
 
     def finish(self, timeout_s: int = 120) -> Outcome:
@@ -253,7 +250,6 @@ class Running:
 
 
 def run(frame: DataFrame, checkpoint: Path, mode: OutputMode = "update", disturb: Disturb | None = None) -> Outcome:
-    """Run a query to its end."""
     return Running(frame, checkpoint, mode, disturb).finish()
 
 

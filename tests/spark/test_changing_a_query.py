@@ -73,7 +73,6 @@ def test_commands_of_the_page_run(
 
 
 def follow(block: str, folder: Path, database: Database, environment: Mapping[str, str]) -> str:
-    """The output of the commands of a block."""
     paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     own = {"PATH": paths, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
     own |= {"AWS_ENDPOINT_URL": database.endpoint, "AWS_REGION": database.settings.region}

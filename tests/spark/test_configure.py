@@ -378,7 +378,6 @@ def submit(folder: Path, environment: dict[str, str]) -> Submit:
 
 @pytest.fixture
 def expected(spark: SparkSession, folder: Path) -> list[list[object]]:
-    """Files for a program, and what its answer must be."""
     source = make_source(folder / "files", seed=11, files=2)
     source.release()
     rows = source.read(spark).groupBy("key").agg(f.count("*"), f.sum("amount")).collect()
@@ -396,7 +395,6 @@ def documented() -> str:
 
 
 def documented_conf() -> dict[str, str]:
-    """The conf among these options."""
     words = shlex.split(documented())
     pairs = (after.partition("=") for word, after in pairwise(words) if word == "--conf")
     return {name: value for name, _, value in pairs}

@@ -219,7 +219,6 @@ class Client:
 
 
 def check(answer: dict[str, Any], expected: list[list[object]]) -> None:
-    """Check the answer of the program: a session of Connect, and two queries whose rows and state are right."""
     assert answer["session"] == "pyspark.sql.connect.session"
     assert answer["format"] == "2"
     assert "needs a session with a JVM of its own, and this is one of Spark Connect" in answer["refused"]

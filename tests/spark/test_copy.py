@@ -20,7 +20,6 @@ from tests.spark.streams import make_sources
 def test_copied_query_continues_in_other_tables(
     sessions: Sessions, folder: Path, tables: BotoTables, database: Database, environment: dict[str, str]
 ) -> None:
-    """The same checkpoint and namespace, with the names of the other tables."""
     case, own = CASES["transformWithState in Scala"], {f"{CONF}.dynastate.namespace": folder.name}
     sources = make_sources(folder, seed=31, files=4)
     sources.release(2)

@@ -47,7 +47,6 @@ def listen(session: SparkSession, file: Path) -> None:
 
 
 def listed(tables: BotoTables, store: str, shards: int = 4) -> StorageSize:
-    """Size of all items of a store in both tables."""
     found = [
         item
         for role in SPECS

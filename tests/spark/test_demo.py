@@ -61,7 +61,6 @@ def played() -> Iterator[Played]:
 
 @pytest.fixture
 def tampered(played: Played, tmp_path: Path) -> Layout:
-    """A copy of the results, to change."""
     for part in ("out", "state"):
         shutil.copytree(played.work.root / part, tmp_path / part)
     return Layout(tmp_path)
@@ -153,7 +152,6 @@ def test_no_process_of_spark_is_left(played: Played) -> None:
 
 
 def change_file(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    """Change the first file of a folder that has rows."""
     for file in sorted(folder.rglob("*.parquet")):
         rows = pd.read_parquet(file)
         if len(rows):
@@ -163,7 +161,6 @@ def change_file(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) ->
 
 
 def one_late(rows: pd.DataFrame) -> pd.DataFrame:
-    """The same rows, but for one value of the first that is not null."""
     first = rows["max_delay"].notna().cumsum().eq(1) & rows["max_delay"].notna()
     return rows.assign(max_delay=rows["max_delay"] + first)
 

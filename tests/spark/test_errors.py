@@ -59,7 +59,6 @@ MISTAKES: dict[str, tuple[Callable[[Path], Mapping[str, str]], str]] = {
 
 @pytest.fixture(scope="module")
 def _wrong_keys(database: Database, environment: dict[str, str]) -> None:
-    """A table with keys that are not ours."""
     with only(environment):
         client = make_client(database.settings)
     client.create_table(

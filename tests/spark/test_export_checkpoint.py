@@ -139,7 +139,6 @@ def test_wrong_arguments_are_refused(
 
 
 def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
-    """A query on RocksDB need not be exported."""
     old = stop(sessions, folder, "dropDuplicates", ON_ROCKSDB)
     with pytest.raises(ConfigurationError, match="the query keeps its state in a store of Spark's own"):
         export(sessions, environment, old, folder / "new", "hdfs")

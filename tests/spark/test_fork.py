@@ -29,13 +29,11 @@ Files = list[list[Record]]
 
 
 def recipe() -> str:
-    """The commands of the page."""
     (block,) = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return str(block)
 
 
 def follow(name: str, folder: Path, database: Database, environment: Mapping[str, str]) -> None:
-    """Run the commands of the page for a query of another name."""
     paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     where = {"AWS_ENDPOINT_URL": database.endpoint, "AWS_DEFAULT_REGION": REGION, "PATH": paths}
     done = subprocess.run(

@@ -99,7 +99,6 @@ class ImportedTwin:
         assert self.run(self.old).rows == self.before.rows
 
     def run(self, checkpoint: Path, conf: Mapping[str, str] | None = None) -> Outcome:
-        """Run the query on all files that it sees, with its conf or another one."""
         session = self._sessions(self.conf if conf is None else conf)
         return self.case.start(session, self._sources, checkpoint).finish()
 
@@ -111,7 +110,6 @@ class ImportedTwin:
         return done
 
     def finish(self, conf: Mapping[str, str] | None = None) -> tuple[Outcome, Outcome]:
-        """Run both on the other files, the imported one on dynastate."""
         self._sources.release()
         return self.run(self.new, conf or {}), self.run(self.stays)
 
@@ -123,7 +121,6 @@ def twins(sessions: Sessions, folder: Path, bring: Bring) -> Twins:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file with a digest of its content."""
     files = [each for each in folder.rglob("*") if each.is_file()]
     return {str(each.relative_to(folder)): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
@@ -396,7 +393,6 @@ def stopped(spark: SparkSession, scratch: Path) -> Iterator[Path]:
 
 
 def in_offsets(old: Path, before: str, after: str) -> None:
-    """Change the conf in the offset log of every batch."""
     for file in (old / "offsets").glob("[0-9]*"):
         assert before in file.read_text()
         file.write_text(file.read_text().replace(before, after))
@@ -438,7 +434,6 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_imported_is_refused(name: str, stopped: Path, folder: Path, bring: Bring) -> None:
-    """The error is one line, and comes before anything is written."""
     spoil, says = WRONG[name]
     old, new = shutil.copytree(stopped, folder / "old"), folder / "new"
     spoil(old, new)
@@ -475,7 +470,6 @@ def test_a_namespace_with_another_operators_state_is_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [("old", "old/new"), ("new/old", "new")])
 def test_nested_checkpoints_are_refused(old: str, new: str, stopped: Path, folder: Path, bring: Bring) -> None:
-    """An import must not write into the old checkpoint."""
     shutil.copytree(stopped, folder / old)
     before = contents(folder)
     with pytest.raises(ConfigurationError, match="one of the two checkpoints lies in the other"):
@@ -485,7 +479,6 @@ def test_nested_checkpoints_are_refused(old: str, new: str, stopped: Path, folde
 
 @pytest.mark.slow
 def test_a_running_query_is_refused(sessions: Sessions, folder: Path, bring: Bring) -> None:
-    """A query that runs in the same session must be stopped first."""
     session = sessions(ON_ROCKSDB)
     source = make_source(folder / "source", seed=8, files=1)
     source.release()

@@ -75,7 +75,6 @@ def verdicts(tests_jar: Path, database: Database, environment: dict[str, str], s
 @pytest.mark.every_spark
 @pytest.mark.slow
 def test_long_checks(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
-    """Histories of a store, and all random examples."""
     verdicts, log = run_checks(database, environment, folder, folder / "tmp", f"named={LONG}|{RANDOM}")
     expected = {name for name in NAMES if any(part in name for part in (LONG, *RANDOM.split("|")))}
     assert expected <= set(verdicts), log
@@ -87,7 +86,6 @@ def test_long_checks(tests_jar: Path, database: Database, environment: dict[str,
     "name", [name for name in NAMES if name not in (LONG_FOLDER, BOUND, BOUND_ON_DISK) and LONG not in name]
 )
 def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
-    """A check in Scala, by its name."""
     assert_ok(name, verdicts)
 
 

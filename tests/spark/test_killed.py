@@ -54,7 +54,6 @@ class Cluster:
         self._seen: dict[int, bytes] = {}
 
     def start(self) -> None:
-        """Start the program, and with it a driver, its executors, and their sidecars."""
         words = [sys.executable, "-m", "tests.spark.programs.killed", str(self._folder), self._engine.settings.endpoint]
         self._program = subprocess.Popen(words, cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log)
 
@@ -67,7 +66,6 @@ class Cluster:
         return there
 
     def outlived(self) -> dict[int, bytes]:
-        """Processes that were started and still run."""
         return {pid: command for pid, command in self._seen.items() if command and arguments(pid) == command}
 
     def kill(self, what: str, chance: random.Random) -> None:
@@ -100,7 +98,6 @@ class Cluster:
             self._program.wait()
 
     def finish(self) -> None:
-        """Let it process the remaining files and end by itself."""
         self.look()
         (self._folder / "stop").touch()
         assert self._program is not None
@@ -111,7 +108,6 @@ class Cluster:
         self._log.close()
 
     def committed(self) -> list[int]:
-        """Batches that have ended, by query."""
         return [each.committed() for each in self._checkpoints]
 
     def in_mid_batch(self) -> bool:

@@ -27,18 +27,15 @@ SCHEMA = "count long, sum double"
 
 
 def totals(rows: DataFrame, kind: str) -> DataFrame:
-    """Counts, and sums of a type."""
     return rows.groupBy("key").agg(f.count("*").alias("rows"), f.sum(f.col("amount").cast(kind)).alias("amount"))
 
 
 def with_double(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    """The new state of a row, whose sum is a double."""
     return {"count": value["count"], "sum": float(value["sum"])}
 
 
 @pytest.fixture
 def source(folder: Path) -> Source:
-    """Four files; two are there."""
     made = make_source(folder / "source", seed=12, files=4)
     made.release(2)
     return made
@@ -122,7 +119,6 @@ WRONG: dict[str, tuple[Change, dict[str, Any], str]] = {
 def test_wrong_migrations_are_refused(
     name: str, stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
-    """The error is one line, and no checkpoint is made."""
     change, given, says = WRONG[name]
     asked: dict[str, Any] = {"schema": SCHEMA, "namespace": "{}-wrong"} | given
     asked["namespace"] = asked["namespace"].format(folder.name)
@@ -183,7 +179,6 @@ def test_query_begins_with_a_frame(
 
 
 def assert_same(session: Any, checkpoint: Path, expected: DataFrame) -> None:
-    """The newest state of a query is what a batch query finds."""
     state = read_state(session, checkpoint).select("key.key", "value.count", "value.sum").collect()
     found = expected.select("key", f.col("rows").alias("count"), f.col("amount").alias("sum")).collect()
     assert sorted(state, key=repr) == sorted(found, key=repr)
@@ -191,7 +186,6 @@ def assert_same(session: Any, checkpoint: Path, expected: DataFrame) -> None:
 
 @pytest.mark.slow
 def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
-    """Keys are checked, and columns and their types."""
     session = sessions({})
     rows = session.createDataFrame([("a", 1, 2), ("b", 3, 4)], "key string, count long, sum long")
     for frame, says in (

@@ -29,14 +29,12 @@ LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[EmbeddedDynamoDB]:
-    """An S3 beside the DynamoDB of the other tests."""
     with EmbeddedDynamoDB() as running:
         yield running
 
 
 @pytest.fixture
 def both(tables: BotoTables, s3: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[BotoTables]:
-    """The tables, and that S3."""
     settings = Settings(endpoint=tables.settings.endpoint, region=s3.settings.region, objects_endpoint=s3.endpoint)
     with only(environment):
         found = BotoTables(settings)
@@ -52,7 +50,6 @@ def files() -> list[list[Record]]:
 
 
 def newest(rows: DataFrame) -> DataFrame:
-    """The note of the newest file, by key."""
     return rows.groupBy("key").agg(f.max_by("note", "file").alias("note"))
 
 

@@ -71,7 +71,6 @@ def flat(rows: list[Any]) -> list[str]:
 
 
 def of_spark(session: SparkSession, checkpoint: Path, options: Mapping[str, str]) -> list[Any]:
-    """The rows that Spark's reader finds, without their partitions."""
     return read_state(session, checkpoint, **options).drop("partition_id", "expiration_timestamp").collect()
 
 
@@ -227,7 +226,6 @@ EXTREME_KEYS = {
 
 
 def map_text(value: dict[float, int]) -> str:
-    """A map as Spark's `to_json` has it."""
     return "{" + ",".join(f'"{str(key).replace("nan", "NaN")}":{each}' for key, each in value.items()) + "}"
 
 

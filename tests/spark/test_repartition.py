@@ -52,8 +52,6 @@ Move = Callable[..., Moved]
 
 @pytest.fixture
 def move(sessions: Sessions, environment: dict[str, str]) -> Move:
-    """Repartition a checkpoint in a session of its own."""
-
     def move(old: Path, new: Path, partitions: int, namespace: str | None = None, **given: Any) -> Moved:
         progress: list[tuple[int, int]] = []
         with only(environment):
@@ -216,7 +214,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_arguments_are_refused(name: str, stopped: Path, folder: Path, move: Move) -> None:
-    """The error is one line, and comes before anything is written."""
     given, says = WRONG[name]
     asked: dict[str, Any] = {"new": folder / "new", "partitions": 3, "namespace": "another"} | given
     with pytest.raises(ConfigurationError, match=says):
@@ -226,7 +223,6 @@ def test_wrong_arguments_are_refused(name: str, stopped: Path, folder: Path, mov
 
 @pytest.mark.slow
 def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, move: Move) -> None:
-    """A query on RocksDB has no state in DynamoDB to repartition."""
     sources = make_sources(folder / "sources", seed=3, files=1)
     sources.release()
     CASES["dropDuplicates"].start(sessions(ON_ROCKSDB), sources, folder / "old").finish()

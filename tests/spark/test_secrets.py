@@ -77,7 +77,6 @@ class Program:
             )
 
     def listen(self) -> dict[str, Any]:
-        """Return its next answer."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log.read_text()
@@ -85,7 +84,6 @@ class Program:
         return answer
 
     def run(self, checkpoint: str) -> dict[str, Any]:
-        """Run the query. Returns its progress and its error."""
         assert self.process.stdin is not None
         self.process.stdin.write(checkpoint + "\n")
         self.process.stdin.flush()
@@ -109,7 +107,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def commands(pid: int) -> bytes:
-    """The command lines of what a process started."""
     return b"\n".join(map(arguments, descendants(pid)))
 
 

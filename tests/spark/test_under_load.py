@@ -61,18 +61,15 @@ class Load:
                     kill([*descendants(self.process.pid), self.process.pid])
 
     def release(self, files: int = 1) -> None:
-        """Let the query see more files."""
         self._released += files
         self._source.release(self._released)
 
     def release_every_second(self, files: int) -> None:
-        """Let the query see one more file a second."""
         for _ in range(files):
             self.release()
             time.sleep(1)
 
     def wait_for_batch(self, batch: int) -> None:
-        """Wait until a batch is committed."""
         committed = self._folder / "checkpoint" / "commits" / str(batch)
         wait_until(
             lambda: committed.exists() or self.process.poll() is not None,
@@ -82,11 +79,9 @@ class Load:
         assert committed.exists(), self.log()
 
     def batches(self) -> int:
-        """How many batches are committed."""
         return sum(each.name.isdigit() for each in (self._folder / "checkpoint" / "commits").iterdir())
 
     def sidecar(self) -> int:
-        """Process id of the sidecar."""
         (found,) = [pid for pid in descendants(self.process.pid) if b"\0dynastate.sidecar\0" in arguments(pid)]
         return found
 
@@ -129,13 +124,11 @@ class Load:
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[FaultProxy]:
-    """A fault proxy in front of the embedded DynamoDB."""
     with FaultProxy(database.endpoint) as opened:
         yield opened
 
 
 def metric(progress: Mapping[str, Any], name: str) -> int:
-    """One metric of a batch's one operator."""
     (operator,) = progress["stateOperators"]
     return int(operator["customMetrics"][name])
 

@@ -33,7 +33,6 @@ def credentials_of_the_module() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def database(credentials_of_the_module: None) -> Iterator[Database]:
-    """Tables with the state of `dataset`."""
     with tempfile.TemporaryDirectory(prefix="dyn-") as folder, fast_dynamodb(Path(folder) / "tables") as running:
         with closing(BotoTables(running.settings)) as tables:
             make_state(tables)
@@ -62,7 +61,6 @@ def served(endpoint: str, environment: dict[str, str], *words: str) -> Iterator[
 
 @pytest.fixture(scope="module")
 def url(database: Database, environment: dict[str, str]) -> Iterator[str]:
-    """The page of all namespaces."""
     with served(database.endpoint, environment) as found:
         yield found
 

@@ -65,7 +65,6 @@ class Clock:
 
 
 def make_state(tables: Tables) -> None:
-    """Write all of it."""
     clock = Clock()
     with closing(make_engine(tables, now=clock)) as engine:
         _make_shop(engine, clock)
@@ -119,7 +118,6 @@ def _make_types(engine: Engine) -> None:
 
 
 def _make_join(engine: Engine) -> None:
-    """`join`: an operator with two store names."""
     for name in ("left-keyToNumValues", "left-keyWithIndexToValue"):
         StoreBuilder(engine, f"join/0/0/{name}").count_to(2)
 

@@ -154,7 +154,6 @@ MET: dict[str, tuple[Any, ...]] = {
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    """The benchmarks, imported as they import one another."""
     monkeypatch.syspath_prepend(FOLDER)
     return {name: importlib.import_module(name) for name in MET}
 

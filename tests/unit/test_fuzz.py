@@ -291,7 +291,6 @@ ELSEWHERE = Home("origin/0/0/default", 4)
 
 
 def stored(sort: str, name: str) -> list[Any]:
-    """The values of an attribute, of the store's items whose sort keys begin so."""
     mine = [key for key in WHOLE.items if key.sort.startswith(sort) and key.store_shard.startswith(STORE)]
     return [WHOLE.items[key][name] for key in mine]
 
@@ -348,7 +347,6 @@ def test_any_block_is_a_chunk_or_an_error(packed: bytes, raw_bytes: int, codec: 
 
 
 def wire() -> st.SearchStrategy[dict[str, Any]]:
-    """Attribute values as boto3 may give them."""
     number = st.sampled_from(("0", "-1", "1.5", "1E+30", "9" * 38, "-0", "NaN", ""))
     kinds = {
         "S": st.text(ALPHABET, max_size=5),
@@ -413,7 +411,6 @@ def foreign_items(draw: st.DrawFn, items: dict[Key, Item], sorts: st.SearchStrat
 
 
 def everything(engine: Engine) -> Iterator[Callable[[], object]]:
-    """Every operation of an engine on the store, run by run."""
     newest = VersionId(NEWEST, attempt(NEWEST))
 
     def write() -> None:
@@ -505,7 +502,6 @@ def most(described: dict[str, Any], raw: bytes) -> int:
 
 
 def shown(columns: Struct, values: dict[str, Any]) -> str:
-    """Make what the commands show of a row, in UTF-8."""
     text = json_text(row_to_json(columns, values))
     assert text.encode()
     return text
@@ -648,7 +644,6 @@ LAST: VersionId = VersionId(6, attempt(6))
 
 
 def looks(tables: MemoryTables) -> Iterator[Callable[[], object]]:
-    """Every operation that inspects the store, one by one, and then clean-up and its like."""
     yield lambda: asdict(inspect_store(tables, STORE))
     yield lambda: list_versions(tables, STORE)
     yield lambda: usage_of_namespace(tables, STORE.split("/")[0])
@@ -663,7 +658,6 @@ def looks(tables: MemoryTables) -> Iterator[Callable[[], object]]:
 
 
 def reads(state: StateReader) -> Iterator[Callable[[], object]]:
-    """Every way to read rows."""
     yield lambda: (len(state), state.families, state.versions())
     yield lambda: state.get(user("a"))
     yield lambda: [shown(state.columns, row) for row in state]

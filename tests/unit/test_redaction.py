@@ -87,7 +87,6 @@ def test_secrets_of_a_process_whose_credentials_rotate(monkeypatch: pytest.Monke
 
 
 def random_secret(length: int, seed: int = 0) -> str:
-    """A secret of letters and digits."""
     return "".join(random.Random(seed).choices(ascii_letters + digits, k=length))  # noqa: S311  # to be the same again
 
 

@@ -132,7 +132,6 @@ def test_every_setting_is_tested() -> None:
 
 
 def changed() -> Settings:
-    """Make settings of which none is the default."""
     return Settings.from_spark({name: values[-1] for name, values in RIGHT_TEXT.items()})
 
 
@@ -187,13 +186,11 @@ def test_a_size_that_is_not_set_is_not_zero(name: str) -> None:
 
 
 def test_both_tables_must_differ() -> None:
-    """One table cannot be both."""
     with pytest.raises(ConfigurationError, match=f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ both=same"):
         Settings(delta_table="same", snapshot_table="same")
 
 
 def test_settings_come_back_from_spark() -> None:
-    """What `to_spark` gives makes the same settings again, and the defaults need nothing."""
     settings = changed()
     assert (
         Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.to_spark().items()})

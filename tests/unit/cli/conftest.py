@@ -24,7 +24,6 @@ class NamedTables(MemoryTables):
     """Tables that a command opens by their names."""
 
     def find_stores(self) -> Iterator[str]:
-        """Every store."""
         shards = {key.store_shard for key in self.items if key.role == "snapshot"}
         return (each.removesuffix("#0") for each in shards if each.endswith("#0"))
 
@@ -57,7 +56,6 @@ def surroundings(
 
 @pytest.fixture(scope="package")
 def engine(tables: NamedTables) -> Iterator[Engine]:
-    """An engine on the tables."""
     made = make_engine(tables)
     yield made
     made.close()

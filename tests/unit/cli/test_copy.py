@@ -37,7 +37,6 @@ def opened(tables: NamedTables, monkeypatch: pytest.MonkeyPatch) -> list[tuple[S
 
 
 def test_it_shows_the_cost_and_asks(engine: Engine, opened: list[tuple[Settings, str]]) -> None:
-    """It writes nothing before a yes, and says at the end what is equal."""
     for partition in range(2):
         StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(5)
     words = ("copy", NAMESPACE, "--to-delta-table", "other-delta", "--to-snapshot-table", "other-snapshot")

@@ -139,7 +139,6 @@ def test_cost_of_batches(tmp_path: Path) -> None:
 
 
 def test_cost_refuses_wrong_arguments(namespace: str, tmp_path: Path) -> None:
-    """No argument, a namespace without stores or with a wrong name, a broken or missing file, a wrong price."""
     assert "give a namespace, --progress FILE, or both" in refused("cost")
     assert "no store of this namespace is in the tables" in refused("cost", "missing")
     assert "namespace must be 1 to 128 characters" in refused("cost", "a/b")

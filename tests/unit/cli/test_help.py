@@ -50,7 +50,6 @@ def test_completion_of_a_shell_that_is_named() -> None:
 
 
 def test_commands_are_in_groups() -> None:
-    """As in docs/cli.md."""
     groups = re.findall(r"^## (Inspect|Maintain|Set up)$", (DOCS / "cli.md").read_text(), re.MULTILINE)
     assert re.findall(r"^(\w[\w ]+):\n  [a-z]", run("--help").out, re.MULTILINE)[: len(groups)] == groups
 
@@ -80,12 +79,10 @@ def test_every_command_is_for_programs_too() -> None:
 
 
 def test_exit_codes_are_documented_once() -> None:
-    """The page has the codes of the help, and no other."""
     codes = re.findall(r"^  (\d+) ", EXIT_CODES, re.MULTILINE)
     assert re.findall(r"^\| (\d+) \|", (DOCS / "cli.md").read_text(), re.MULTILINE) == codes
     assert EXIT_CODES in run("--help").out
 
 
 def test_version() -> None:
-    """`--version` prints name and version of the package."""
     assert run("--version").out == f"dynastate {dynastate.__version__}\n"

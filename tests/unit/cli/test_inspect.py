@@ -33,7 +33,6 @@ DIGEST = "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11"
 
 
 def test_stores(engine: Engine, store: str) -> None:
-    """Stores of a namespace, or all: with version, rows and bytes."""
     for partition in (2, 10):
         StoreBuilder(engine, f"many/0/{partition}/default").count_to(1)
     StoreBuilder(engine, "many/1/0/default", family(), family(1, "$timers", internal=True)).commit(
@@ -68,7 +67,6 @@ def test_stores_without_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_show(store: str) -> None:
-    """Its version, checkpoint and columns; a store that is not there is an error."""
     found = shown("show", store)
     (default,) = found["families"]
     assert (found["version"], default["rows"], default["key"]) == (3, 2, [{"name": "user", "type": "string"}])
@@ -135,7 +133,6 @@ def test_nested_columns_are_shown_and_copied(engine: Engine) -> None:
 
 
 def test_versions(store: str) -> None:
-    """Every committed attempt."""
     found = shown("versions", store)
     assert [(each["version"], each["rows"], each["changes"], each["is_current"]) for each in found] == [
         (1, 2, 2, True),
@@ -187,7 +184,6 @@ def test_numbers_of_a_key_lose_no_digit(engine: Engine) -> None:
 
 
 def test_get(store: str) -> None:
-    """A row as JSON; exit code 1 where it is not there; 2 where the key cannot be one."""
     assert shown("get", store, '{"user": "a"}') == {"user": "a", "count": 2, "note": "ä"}
     assert shown("get", store, '{"user": "a"}', "--version", "1")["count"] == 1
     assert shown("get", "look/0", '{"user": "c"}')["count"] == 1
@@ -206,7 +202,6 @@ def test_get(store: str) -> None:
 
 
 def test_history(store: str) -> None:
-    """Version by version; exit code 1 where the key never was there."""
     found = shown("history", store, '{"user": "b"}')
     committed = "2025-01-01T00:00:00+00:00"
     assert found == [
@@ -233,7 +228,6 @@ def test_tables_are_named_in_the_environment(store: str, monkeypatch: pytest.Mon
 
 
 def test_diff(store: str) -> None:
-    """What differs, as objects and as lines; nothing between equal versions."""
     found = {each["key"]["user"]: each for each in shown("diff", store, "1", "3")}
     assert (found["a"]["before"]["count"], found["a"]["after"]["count"]) == (1, 2)
     assert (found["b"]["after"], found["c"]["before"]) == (None, None)
@@ -246,7 +240,6 @@ def test_diff(store: str) -> None:
 
 
 def test_export(store: str, tmp_path: Path) -> None:
-    """All rows into a file of Parquet, of lines, or to standard output."""
     rows = [{"user": "a", "count": 2, "note": "ä"}, {"user": "c", "count": 1, "note": ""}]
     lines = run("export", store, "--format", "ndjson")
     assert lines.code == 0, lines.err
@@ -297,7 +290,6 @@ def test_text_that_is_no_utf_8_is_escaped(engine: Engine, tmp_path: Path) -> Non
 
 
 def test_verify(engine: Engine, tables: MemoryTables) -> None:
-    """The exit code is 0 for a whole store, 1 without a part, and 2 without a store; JSON has the same report."""
     made = StoreBuilder(engine, "lost/0/0/default").count_to(3)
     whole = run("verify", made.store)
     assert (whole.code, whole.err) == (0, "")
@@ -392,7 +384,6 @@ def test_no_command_breaks_a_word_at_80_columns(engine: Engine) -> None:
 
 
 def test_no_stores_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tables: MemoryTables) -> None:
-    """An empty table says nothing."""
     monkeypatch.setattr(tables, "items", {})
     assert run("stores").out == "no stores in dynastate-delta and dynastate-snapshot-group\n"
     assert shown("stores") == []

@@ -27,7 +27,6 @@ JOINED = ("left-keyToNumValues", "right-keyToNumValues")
 
 
 def test_compact_and_clean(engine: Engine) -> None:
-    """A snapshot by hand, then only what two versions need; the query continues."""
     made = StoreBuilder(engine, "keep/0/0/default").count_to(7)
     (found,) = shown("compact", "keep/0")
     assert (found["made"], found["version"], found["rows"]) == (True, 7, 1)
@@ -50,7 +49,6 @@ def test_compact_and_clean(engine: Engine) -> None:
 
 
 def test_compact_with_a_codec(engine: Engine, tables: NamedTables) -> None:
-    """Snapshots are in the codec that is given; another one is refused."""
     made = StoreBuilder(engine, "packed/0/0/default").count_to(3)
     assert "compression must be lz4 or zstd" in refused("compact", made.store, "--compression", "gzip")
     made.commit(*((user(f"user {number}"), counted(number)) for number in range(99)))
@@ -220,7 +218,6 @@ def test_stores_of_an_earlier_query(engine: Engine) -> None:
 
 
 def test_adopt_asks(engine: Engine) -> None:
-    """The namespace belongs to another location after a yes, and to none that is no folder."""
     StoreBuilder(engine, "moved/0/0/default").count_to(1)
     for wrong in ("", "moved/checkpoint"):
         assert "give the checkpoint's URL, or its absolute path" in refused("adopt", "moved", "--checkpoint", wrong)
@@ -232,7 +229,6 @@ def test_adopt_asks(engine: Engine) -> None:
 
 
 def test_drop_asks(engine: Engine, store: str) -> None:
-    """Nothing is deleted without a yes; then all of the namespace, and nothing else."""
     for partition in range(2):
         for name in JOINED:
             StoreBuilder(engine, f"gone/0/{partition}/{name}").count_to(1)
@@ -293,7 +289,6 @@ def test_an_earlier_query_had_objects_of_other_tables(engine: Engine, tables: Na
 
 
 def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused, and nothing is deleted; with --force the query is refused."""
     made = StoreBuilder(engine, "written/0/0/default", run=str(uuid4())).count_to(1)
     look = drop.look
 

@@ -24,7 +24,6 @@ def uneven(engine: Engine) -> None:
 
 
 def test_skew() -> None:
-    """Partitions, keys, sizes and the busiest key, in 80 columns."""
     done = run("skew", "uneven")
     assert (done.code, done.err) == (0, "")
     assert max(map(len, done.lines)) <= 80
@@ -40,7 +39,6 @@ def test_skew() -> None:
 
 
 def test_skew_as_json() -> None:
-    """The same figures; without keys no rows are read."""
     found = shown("skew", "uneven/0", "--keys", "1")
     (group,) = found["operators"]
     assert (group["partitions"], group["rows"], group["largest"][0]["store"]) == (2, 241, "uneven/0/0/default")
@@ -54,7 +52,6 @@ def test_skew_as_json() -> None:
 
 
 def test_wrong_arguments() -> None:
-    """Each error says in a line what to do."""
     assert "no store of this namespace" in refused("skew", "missing")
     assert "no store of this scope" in refused("skew", "uneven/7")
     for option, value in (("--keys", "-1"), ("--read-mb", "0")):

@@ -13,7 +13,6 @@ from tests.support.store_builder import StoreBuilder, counted, family, user
 
 
 def test_sql(store: str) -> None:
-    """Rows are a table; standard error has how many there are, of which version, and the read units."""
     done = run("sql", "look/0", "from state order by user")
     assert done.lines == [
         "partition_id  user  count  note",
@@ -28,7 +27,6 @@ def test_sql(store: str) -> None:
 
 
 def test_sql_as_json(store: str) -> None:
-    """A list of objects; of no rows an empty one."""
     assert shown("sql", store, "select user, count from state order by all") == [
         {"user": "a", "count": 2},
         {"user": "c", "count": 1},
@@ -68,7 +66,6 @@ def test_values_of_several_lines_take_one(store: str, monkeypatch: pytest.Monkey
 
 
 def test_wrong_arguments(store: str) -> None:
-    """Each error says in a line what to do."""
     assert "Missing argument 'QUERY'" in refused("sql", store)
     assert "give one query" in refused("sql", store, "drop view state")
     assert "tables are state, changes, versions" in refused("sql", store, "from stat")

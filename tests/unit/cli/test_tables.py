@@ -16,7 +16,6 @@ WRONG = ("--delta-table", "wrong")
 
 
 def test_create_check_and_create_again() -> None:
-    """Tables made by `tables create` fit by `tables check`, and a second `tables create` leaves them as they are."""
     assert run("tables", "create", *NEW)[:2] == (0, "new-delta: made\nnew-snapshot: made\n")
     assert run("tables", "check", *NEW)[:2] == (0, "new-delta and new-snapshot: fit\n")
     assert shown("tables", "check", *NEW) == {"fit": True, "differs": []}
@@ -26,7 +25,6 @@ def test_create_check_and_create_again() -> None:
 
 
 def test_check_reports_which_keys_differ() -> None:
-    """A table with other keys is named with the keys it has and those it needs, and the exit code is 1."""
     client = make_client(Settings())
     client.create_table(
         TableName="wrong",
@@ -42,7 +40,6 @@ def test_check_reports_which_keys_differ() -> None:
 
 
 def test_a_missing_table_is_named_with_what_to_do() -> None:
-    """The error names the table, its option and the command that makes it."""
     said = refused("tables", "check", "--snapshot-table", "nowhere")
     assert "table nowhere (--snapshot-table) does not exist" in said
     assert "dynastate tables create" in said
@@ -68,12 +65,10 @@ def test_a_missing_table_is_named_with_what_to_do() -> None:
     ],
 )
 def test_a_bad_value_is_one_line(words: list[str], part: str) -> None:
-    """A value that cannot be right is refused at once, in one line that names its option or where help is."""
     assert part in refused(*words)
 
 
 def test_jar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path and nothing else, for people and as JSON."""
     monkeypatch.setattr(jar, "jar_path", lambda: Path("/there/dynastate.jar"))
     assert run("jar").out == "/there/dynastate.jar\n"
     assert shown("jar") == {"jar": "/there/dynastate.jar"}

@@ -118,7 +118,6 @@ def activity(operator: int, **figures: float | None) -> StoreActivity:
 
 
 def test_order() -> None:
-    """By name as numbers, by each figure with the largest first, and the unknown last."""
     found = [activity(10, lag=1, commit_ms=3.0), activity(9, lag=7), activity(2, lag=7, commit_ms=9.0)]
     assert [each.operator for each in in_order(found, Order.NAME)] == [2, 9, 10]
     assert [each.operator for each in in_order(found, Order.LAG)] == [9, 2, 10]
@@ -128,7 +127,6 @@ def test_order() -> None:
 
 
 def test_sort(engine: Engine) -> None:
-    """--sort puts the largest first, and the line above the table names it; another column is refused."""
     for operator, versions in enumerate((1, 5, 3)):
         StoreBuilder(engine, f"sorted/{operator}/0/default").count_to(versions)
 

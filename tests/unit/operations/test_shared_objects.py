@@ -34,13 +34,11 @@ ALL: dict[str, Any] = {"objects": S3_URL, "objects_threshold_kb": 0}
 
 @pytest.fixture
 def live() -> MemoryTables:
-    """The tables of a query that runs."""
     return MemoryTables("live-groups")
 
 
 @pytest.fixture
 def engines(live: MemoryTables) -> Iterator[Engines]:
-    """Make engines, closed at the end."""
     yield from closing(live)
 
 
@@ -52,7 +50,6 @@ def newest(engines: Engines) -> VersionId:
 
 @pytest.fixture
 def restored(live: MemoryTables, newest: VersionId) -> MemoryTables:  # what is restored
-    """Tables that were restored from a backup under other names."""
     made = MemoryTables("other-groups", live.objects)
     made.items = deepcopy(live.items)
     return made
@@ -65,7 +62,6 @@ def run_query(engine: Engine) -> VersionId:
 
 
 def go_on(engine: Engine, base: VersionId, last: int, run: str) -> VersionId:
-    """Commit further versions of a run, and a snapshot of the last one."""
     for number in range(base.version + 1, last + 1):
         by = attempt(number + 100 * (run != "run-1"))
         base = write(engine, STORE, by, {b"%d" % number: b"%d" % number}, base=base, run=run)

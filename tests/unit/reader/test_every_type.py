@@ -51,7 +51,6 @@ def numbers(kind: Any, values: st.SearchStrategy[int]) -> st.SearchStrategy[Any]
 
 
 def record(fields: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    """Structs with their fields in order."""
     return st.tuples(*fields.values()).map(lambda values: dict(zip(fields, values, strict=True)))
 
 
@@ -157,7 +156,6 @@ def folded(value: Any) -> Any:
 
 
 def check_arrow(columns: Struct, rows: list[dict[str, Any]], table: pa.Table) -> None:
-    """Numbers in Arrow are those that Spark stores."""
     for name, kind in zip(columns.names, columns.types, strict=True):
         column = table.column(name)
         if pa.types.is_temporal(column.type):
@@ -173,7 +171,6 @@ def check_arrow(columns: Struct, rows: list[dict[str, Any]], table: pa.Table) ->
 
 
 def stored(store: str, *rows: tuple[Any, Any], key: Any, value: Any = (("n", "long"),), **options: Any) -> StateReader:
-    """Open a store of these rows."""
     tables = MemoryTables()
     made = StoreBuilder(make_engine(tables), store, family(key=key, value=value, **options))
     made.commit(*rows)

@@ -100,7 +100,6 @@ class Grown:
         return other
 
     def rows(self, version: int) -> list[Change]:
-        """The rows of a version as they are in a snapshot."""
         return [
             Change(MERGE if place else PUT, 0, self._place(name)[1], self._encoded(value))
             for name, values in self.lists[version].items()

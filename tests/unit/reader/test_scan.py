@@ -48,7 +48,6 @@ def written(memory_engine: Engine, store: str) -> StoreBuilder:
 
 
 def rows_of(tables: MemoryTables, store: str, name: str, version: int | None = None) -> list[dict[str, Any]]:
-    """Rows of a family, ordered."""
     with StateReader(tables, Settings(cache_mb=0), store, name) as newest:
         return by_user(newest if version is None else newest.at(version))
 

@@ -29,7 +29,6 @@ Open = Callable[[StoreBuilder], StateReader]
 
 @pytest.fixture
 def opened(memory: MemoryTables) -> Iterator[Open]:
-    """Open stores, and close them at the end."""
     readers: list[StateReader] = []
 
     def open_one(made: StoreBuilder) -> StateReader:

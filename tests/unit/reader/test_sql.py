@@ -44,15 +44,12 @@ def written(memory_engine: Engine, store: str) -> StoreBuilder:
 
 @pytest.fixture
 def state(memory: MemoryTables, written: StoreBuilder) -> Iterator[StateReader]:
-    """That store, opened."""
     with StateReader(memory, Settings(), written.store) as opened:
         yield opened
 
 
 @pytest.fixture
 def ask(memory: MemoryTables) -> Ask:
-    """Ask a query of a store."""
-
     def one(store: str, query: str, family: str | None = None, **options: Any) -> list[dict[str, Any]]:
         with StateReader(memory, Settings(), store, family) as opened, answer(opened, query, **options) as found:
             return list(found.as_json())

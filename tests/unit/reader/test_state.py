@@ -47,7 +47,6 @@ NAMES = [f"user-{number:02d}" for number in range(40)]
 
 @pytest.fixture
 def opened(tables: MemoryTables) -> Iterator[Open]:
-    """Open stores in memory, and close them all at the end."""
     made: list[StateReader] = []
 
     def open_one(store: str, family: str = "", **settings: Any) -> StateReader:
@@ -81,7 +80,6 @@ def by_user(state: StateView) -> list[dict[str, Any]]:
 
 
 def test_get_and_iterate(written: StoreBuilder, opened: Open) -> None:
-    """Get gives the row of a key, or None; iteration gives all rows."""
     state = opened(written.store)
     assert (state.version, len(state), state.families) == (3, 2, ("default",))
     assert state.get({"user": "a"}) == row("a", 2)
@@ -174,7 +172,6 @@ def test_a_version_is_a_whole_number(written: StoreBuilder, opened: Open, versio
 
 
 def test_changes(written: StoreBuilder, opened: Open) -> None:
-    """The changes of each version come in order; from the beginning, or between two versions."""
     state = opened(written.store)
     assert list(state.changes(1)) == [
         Change(2, "put", row("a", 2)),
@@ -834,7 +831,6 @@ def test_a_reader_falls_back_from_a_corrupt_snapshot(
 
 
 def test_frames(engine: Engine, store: str, opened: Open) -> None:
-    """Tables of Arrow and frames of pandas have the columns with their types."""
     value = (("at", "timestamp"), ("price", "decimal(30,2)"), ("tags", {"type": "array", "elementType": "string"}))
     made = StoreBuilder(engine, store, family(value=value))
     moment = datetime(2024, 5, 1, tzinfo=timezone.utc)
@@ -888,7 +884,6 @@ def test_an_empty_state_has_columns(engine: Engine, store: str, opened: Open) ->
 
 
 def test_open_state_over_http(http: BotoTables, engines: Engines, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """open_state takes endpoint and Region, and is closed by a `with`."""
     for name, value in {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}.items():
         monkeypatch.setenv(name, value)
     StoreBuilder(engines(http), store).count_to(1)

@@ -143,7 +143,6 @@ def test_a_query_that_cannot_have_fewer() -> None:
 
 
 def test_table_of_the_documentation() -> None:
-    """The table of docs/costs.md has what the formula gives for its example."""
     text = (ROOT / "docs" / "costs.md").read_text()
     table = text.partition("what one other choice would save, predicted\n")[2].partition("```")[0].splitlines()[2:]
     records = 400 * 50 * 115

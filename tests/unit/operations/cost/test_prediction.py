@@ -76,7 +76,6 @@ class OneStore:
         self._next_tick = next_tick
 
     def commit(self, engine: Engine, run: str, changes: State, counted: Counted) -> StorageSize:
-        """Commit a batch's changes, and run maintenance when it is due."""
         by = attempt(self.newest[0] + 1)
         under_way = begin(engine, self.name, by, *chunks_of(changes), base=self.newest, run=run)
         self._rows |= changes
@@ -214,7 +213,6 @@ WORKLOADS = {
 
 
 def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
-    """Run until the state is steady, measure, predict, run on, and compare."""
     run.play(warm)
     measured = run.measured()
     counted = run.play(batches, restart_every)
@@ -316,7 +314,6 @@ def test_larger_workloads_cost_more() -> None:
     ],
 )
 def test_a_wrong_workload_is_refused(name: str, value: float) -> None:
-    """The message names the number."""
     with pytest.raises(ConfigurationError, match=f"a workload's {name} must be .* or more got={value}"):
         replace(Workload(1, 1, 1, 1, 1, 1), **{name: value})  # type: ignore[arg-type]  # what is tested
 
@@ -331,7 +328,6 @@ def test_means_of_what_is_rounded_up(mean: float, spread: float, expected: float
 
 
 def test_means_of_what_is_rounded_up_are_means() -> None:
-    """The mean is that of random numbers, rounded up."""
     choose = random.Random("rounded up")  # noqa: S311  # test data
     for mean, spread in ((0.7, 0.3), (1.1, 0.2), (3.4, 1.5)):
         drawn = [max(1, math.ceil(choose.gauss(mean, spread))) for _ in range(50_000)]
@@ -349,7 +345,6 @@ def test_prices() -> None:
 
 
 def test_example_of_the_documentation() -> None:
-    """The examples of costs print the output shown there."""
     text = "".join((ROOT / "docs" / page).read_text() for page in ("costs.md", "objects-in-s3.md"))
     programs = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
     assert programs

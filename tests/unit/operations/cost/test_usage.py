@@ -88,7 +88,6 @@ def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: st
 
 
 def test_workload_has_the_formulas_names(engines: Engines, tables: Tables, store: str) -> None:
-    """The workload read from the tables has the formula's names."""
     engine, made = engines(), EMPTY
     for number in range(1, 11):
         changes: dict[bytes, bytes | None] = {b"%03d" % row: b"%d" % number * 20 for row in range(100)}
@@ -103,7 +102,6 @@ def test_workload_has_the_formulas_names(engines: Engines, tables: Tables, store
 
 
 def test_a_namespace_without_stores_is_an_error(memory: MemoryTables) -> None:
-    """The message says where to find the namespace."""
     with pytest.raises(ConfigurationError, match=r"no store of this namespace.*state/0/0/dynastate.*namespace=unknown"):
         usage_of_namespace(memory, "unknown")
 
@@ -265,7 +263,6 @@ def test_an_event_log_is_read() -> None:
     ],
 )
 def test_a_line_that_is_not_a_report_is_refused(broken: str, says: str) -> None:
-    """The message has the line number, the file and the expected format."""
     with pytest.raises(ConfigurationError) as refused:
         usage_of_queries([*lines(report(0)), broken], "here", None)
     assert says in str(refused.value)
@@ -273,7 +270,6 @@ def test_a_line_that_is_not_a_report_is_refused(broken: str, says: str) -> None:
 
 @pytest.mark.parametrize("given", [[], ["\n"], lines(report(0, stateOperators=[])), lines({"Event": "Other"})])
 def test_no_batch_at_all_is_an_error(given: list[str]) -> None:
-    """No batch is an error, not a cost of zero."""
     with pytest.raises(ConfigurationError, match="no batch of a query whose state is in DynamoDB is reported in here"):
         usage_of_queries(given, "here", None)
 

@@ -21,7 +21,6 @@ MOVED = "file:/moved/state"
 
 
 def commit_from(engine: Engine, store: str, run: str, location: str, base: VersionId, number: int) -> VersionId:
-    """Commit one row in a run from a location."""
     under_way = engine.begin(store, query_run(run, location), *base, attempt(number))
     under_way.append(chunk({b"k": b"%d" % number}))
     under_way.commit({0: 1}, SCHEMA)

@@ -75,12 +75,10 @@ Small = tuple[Engine, Made]
 
 
 def new_of(store: str, name: str = "new") -> str:
-    """Name a store of a fork, in a namespace of this test."""
     return f"{namespace_of(store)}-{name}" + store.removeprefix(namespace_of(store))
 
 
 def both(store: str) -> list[str]:
-    """Name a store and the next partition's."""
     return [store, store.replace("/0/0/", "/0/1/")]
 
 
@@ -110,7 +108,6 @@ def write_with_two_snapshots(engine: Engine, store: str) -> list[VersionId]:
 
 
 def data_items(tables: Tables, store: str) -> int:
-    """Count parts and buckets of a store."""
     return len(parts_of(tables, store)) + len(buckets_of(tables, store))
 
 
@@ -284,7 +281,6 @@ def never_forked(items: Mapping[Key, Item]) -> dict[Key, Item]:
 
 
 def pins(tables: Tables, store: str) -> set[str]:
-    """Sort keys of the pinned items of a store."""
     found = tables.query("snapshot", keys.store_shard(store, 0), "a", "~")
     return {key.sort for key, item in found if FORKS in item}
 
@@ -356,7 +352,6 @@ def test_a_namespace_with_state_is_refused(engine: Engine, tables: Tables, store
 
 
 def test_pins_of_deleted_forks_are_removed_first(engine: Engine, tables: Tables, store: str, made: Made) -> None:
-    """Pins of deleted forks are removed before `clean` fails, and before `drop` refuses."""
     engine.commits.sessions.enter(tables, store, query_run("run-2"), 35)
     fork(tables, store)
     tables.delete([meta_key(new_of(store))])
@@ -404,7 +399,6 @@ def each_request(operation: Callable[[Tables], object], tables: MemoryTables) ->
 
 @pytest.fixture
 def make(memory: MemoryTables) -> Iterator[Engines]:
-    """Make engines on tables in memory."""
     yield from closing(memory)
 
 
@@ -765,7 +759,6 @@ def test_a_fork_that_is_made_again_while_it_is_read(memory: MemoryTables, make: 
 
 
 def test_a_fork_that_crashes_anywhere_is_dropped(memory: MemoryTables, store: str, small: Small) -> None:
-    """No item of the fork is left, and the origin is unchanged."""
     engine, made = small
     before = without_list(memory.items)
     new = namespace_of(new_of(store))
@@ -776,7 +769,6 @@ def test_a_fork_that_crashes_anywhere_is_dropped(memory: MemoryTables, store: st
 
 
 def test_a_drop_that_crashes_anywhere_is_repeated(memory: MemoryTables, store: str, small: Small) -> None:
-    """No item of the fork and no pin is left."""
     engine, made = small
     before = without_list(memory.items)
     fork(memory, store, 11)
@@ -1165,7 +1157,6 @@ def test_shared_items_count_where_they_lie(make: Engines, memory: MemoryTables, 
 
 
 def test_a_key_of_a_fork_is_read_like_others(engine: Engine, tables: Tables, store: str, made: Made) -> None:
-    """By bucket, by key, and as changes."""
     fork(tables, store, 32)
     new = new_of(store)
     for bucket in range(8):

@@ -55,7 +55,6 @@ def location_in(folder: Path) -> str:
 
 @pytest.fixture
 def tables(tmp_path: Path) -> MemoryTables:
-    """Two stores with a version for each batch."""
     made = MemoryTables()
     with closing(make_engine(made)) as engine:
         for partition in range(2):

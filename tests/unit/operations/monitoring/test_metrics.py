@@ -93,7 +93,6 @@ def test_names_are_those_of_prometheus() -> None:
 
 
 def test_the_page_lists_every_metric() -> None:
-    """docs/metrics.md has name, kind, labels and meaning of each."""
     section = (DOCS / "metrics.md").read_text().partition("\n## Export\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(dynastate_\w+)` \| (\w+) \| (\w+) \| (.*) \|$", section, re.MULTILINE)
     level = {2: "query", 4: "operator"}
@@ -244,7 +243,6 @@ def test_file(exported: Callable[..., Target], tmp_path: Path) -> None:
     ],
 )
 def test_wrong_targets_are_refused(where: str, said: str) -> None:
-    """At once, with what there is."""
     with pytest.raises(ConfigurationError, match=said):
         make_target(where)
 

@@ -36,7 +36,6 @@ def grown(memory_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[StoreB
 
 @pytest.fixture
 def loads(memory: MemoryTables, grown: list[StoreBuilder]) -> list[StoreLoad]:
-    """Size and load of its stores."""
     return read_loads(memory, [each.store for each in grown])
 
 

@@ -49,19 +49,16 @@ ELSEWHERE = "s3://others/there"
 
 @pytest.fixture
 def source() -> MemoryTables:
-    """The tables to copy from."""
     return MemoryTables()
 
 
 @pytest.fixture
 def target() -> MemoryTables:
-    """The tables to copy to."""
     return MemoryTables()
 
 
 @pytest.fixture
 def make(source: MemoryTables) -> Iterator[Engines]:
-    """Make engines on the source."""
     yield from closing(source)
 
 
@@ -78,7 +75,6 @@ def stores(make: Engines, store: str) -> list[str]:
 
 
 def copy(source: PagedTables, target: PagedTables, store: str, objects: str = "") -> Copied:
-    """Plan a copy of a store's namespace, and carry it out."""
     plan = plan_copy(source, target, namespace_of(store), SETTINGS, objects=objects)
     return copy_stores(source, target, plan, SETTINGS)
 
@@ -88,7 +84,6 @@ def without_pins(items: dict[Key, Item]) -> dict[Key, Item]:
 
 
 def test_copy_has_every_item(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
-    """Both ends are equal, every version can be read, and verify finds no error."""
     plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
     assert not target.items
     done = copy_stores(source, target, plan, SETTINGS)
@@ -175,7 +170,6 @@ def drop_both(source: Tables, store: str) -> None:
 def test_what_cannot_be_copied_is_refused(
     name: str, source: MemoryTables, target: MemoryTables, stores: list[str]
 ) -> None:
-    """The error comes before anything is written."""
     spoil, says = UNFIT[name]
     spoil(source, target, stores[0])
     before = dict(target.items)
@@ -209,7 +203,6 @@ def test_query_that_writes_meanwhile_is_noticed(
 def test_target_that_changes_is_noticed(
     source: MemoryTables, target: MemoryTables, stores: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An item that is not as it was written fails the comparison, and no meta item is written."""
     original = copying._Store.compare
 
     def spoiled(self: copying._Store) -> copying.Content:
@@ -681,7 +674,6 @@ def test_objects_need_another_location(source: MemoryTables, target: MemoryTable
 def test_object_that_changes_is_noticed(
     source: MemoryTables, target: MemoryTables, with_objects: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comparison fails, and no meta item is written."""
     original = copying._Store.compare
 
     def spoiled(self: copying._Store) -> copying.Content:

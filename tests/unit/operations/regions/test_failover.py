@@ -96,7 +96,6 @@ def with_blocks(region: str) -> RegionTables:
 
 
 def plan(source: RegionTables, target: RegionTables, checkpoint: Path | None = None) -> Failover:
-    """Plan a failover between tables in memory."""
     files = None if checkpoint is None else Checkpoint(str(checkpoint))
     return plan_failover(
         lambda _: cast("BotoTables", source), source.settings, cast("BotoTables", target), NAMESPACE, files
@@ -112,7 +111,6 @@ def lose_parts_of(target: RegionTables, store: str, version: int) -> None:
 
 
 def lose_store(target: RegionTables, store: str) -> None:
-    """Let no item of a store be there."""
     for key in [key for key in target.items if key.store_shard.startswith(f"{store}#")]:
         del target.items[key]
 
@@ -375,14 +373,12 @@ def test_a_region_that_does_not_answer(source: RegionTables) -> None:
 
 
 def test_a_query_that_still_runs() -> None:
-    """The first step is to stop it."""
     source, target = filled(lambda: datetime.now(timezone.utc)), RegionTables(THERE)
     source.replicate(target, is_strong=True)
     assert plan(source, target).steps[0].startswith(f"Stop the query in {HERE}: it committed at 20")
 
 
 def test_what_keeps_a_query_from_continuing(source: RegionTables, tmp_path: Path) -> None:
-    """Each problem is named, and there are no steps."""
     target = RegionTables(THERE)
     source.replicate(target, is_strong=True)
     checkpoint = make_checkpoint(tmp_path)
