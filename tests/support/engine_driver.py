@@ -13,6 +13,7 @@ from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
 from dynastate.format.changes import decode_changes, key_hash
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, VersionId
+from dynastate.format.meta import QueryRun
 from dynastate.format.parts import StoredChunk
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.settings import Settings
@@ -44,17 +45,17 @@ def limit_cache(engine: Engine, cache_bytes: int) -> None:
 
 
 def begin(
-    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str = "run-1"
+    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str | QueryRun = "run-1"
 ) -> WriteAttempt:
     """Begin an attempt at the version after `base`, with changes, one chunk each."""
-    under_way = engine.begin(store, query_run(run), *base, by)
+    under_way = engine.begin(store, run if isinstance(run, QueryRun) else query_run(run), *base, by)
     for each in changes:
         under_way.append(chunk(each))
     return under_way
 
 
 def commit(
-    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str = "run-1"
+    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str | QueryRun = "run-1"
 ) -> tuple[VersionId, dict[str, int]]:
     """Commit changes, one chunk each; return the version made and what it cost, as the sidecar reports it."""
     made = begin(engine, store, by, *changes, base=base, run=run).commit({0: 0}, SCHEMA)
@@ -63,7 +64,7 @@ def commit(
 
 
 def write(
-    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str = "run-1"
+    engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str | QueryRun = "run-1"
 ) -> VersionId:
     """Commit changes, one chunk each."""
     return commit(engine, store, by, *changes, base=base, run=run)[0]
