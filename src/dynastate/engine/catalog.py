@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, not_complete, place_of, read_namespace, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
@@ -31,8 +31,6 @@ EVERY: Final = "*"
 #: The number of stores that a message names.
 SHOWN_MAX: Final = 4
 _NAME: Final = re.compile(rf"([^/#]+)(?:/(\d+)(?:/(\d+|\{EVERY})(?:/([^/#]+))?)?)?")
-
-Stores = TypeVar("Stores", list[str], dict[str, Item])
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,6 @@ def by_query(
 
     `starts` are the stores to choose the current query from. If none of them is of partition 0, all stores belong to
     the current query. By default, `starts` are all stores. If none of these is of partition 0, all are beginning.
-
-    Raises:
-        ConfigurationError: the stores belong to several queries, and the record is lost.
     """
     metas = {store: parse_meta(store, item) for store, item in items.items()}
     candidates = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
@@ -82,13 +77,10 @@ def by_query(
 def queries_of(
     tables: Tables, namespace_items: NamespaceItems, items: Mapping[str, Item], starts: Mapping[str, Item] | None = None
 ) -> QueryStores:
-    """Stores as by `by_query`, for meta items that were read after the record.
+    """Stores as by `by_query`, for meta items that were read after the record. Refuse an incomplete copy.
 
     A run enters the record before any store. If a store lists a run that the record does not list, the record is read
     again. So a query that has begun meanwhile is never taken for an earlier one.
-
-    Raises:
-        ConfigurationError: a copy of the namespace to these tables is not complete; or an error of `by_query`.
     """
     if namespace_items.is_copied:
         raise not_complete(namespace_items.namespace)
@@ -133,13 +125,9 @@ def _is_selected(store: str, operator: int, partition: str, name: str) -> bool:
 
 
 def matching(tables: Tables, pattern: str) -> list[str]:
-    """The stores of the current query that a pattern selects, by partition. There is at least one.
+    """The stores of the current query that a pattern selects, by partition. Refuse what `_complete` refuses.
 
     A store that is named in full may belong to an earlier query, and need not exist.
-
-    Raises:
-        ConfigurationError: the pattern has another form, or selects no store, or stores of several names.
-        VersionMissingError: some partitions have no store yet.
     """
     return [store] if (store := _in_full(pattern)) else _complete(tables, pattern, select_stores(tables, pattern))
 
@@ -177,10 +165,6 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, stores: Collec
 
     `stores` are the stores of a namespace or an operator that have a meta item. A Query is sent if the next partition
     is listed: it is being begun, or was dropped.
-
-    Raises:
-        CorruptStateError: the meta item of the next partition is lost.
-        VersionMissingError: the next partition was begun after the meta items were read.
     """
     numbers: dict[tuple[int, str], int] = {}
     for store in stores:
@@ -190,16 +174,13 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, stores: Collec
     following = {_store(namespace, operator, number, name) for (operator, name), number in numbers.items()}
     for store in sorted(following.intersection(namespace_items.listed)):
         if _is_lost(tables, store):
-            raise _first_batch_open(store) if _metas(tables, [store]) else meta_lost(store)
+            raise _first_batch_open(store) if _metas(tables, [store]) else meta_lost(store)  # begun meanwhile, or lost
 
 
 def _refuse_missing(stores: QueryStores) -> None:
     """Refuse a query if an operator has other partitions than 0, 1, …, or a name lacks some of them.
 
     A store in which a later query begins may have belonged to the current query, or be of a partition that it lacks.
-
-    Raises:
-        VersionMissingError: the first batch of the query, or of the next one, is not complete.
     """
     operators: dict[str, dict[str, set[int]]] = {}
     for store in stores.current:
@@ -249,12 +230,7 @@ def _first_batch_open(store: str) -> VersionMissingError:
 
 
 def single_store(tables: Tables, pattern: str) -> str:
-    """The one store that a pattern selects.
-
-    Raises:
-        ConfigurationError: an error of `matching`; or there are several stores, and the message names some in full.
-        VersionMissingError: some partitions have no store yet.
-    """
+    """The one store that a pattern selects. Refuse several stores, and what `matching` refuses."""
     if store := _in_full(pattern):
         return store
     stores = select_stores(tables, pattern)
@@ -284,12 +260,7 @@ def of_namespace(tables: Tables, namespace: str, *, refuse_lost: bool = False) -
 
 
 def whole_namespace(tables: Tables, namespace: str) -> list[str]:
-    """The stores of the current query of a namespace, by operator. Refuse a namespace without any.
-
-    Raises:
-        VersionMissingError: some partitions have no store yet, or may have none while stores of earlier queries exist.
-        CorruptStateError: the last partition of an operator has lost its meta item, or the list has lost a store.
-    """
+    """The stores of the current query of a namespace, by operator. Refuse a namespace that may lack some."""
 
     def look() -> QueryStores:
         namespace_items = read_namespace(tables, namespace)
@@ -308,11 +279,7 @@ def whole_namespace(tables: Tables, namespace: str) -> list[str]:
 
 
 def every_store(tables: Tables, namespace: str) -> list[str]:
-    """The stores of a namespace, of all queries, by operator; then the stores that `with_lost` returns as lost.
-
-    Raises:
-        ConfigurationError: the namespace has no store.
-    """
+    """The stores of a namespace, of all queries, by operator; then the lost ones. Refuse a namespace without any."""
     metas, lost = with_lost(tables, read_namespace(tables, namespace))
     return nonempty([*metas, *lost], namespace)
 
@@ -358,7 +325,7 @@ def find_unlisted(tables: Tables, namespace_items: NamespaceItems) -> list[str]:
     return [store for store in stores if store not in listed]
 
 
-def nonempty(stores: Stores, namespace: str) -> Stores:
+def nonempty(stores: list[str], namespace: str) -> list[str]:
     """The stores of a namespace. Refuse an empty list."""
     if stores:
         return stores
@@ -439,13 +406,9 @@ def _in_full(pattern: str) -> str:
     return "" if partition in ("", EVERY) else _store(namespace, operator, int(partition), name)
 
 
-def _operator_of(store: str) -> int:
-    return int(store.split("/")[1])
-
-
 def _names(stores: Iterable[str], operator: int) -> list[str]:
     """The names of an operator's stores, without repetition."""
-    return list(dict.fromkeys(store.split("/", 3)[3] for store in stores if _operator_of(store) == operator))
+    return list(dict.fromkeys(name for own_operator, _, name in map(place_of, stores) if own_operator == operator))
 
 
 def _store(namespace: str, operator: int, partition: int, name: str) -> str:

@@ -65,9 +65,6 @@ def retention(graph: VersionGraph, version: int, attempt: Attempt, retain: int, 
     left the lineage earlier are dead, also the branches of earlier queries, whose numbers may be higher. Versions by
     runs from another location, which may be adopted again, are retained if they can be opened.
     Returns None, to delete nothing, if an earlier clean-up may have been based on a newer version.
-
-    Raises:
-        CorruptStateError: a version of the lineage that is to be retained cannot be opened.
     """
     oldest = max(1, version - retain + 1)
     # A run with a newer version, or a run before a rollback, may have cleaned up by that version.
@@ -307,9 +304,7 @@ class CleanUp:
 
         A list that a fork depends on stays. A list that refuses runs is emptied. Deletion ends at a list that was
         changed since it was read, so that no version is missing above another: verify would report a loss.
-
-        Returns:
-            The deleted entries, and the version below which no other commit is known.
+        Returns the deleted entries, and the version below which no other commit is known.
         """
         deleted: list[VersionEntry] = []
         for key, listed in sorted(self._graph.lists.items()):

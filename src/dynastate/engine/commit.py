@@ -147,8 +147,7 @@ class WriteAttempt:
     def append(self, chunk: Chunk) -> None:
         """Compress one chunk and write its parts in the background. Blocks while too much is under way.
 
-        Raises:
-            DynastateError: an earlier part failed, or the store cannot be entered.
+        It raises the failure of an earlier part, too.
         """
         self._must_be_open("append")
         self._is_consistent = False  # until the chunk is kept
@@ -193,11 +192,7 @@ class WriteAttempt:
         self._bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
 
     def flush(self) -> None:
-        """Queue the parts that wait for others, before a commit. Changes that will be inline still wait for it.
-
-        Raises:
-            DynastateError: an earlier part failed.
-        """
+        """Queue the parts that wait for others, before a commit. Changes that will be inline still wait for it."""
         self._must_be_open("flush")
         self._take_all_compressed()
         if self._inline() is None:
@@ -269,8 +264,7 @@ class WriteAttempt:
     def abort(self) -> None:
         """Discard the queue, delete the written parts, and end the attempt. After a commit, nothing happens.
 
-        Raises:
-            DynastateError: parts could not be deleted. No list names them, and clean-up deletes them.
+        If this fails, clean-up deletes the parts: no list names them.
         """
         if self._ended:
             return

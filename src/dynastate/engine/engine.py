@@ -39,10 +39,7 @@ class Engine:
     """Everything durable, for all stores on one pair of tables. Safe for threads.
 
     `clock` is the wall clock, in UTC, for times that people read; no decision depends on it. The sidecars of an
-    executor share its limits of memory and requests.
-
-    Raises:
-        ConfigurationError: the package of the codec in the settings is not installed.
+    executor share its limits of memory and requests. Refuse settings whose codec is not installed.
     """
 
     def __init__(self, tables: Tables, settings: Settings, clock: Callable[[], datetime] = runtime.now) -> None:
@@ -164,9 +161,6 @@ class Engine:
 
         1. Enter the run as a run that starts over: the store belongs to no other query. 2. Write the schema item.
         3. Enter the snapshot as being written. A crash after any step leaves items that no reader takes.
-
-        Raises:
-            ConfigurationError: the namespace belongs to another query, or a newer run writes to the store.
         """
         tables = self._tables.metered(Meter())
         session = self.commits.sessions.enter(tables, store, run, 0)  # 1
@@ -178,14 +172,4 @@ class Engine:
         entered = snapshots.enter(tables, store, version_id, session.epoch)  # 3
         if entered is None:
             raise InternalError("an attempt has a snapshot already", store=store, version=version.number)
-        snapshot = SnapshotAttempt(
-            tables,
-            self.known_stores,
-            store,
-            entered,
-            bits=bits_for(state_bytes),
-            shards=session.shards,
-            codec=self.commits.codec,
-            rule=self.commits.object_rule,
-        )
-        return ImportAttempt(snapshot, tables, self.commits, version=version, session=session)
+        return ImportAttempt(tables, self.commits, session, entered, version=version, bits=bits_for(state_bytes))

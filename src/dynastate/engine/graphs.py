@@ -28,11 +28,7 @@ def read_graph(tables: Tables, known_stores: KnownStores, store: str, lowest: in
 def learn_route(
     tables: Tables, known_stores: KnownStores, graph: VersionGraph, base: VersionId, entries: Sequence[VersionEntry]
 ) -> Route:
-    """Remember and return the route to `entries` from the snapshot of the version `base`, or from version 0.
-
-    Raises:
-        RouteInvalidError: the snapshot is skipped from now on; the versions may have another route.
-    """
+    """Remember and return the route to `entries` from the snapshot of the version `base`, or from version 0."""
     snapshot = graph.snapshot(base.version, base.attempt)
     manifest = None if snapshot is None else learn_manifest(tables, known_stores, graph.store, snapshot)
     start = None if manifest is None else graph.entry(base.version, base.attempt)
@@ -44,11 +40,7 @@ def learn_route(
 
 
 def learn_manifest(tables: Tables, known_stores: KnownStores, store: str, snapshot: Snapshot) -> SnapshotManifest:
-    """Read the manifest of a snapshot, and count its buckets.
-
-    Raises:
-        RouteInvalidError: the manifest is lost or corrupt; the snapshot is skipped from now on.
-    """
+    """Read the manifest of a snapshot, and count its buckets. A snapshot without one is skipped from now on."""
     try:
         manifest = read_manifest(tables, store, snapshot)
     except CorruptStateError as error:
@@ -71,11 +63,7 @@ def is_done(tables: Tables, store: str, snapshot: Snapshot | SnapshotManifest) -
 
 
 def read_manifest(tables: Tables, store: str, snapshot: Snapshot) -> SnapshotManifest:
-    """The manifest of a snapshot that is done.
-
-    Raises:
-        RouteInvalidError: clean-up has deleted the snapshot meanwhile; versions that need a snapshot have another.
-    """
+    """The manifest of a snapshot that is done. If clean-up has deleted it, versions have another route."""
     key = manifest_key(store, snapshot.version, snapshot.id)
     item = tables.get([key]).get(key)
     if item is None:

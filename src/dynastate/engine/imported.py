@@ -10,9 +10,9 @@ from dynastate.engine.sessions import Session
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import Attempt, schema_digest
-from dynastate.format.parts import Chunk, Tally
+from dynastate.format.parts import Tally
+from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 
@@ -26,34 +26,34 @@ class ImportedVersion:
     schema: str
 
 
-@dataclass(eq=False)
-class ImportAttempt:
-    """An import under way. Its rows are written to `snapshot`, then it is committed or aborted, once.
+class ImportAttempt(SnapshotAttempt):
+    """An import under way: a snapshot of 2^bits buckets, whose commit also lists its version.
 
-    Its version has a snapshot, and an entry without parts whose parent does not exist. So a lost snapshot is an error,
-    and is never taken for the state of an older version.
+    The entry of the version has no parts, and a parent that does not exist. So a lost snapshot is an error, and is
+    never taken for the state of an older version.
     """
 
-    snapshot: SnapshotAttempt
-    _tables: Tables
-    _commits: Commits
-    version: ImportedVersion
-    session: Session
-
-    @property
-    def meter(self) -> Meter:
-        """The cost so far."""
-        return self._tables.meter
-
-    @property
-    def bits(self) -> int:
-        return self.snapshot.bits
-
-    def bucket(self, number: int) -> None:
-        self.snapshot.bucket(number)
-
-    def append(self, chunk: Chunk) -> None:
-        self.snapshot.append(chunk)
+    def __init__(
+        self,
+        tables: Tables,
+        commits: Commits,
+        session: Session,
+        snapshot: Snapshot,
+        *,
+        version: ImportedVersion,
+        bits: int,
+    ) -> None:
+        super().__init__(
+            tables,
+            commits.known_stores,
+            session.store,
+            snapshot,
+            bits=bits,
+            shards=session.shards,
+            codec=commits.codec,
+            rule=commits.object_rule,
+        )
+        self._commits, self._session, self._version = commits, session, version
 
     def commit(self) -> bool:
         """Make the attempt a version.
@@ -61,16 +61,10 @@ class ImportAttempt:
         1. Commit the snapshot. (Crash: a snapshot without a version remains. Clean-up deletes it once it is older
            than the retained versions.)
         2. Append the entry to the version list: the commit point.
-
-        Raises:
-            UnavailableError: the snapshot was deleted meanwhile; nothing is committed.
-            UnknownOutcomeError: step 2 was sent, and its outcome is unknown.
         """
-        version, session = self.version, self.session
-        if not self.snapshot.commit():  # 1
-            raise UnavailableError(
-                "clean-up deleted the rows while they were written; try again", store=self.snapshot.store
-            )
+        version, session = self._version, self._session
+        if not super().commit():  # 1
+            raise UnavailableError("clean-up deleted the rows while they were written; try again", store=self.store)
         entry = VersionEntry(
             version=version.number,
             attempt=version.attempt,
@@ -84,7 +78,3 @@ class ImportAttempt:
         )
         self._commits.append_entry(self._tables, session, entry, version.schema, has_base=False)  # 2
         return True
-
-    def abort(self) -> None:
-        """Delete the rows: `SnapshotAttempt.abort`."""
-        self.snapshot.abort()

@@ -45,11 +45,6 @@ class KnownStores:
         self._accounts: Cache[str, StoreAccount] = Cache(STORES_MAX)
         self._lock = threading.Lock()
 
-    @property
-    def keeps_routes(self) -> bool:
-        """Whether routes are kept at all."""
-        return self.routes.limit_bytes > 0
-
     def account(self, store: str) -> StoreAccount:
         """The size of a store, by the reads and writes of this executor."""
         return self._accounts.get_or_put(store, StoreAccount(store), 1)

@@ -35,11 +35,7 @@ class Lineage:
         return self.schemas[entry.schema]
 
     def find(self, version: int) -> VersionEntry:
-        """The entry of a version.
-
-        Raises:
-            VersionMissingError: the version is no ancestor of the newest one, or no longer listed.
-        """
+        """The entry of a version. Refuse one that is no ancestor of the newest version, or no longer listed."""
         entry = self._listed(version)
         if entry is not None:
             return entry
@@ -74,11 +70,7 @@ class Lineage:
 
 
 def of_one_run(lineages: Sequence[Lineage]) -> list[Lineage]:
-    """Lineages of an operator's stores, up to the newest version that one run has made in all of them.
-
-    Raises:
-        VersionMissingError: there is no such version.
-    """
+    """Lineages of an operator's stores, up to the newest version that one run has made in all of them."""
     newest = last_of_one_run([(lineage.entries, lineage.runs) for lineage in lineages])
     if not newest:
         raise VersionMissingError(

@@ -10,7 +10,7 @@ from typing import Final
 
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError
-from dynastate.format.items import FORMAT, Item
+from dynastate.format.items import Item
 from dynastate.format.keys import VersionId, meta_key, version_list_key
 from dynastate.format.meta import FORKS, StoreMeta, parse_meta
 from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
@@ -43,10 +43,8 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
     """Delete attempts from the version list of an entry, which is listed or about to be.
 
     The `unneeded` attempts are deleted while the list has too many entries or bytes, or `is_full`. Clean-up finds their
-    parts. Returns False if none may be deleted. Nothing is deleted unless the entry is of the newest run.
-
-    Raises:
-        ConfigurationError: the list has to be shortened, and forks depend on it.
+    parts. Returns False if none may be deleted. Nothing is deleted unless the entry is of the newest run. Refuse to
+    shorten a list that forks depend on.
     """
     next_version = entry.version + limits().list_size
     key, following = (version_list_key(store, version) for version in (entry.version, next_version))
@@ -59,7 +57,7 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
             return False
         raws = parse_list(key, item)
         entries = {raw: listed_entry(store, key, raw) for raw in raws}
-        children = parse_list(following, items.get(following, _NONE))
+        children = parse_list(following, items[following]) if following in items else []
         parents = {listed_entry(store, following, raw).parent_id for raw in children}
         most = min(LIST_BYTES_MAX, int(FULL_SHARE * sum(map(len, raws)))) if is_full else LIST_BYTES_MAX
         rest = _shortened(entries, parents, meta, entry, most=most)
@@ -91,9 +89,6 @@ def refuse_full(store: str, entry: VersionEntry) -> ConfigurationError:
         store=store,
         version=entry.version,
     )
-
-
-_NONE: Final[Item] = {"format": FORMAT, "versions": []}
 
 
 def _shortened(

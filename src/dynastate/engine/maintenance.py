@@ -60,9 +60,8 @@ class Maintenance:
         1. One Query returns version lists, snapshots and the meta item. 2. Measure the deltas since the last snapshot.
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
 
-        Returns:
-            The attempt, and the meter, which also counts the writes of the snapshot. The attempt is None if no snapshot
-            is needed, another executor is making it, or a newer run writes to the store.
+        Returns the attempt, and the meter, which also counts the writes of the snapshot. The attempt is None if no
+        snapshot is needed, another executor is making it, or a newer run writes to the store.
         """
         tables = self._tables.metered(Meter())
         route = self._known_stores.route(store, version, attempt)
@@ -78,7 +77,7 @@ class Maintenance:
         last_snapshot = graph.snapshot(base.version, base.attempt)
         last_bytes = None if last_snapshot is None else last_snapshot.stored_bytes
         if not deltas or not (is_asked_for or self._is_worth_it(store, deltas, last_bytes, min_deltas)):  # 2
-            if deltas and self._known_stores.keeps_routes:
+            if deltas and self._known_stores.routes.limit_bytes:
                 with suppress(RouteInvalidError):
                     learn_route(tables, self._known_stores, graph, base=base, entries=deltas)
             return None, tables.meter

@@ -122,10 +122,6 @@ def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun
     """Whether a run is in the record of its namespace. If not, enter it, unless another run has entered meanwhile.
 
     `meta` is None if the run's store is new. Its location is the run's location, or "" in a new fork.
-
-    Raises:
-        ConfigurationError: the namespace belongs to another query, is being dropped or copied, or another query has
-            begun there.
     """
     namespace = store.split("/", maxsplit=1)[0]
     key = namespace_key(namespace)

@@ -94,12 +94,7 @@ class ObjectWriter:
         self._pool = runtime.pool(threads, "dynastate-objects")
 
     def submit(self, pending: PendingWrites, object_id: ObjectId, data: bytes, deadline_s: float) -> None:
-        """Queue an object; blocks while too many bytes are under way.
-
-        Raises:
-            DynastateError: an earlier write of this attempt failed.
-            UnavailableError: there is no room until the deadline.
-        """
+        """Queue an object; blocks while too many bytes are under way. Raises the failure of an earlier write, too."""
         size = len(data)
         with self._room_came:
             # An object of any size fits if nothing is under way.

@@ -251,10 +251,7 @@ class VersionOpener:
     ) -> Iterator[StoredChunk]:
         """The changes of the versions on a route, as they are read.
 
-        Raises:
-            CorruptStateError: while they are consumed: a part is lost or corrupt.
-            RouteInvalidError: the same, but there is another route to the last version: clean-up has deleted parts that
-                a snapshot covers.
+        If clean-up has deleted a part that a snapshot covers, there is another route to the last version.
         """
         try:
             yield from chunks

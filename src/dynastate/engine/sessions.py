@@ -68,11 +68,7 @@ class Sessions:
         return self._sessions.get((store, run_id))
 
     def enter(self, tables: Tables, store: str, run: QueryRun, base: int) -> Session:
-        """The session of a query run. The run is entered into the meta item when it first writes to the store.
-
-        Raises:
-            ConfigurationError: the store belongs to another query, or is being dropped, or a newer run was seen here.
-        """
+        """The session of a query run. The run is entered into the meta item when it first writes to the store."""
         session = self.get(store, run.id)
         if session is None:
             new_session = self._enter_run(tables, store, run, base)

@@ -113,11 +113,8 @@ class SnapshotAttempt:
         2. Write the manifest. (Crash: the same.)
         3. Unless its base is being deleted, mark it in its item as done: the commit point.
 
-        Returns:
-            False if clean-up has deleted it, or its base, in the meantime; nothing of it is left.
-
-        Raises:
-            CorruptStateError: it has more or fewer rows than the version; abort it.
+        Returns False if clean-up has deleted it, or its base, in the meantime; nothing of it is left. Abort it if it
+        has more or fewer rows than the version.
         """
         self._end_bucket()
         self._check_values()

@@ -109,11 +109,7 @@ class PartWriter:
         """Queue items, all at once; blocks while too many bytes are queued. First come, first served.
 
         A caller that `waits` for them next writes the first request itself if the queue is empty: a worker would take
-        longer.
-
-        Raises:
-            DynastateError: an earlier item of this attempt failed.
-            UnavailableError: there is no room, and DynamoDB took nothing for as long as the deadline.
+        longer. The failure of an earlier item of this attempt is raised.
         """
         time_s = runtime.monotonic()
         writes = [

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, ClassVar, Final
 
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
-from dynastate.engine.imported import ImportAttempt, ImportedVersion
+from dynastate.engine.imported import ImportedVersion
 from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
@@ -59,7 +59,7 @@ class Connection:
     _run: QueryRun | None = None
     #: The attempt under way is one of these.
     _write: WriteAttempt | None = None
-    _snapshot: SnapshotAttempt | ImportAttempt | None = None
+    _snapshot: SnapshotAttempt | None = None
     _store: str = ""
     _about: str = "store=none"
     _failed: Exception | None = None
@@ -267,7 +267,7 @@ class Connection:
 
     def _on_snapshotend(self, _: protocol.SnapshotEnd) -> None:
         with self._answering("snapshot", aborts=True):
-            snapshot: SnapshotAttempt | ImportAttempt = self._complete(self._snapshot)
+            snapshot: SnapshotAttempt = self._complete(self._snapshot)
             if not snapshot.commit():
                 log.info("clean-up deleted a snapshot that was being written %s", self._about)
             self._snapshot = None
