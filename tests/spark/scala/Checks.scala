@@ -85,8 +85,7 @@ object Main {
     val words = arguments.map(_.split("=", 2)).map { case Array(name, value) => name -> value }.toMap
     val seed = words("seed").toLong
     println(s"seed $seed")
-    val checks =
-      new Checks(words.getOrElse("named", ""), words.get("without"), words.getOrElse("share", "1").toInt)
+    val checks = new Checks(words.getOrElse("named", ""), words.get("without"), words.getOrElse("share", "1").toInt)
     val world = new World(words("endpoint"), words("python"), Path.of(words("scratch")))
     if (words.get("only").contains("sidecar")) new SidecarChecks(checks, world).longFolder()
     else if (words.get("only").contains("memory")) runInMemory(checks, words, seed)

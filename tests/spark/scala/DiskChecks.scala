@@ -277,11 +277,9 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val each = reads((0 until groups).foreach(group =>
           same(scanned(key(group, 0), key(group + 1, 0)), all.slice(group * 20, group * 20 + 20), s"group $group")))
       require(each < groups / 4 * 5, s"$each reads for $groups groups of neighbours")
-      same(
-        reads((0 until groups).foreach(group =>
-            same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))),
-        0L,
-        "reads for no row")
+      same(reads(
+          (0 until groups).foreach(group => same(scanned(key(group, 20), key(group, 21)), Nil, s"after group $group"))),
+        0L, "reads for no row")
     }
     check("disk: scans between any two keys, where many begin alike, read few rows beside those in the range") {
       Seq(0L, Long.MaxValue).foreach { heapLimit =>
@@ -325,9 +323,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
         require(rows > 100L * scans, s"$rows rows in $scans scans")
         val reads = version.versions.disk.reads - before
         require(
-          if (heapLimit == 0) reads > 0 && reads < rows + 20L * scans
-          else reads == 0,
-          s"$reads reads for $rows rows")
+          if (heapLimit == 0) reads > 0 && reads < rows + 20L * scans else reads == 0, s"$reads reads for $rows rows")
       }
     }
     check("disk: a pass reads each page once, and rows that it removes or puts are not read again") {
@@ -355,9 +351,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
         open.flush()
         val next = open.fold(Attempt.random(), "")
         same(reads - before, 2 * once, s"reads of two passes, isScan $isScan")
-        compare(
-          new VersionOverlay(next, Ignored),
-          model.filterNot { case ((_, key), _) => evicted(key) },
+        compare(new VersionOverlay(next, Ignored), model.filterNot { case ((_, key), _) => evicted(key) },
           "after the eviction")
         compare(new VersionOverlay(version, Ignored), model, "before it")
         same((next.keys(0), evicted.size), (model.size.toLong - evicted.size, 1334), "keys")
@@ -377,10 +371,8 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val next = open.fold(Attempt.random(), "")
       // The last pages were on the heap when their rows were read.
       require(version.versions.disk.reads < once + 400, s"${version.versions.disk.reads} reads")
-      compare(
-        new VersionOverlay(next, Ignored),
-        model.collect { case (of, value) if of._2.number % 2 == 1 => of -> value.reverse },
-        "after it")
+      compare(new VersionOverlay(next, Ignored),
+        model.collect { case (of, value) if of._2.number % 2 == 1 => of -> value.reverse }, "after it")
       compare(new VersionOverlay(version, Ignored), model, "before it")
     }
     check("disk: an interrupted thread reads and writes on") {

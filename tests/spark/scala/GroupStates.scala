@@ -22,14 +22,11 @@ object GroupStates {
    * Takes a frame with key, amount and at.
    */
   def counts(rows: DataFrame): DataFrame = {
-    val events: Dataset[(String, Long, Timestamp)] =
-      rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").withWatermark("at", "5 seconds").as[(String,
-            Long, Timestamp)]
-    events
-      .groupByKey(_._1)
-      .flatMapGroupsWithState[(Long, Long), (String, String, Long, Long)](OutputMode.Append,
-        GroupStateTimeout.EventTimeTimeout)(update)
-      .toDF("key", "what", "rows", "amount")
+    val events: Dataset[(String, Long, Timestamp)] = rows
+      .selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").withWatermark("at", "5 seconds")
+      .as[(String, Long, Timestamp)]
+    events.groupByKey(_._1).flatMapGroupsWithState[(Long, Long), (String, String, Long, Long)](
+      OutputMode.Append, GroupStateTimeout.EventTimeTimeout)(update).toDF("key", "what", "rows", "amount")
   }
 
   private def update(key: String, events: Iterator[(String, Long, Timestamp)],

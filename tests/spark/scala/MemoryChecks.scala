@@ -167,9 +167,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
         case 0 | 1 =>
           // Large ones too, so that pages become garbage.
           val value = randomBytes(
-            random,
-            if (largeBytes > 0 && random.nextInt(20) == 0) random.nextInt(largeBytes)
-            else random.nextInt(30))
+            random, if (largeBytes > 0 && random.nextInt(20) == 0) random.nextInt(largeBytes) else random.nextInt(30))
           expect(table.put(hash(key.bytes), Row.of(key.put(value)), seen, null), "put")
           model(key) = value.toSeq
         case 2 =>
@@ -268,9 +266,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val ordered = table.slotsByHash()
     same(ordered.length, table.size)
     same(ordered.toSet, (0 until now.capacity).filterNot(now.isFree).toSet)
-    require(
-      ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair =>
-        pair.length < 2 || pair(0) <= pair(1)),
+    require(ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair => pair.length < 2 || pair(0) <= pair(1)),
       "slots are not in order of hashes")
     now.release()
   }
@@ -667,8 +663,7 @@ object MemoryChecks {
 
   final case class Key(number: Int) {
     lazy val bytes: Array[Byte] =
-      if (number == 0) Array.emptyByteArray
-      else Array.fill[Byte](number % 13)(3) ++ BigInt(number).toByteArray
+      if (number == 0) Array.emptyByteArray else Array.fill[Byte](number % 13)(3) ++ BigInt(number).toByteArray
 
     lazy val hash: Int = EncodedRow.hash(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
 
@@ -954,9 +949,7 @@ object MemoryChecks {
   /** Random operations on several overlays at once; each has its own model. */
   final class Play(random: Random, memory: Memory) {
     private final class Player(val open: VersionOverlay, val sink: Replay, var model: Map[(Int, Key), Seq[Byte]])
-    private final class Reader(
-        val iterator: RowIterator,
-        val expected: Map[Key, Seq[Byte]],
+    private final class Reader(val iterator: RowIterator, val expected: Map[Key, Seq[Byte]],
         var left: Map[Key, Seq[Byte]])
 
     private var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))

@@ -105,8 +105,7 @@ object Processors {
     override def handleInputRows(key: String, rows: Iterator[Event], timers: TimerValues): Iterator[Told] = {
       val amounts = rows.map(_._2).toSeq.sorted
       val found = Seq(
-        values.map(state => if (state.exists()) state.get() else "none"),
-        lists.map(_.get().mkString("[", " ", "]")),
+        values.map(state => if (state.exists()) state.get() else "none"), lists.map(_.get().mkString("[", " ", "]")),
         maps.map(_.iterator().toSeq.sorted.mkString("{", " ", "}")))
       values.foreach(_.update(amounts.sum))
       lists.foreach(_.appendList(amounts.toArray))

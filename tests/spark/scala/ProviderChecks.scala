@@ -168,16 +168,14 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     same(memory("memoryMb" -> "0", "diskMb" -> "1"), MemorySettings(0, isHeapGiven = true, None))
     same(memory("diskMb" -> "0", "diskPath" -> "/disk"), MemorySettings(half, isHeapGiven = false, None))
 
-    val ours = Seq("memoryMb" -> "1", "diskMb" -> "2", "diskPath" -> "/disk", "namespace" -> "n", "python" -> "p",
-      "shards" -> "5")
-    same(
-      world.settings(ours.map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*).engine,
+    val ours = Seq(
+      "memoryMb" -> "1", "diskMb" -> "2", "diskPath" -> "/disk", "namespace" -> "n", "python" -> "p", "shards" -> "5")
+    same(world.settings(ours.map { case (name, value) => s"$Prefix.dynastate.$name" -> value }: _*).engine,
       """{"shards":"5"}""")
 
     val folders = Seq("one", "two").map(name => Files.createDirectory(temporary.head.resolve(name)))
-    val spark = new SparkContext(
-      new SparkConf().setMaster("local[1]").setAppName("memory and disk").set("spark.ui.enabled", "false")
-        .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    val spark = new SparkContext(new SparkConf().setMaster("local[1]").setAppName("memory and disk").set(
+        "spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
         .set("spark.local.dir", folders.mkString(",")).set("spark.io.encryption.enabled", "true"))
     try {
       same(SparkInternals.localFolders.map(_.getParent), folders)
@@ -205,11 +203,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     same(settings(7, "sidecars" -> "4").sidecar, of(7), "the sidecar of a store, asked for again")
     Seq("local" -> 1, "local[4]" -> 4, "local[99,4]" -> 32, "local[*]" -> Runtime.getRuntime.availableProcessors,
-      "yarn" -> 16, "k8s://host" -> 16)
-      .foreach { case (master, cores) =>
-        same(SparkInternals.coresOf(new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"),
-            processors = 32), cores, master)
-      }
+      "yarn" -> 16, "k8s://host" -> 16).foreach { case (master, cores) =>
+      same(SparkInternals.coresOf(
+          new SparkConf(false).setMaster(master).set("spark.executor.cores", "16"), processors = 32), cores, master)
+    }
     same(SparkInternals.coresOf(new SparkConf(false).setMaster("spark://host"), processors = 32), 32)
   }
 
@@ -522,8 +519,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     same(allValues(again), numbered(100))
     again.abort()
     val last = provider.getStore(2, write(provider, 1, ids)(writes.write(_, 7, -7)))
-    same(
-      allValues(last),
+    same(allValues(last),
       (0L until 100L).flatMap(each => (if (each == 7) writes.after(List(7), -7) else List(each)).map(each -> _)))
   }
 

@@ -180,11 +180,10 @@ final class SidecarChecks(checks: Checks, world: World) {
   }
 
   /** Number of sockets that this JVM has open. */
-  private def sockets(): Int =
-    Path.of("/proc/self/fd").toFile.listFiles().count { file =>
-      try Files.readSymbolicLink(file.toPath).toString.startsWith("socket:")
-      catch { case _: java.nio.file.NoSuchFileException => false }
-    }
+  private def sockets(): Int = Path.of("/proc/self/fd").toFile.listFiles().count { file =>
+    try Files.readSymbolicLink(file.toPath).toString.startsWith("socket:")
+    catch { case _: java.nio.file.NoSuchFileException => false }
+  }
 
   private def awaitSockets(most: Int): Unit = {
     val deadline = System.nanoTime() + 20000000000L
@@ -258,9 +257,7 @@ final class SidecarChecks(checks: Checks, world: World) {
       val store = open()
       val sending = new Thread(() =>
         try (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family))
-        catch {
-          case _: Exception => ()
-        })
+        catch { case _: Exception => () })
       sending.start()
       Thread.sleep(turn.toLong)
       store.abort()

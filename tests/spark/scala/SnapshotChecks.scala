@@ -237,8 +237,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       top
     }.toList
     require(
-      before.zip(after).forall { case (one, other) => one eq other },
-      "slots were copied: someone still holds them")
+      before.zip(after).forall { case (one, other) => one eq other }, "slots were copied: someone still holds them")
   }
 
   private def play(random: Random, open: VersionOverlay, before: Model, rows: Int): Model = {

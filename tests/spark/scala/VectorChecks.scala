@@ -238,9 +238,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Bucket => Protocol.bucket(number("bucket").toInt)
       case Protocol.Check => Protocol.check()
       case Protocol.SnapshotEnd => Protocol.snapshotEnd()
-      case Protocol.CleanUp =>
-        Protocol.cleanUp(text(store), text(run), number("version"), id(), number("retain").toInt, number("least").toInt,
-          number("most").toInt)
+      case Protocol.CleanUp => Protocol.cleanUp(text(store), text(run), number("version"), id(), number("retain").toInt,
+          number("least").toInt, number("most").toInt)
       case _ => null
     }
     Option(frame).map(all)
@@ -275,11 +274,9 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val block = new Array[Byte](body.remaining)
         body.get(block)
         JObject(fields :+ ("run" -> JString(hex(block))))
-      case Protocol.Opened =>
-        JObject("counters" -> counters())
-      case Protocol.Found =>
-        JObject("version" -> JInt(body.getLong), "attempt" -> attempt(), "base" -> JInt(body.getLong),
-          "base_attempt" -> attempt(), "schema" -> JString(Protocol.takeText(body)))
+      case Protocol.Opened => JObject("counters" -> counters())
+      case Protocol.Found => JObject("version" -> JInt(body.getLong), "attempt" -> attempt(),
+          "base" -> JInt(body.getLong), "base_attempt" -> attempt(), "schema" -> JString(Protocol.takeText(body)))
       case Protocol.Checked => JObject()
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
       case Protocol.Deltas =>
@@ -289,13 +286,11 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Content =>
         val bits = body.get & 0xff
         val keys = Protocol.takeKeys(body).toList.zipWithIndex.filter(_._1 > 0)
-        JObject(
-          "bits" -> JInt(bits),
+        JObject("bits" -> JInt(bits),
           "keys" -> JArray(keys.map { case (count, family) => JArray(List(JInt(family), JInt(count))) }))
       case Protocol.Maintained => JObject("counters" -> counters())
       case Protocol.Committed => JObject("version" -> JInt(body.getLong), "counters" -> counters())
-      case Protocol.Error =>
-        JObject("kind" -> JInt(body.get & 0xff), "store" -> JString(Protocol.takeText(body)),
+      case Protocol.Error => JObject("kind" -> JInt(body.get & 0xff), "store" -> JString(Protocol.takeText(body)),
           "message" -> JString(Protocol.takeText(body)))
       case other => throw new AssertionError(s"frame $other")
     }

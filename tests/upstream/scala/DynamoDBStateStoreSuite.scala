@@ -61,8 +61,7 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
   override def newStoreProvider(minDeltasForSnapshot: Int, numOfVersToRetainInMemory: Int): DynamoDBStateStoreProvider =
     provider(anyStore, conf = getDefaultSQLConf(minDeltasForSnapshot, numOfVersToRetainInMemory))
   override def newStoreProvider(keys: StructType, encoder: KeyStateEncoderSpec,
-      families: Boolean): DynamoDBStateStoreProvider =
-    provider(anyStore, families, keys, encoder)
+      families: Boolean): DynamoDBStateStoreProvider = provider(anyStore, families, keys, encoder)
   override def newStoreProviderWithClonedConf(id: StateStoreId): DynamoDBStateStoreProvider =
     provider(id, conf = defaultConf.clone())
 

@@ -156,11 +156,8 @@ final class BasicCases(scene: Scene) extends Cases {
 
   testEachWay("missing-versions") {
     for (version <- 0 to 1) write(provider, version)(_.put(v("a", version), v(version)))
-    def opening(version: Long) = () =>
-      provider.getStore(
-        version,
-        if (subject.ids && version > 0) idOf(2)
-        else None).abort()
+    def opening(version: Long) =
+      () => provider.getStore(version, if (subject.ids && version > 0) idOf(2) else None).abort()
     refuses("a negative version", "UNEXPECTED_STATE_STORE_VERSION", "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION")(
       opening(-1)())
     refuses("a negative version to read", "UNEXPECTED_STATE_STORE_VERSION",

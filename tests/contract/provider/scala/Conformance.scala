@@ -64,9 +64,8 @@ object Cases {
  * name.
  */
 object Conformance {
-  private def casesOn(scene: Scene): Seq[Case] =
-    Seq(new BasicCases(scene), new FamilyCases(scene), new ScanCases(scene), new ListCases(scene),
-      new VersionCases(scene), new LifeCycleCases(scene)).flatMap(_.all)
+  private def casesOn(scene: Scene): Seq[Case] = Seq(new BasicCases(scene), new FamilyCases(scene),
+    new ScanCases(scene), new ListCases(scene), new VersionCases(scene), new LifeCycleCases(scene)).flatMap(_.all)
 
   def main(args: Array[String]): Unit = {
     val arguments = args.map { argument =>

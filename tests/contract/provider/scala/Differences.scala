@@ -53,10 +53,9 @@ object Differences {
     "metrics-at-any-time" -> Difference("metrics are those of a commit", Set("before commit")),
     "removal-of-a-family-is-aborted" -> Difference(
       "in checkpoint format v1 the snapshot that the first attempt had to write is read, not the changelog of its " +
-        "retry",
-      Set("after the retry")),
-    "a-family-made-again-with-other-keys" -> Difference("encoders are cached by the family's name",
-      Set("raises AssertionError")),
+        "retry", Set("after the retry")),
+    "a-family-made-again-with-other-keys" ->
+      Difference("encoders are cached by the family's name", Set("raises AssertionError")),
     "values-of-an-earlier-schema" -> Difference(
       "it fails to read them here, and reads them in queries; the cause is not known", Set("raises EOFException")),
     "removal-of-a-range" -> Difference("keys removed by range are not counted, as nothing reads them", Set("keys")),

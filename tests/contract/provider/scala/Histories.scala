@@ -95,9 +95,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     "minDeltasForSnapshot" -> pick(1, 1, 3).toString, "dynastate.snapshotThreshold" -> pick("0", "0", "0.2", "1.25"),
     "dynastate.cacheMb" -> pick("0", "16"), "dynastate.diskPath" -> disk.toString).map { case (name, value) =>
     s"$Conf.$name" -> value
-  } ++
-    tier.conf.map { case (name, value) => s"$Conf.dynastate.$name" -> value } ++ Map(
-      "spark.sql.streaming.maxBatchesToRetainInMemory" -> pick("1", "2", "3"),
+  } ++ tier.conf.map { case (name, value) => s"$Conf.dynastate.$name" -> value } ++
+    Map("spark.sql.streaming.maxBatchesToRetainInMemory" -> pick("1", "2", "3"),
       "spark.sql.streaming.minBatchesToRetain" -> Retained.toString)
   /** Whether the engine makes a snapshot of each version that is offered and has changes. */
   private val isAlwaysDue = confOfHistory(s"$Conf.minDeltasForSnapshot") == "1" &&
@@ -446,12 +445,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
         else if (turn < 80) Merge
         else if (turn < 90) MergeList
         else PutList
-      apply(Change(
-          kind,
-          family,
-          key,
-          Seq.fill(if (kind == Put || kind == Merge) 1
-            else chance.nextInt(4) + 1)(fresh())))
+      apply(
+        Change(kind, family, key, Seq.fill(if (kind == Put || kind == Merge) 1 else chance.nextInt(4) + 1)(fresh())))
     }
 
     def apply(change: Change): Unit = {
@@ -521,15 +516,12 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
           (if (family.multiple) opened.iteratorWithMultiValues(family.name) else opened.iterator(family.name), rows)
         case Prefix =>
           val prefix = table.prefixRow(keyOf(family, low).take(1))
-          (
-            if (family.multiple) opened.prefixScanWithMultiValues(prefix, family.name)
-            else opened.prefixScan(prefix, family.name),
-            rows.filter { case (key, _) => wordOf(key) == wordOf(low) })
+          (if (family.multiple) opened.prefixScanWithMultiValues(prefix, family.name)
+            else opened.prefixScan(prefix, family.name), rows.filter { case (key, _) => wordOf(key) == wordOf(low) })
         case Range =>
           val ends = Seq(low, high).map(key => Some(table.keyRow(keyOf(family, key))))
           val ordered = Seq(low, high, 0).map(rankOf(family, _))
-          (
-            compat.rangeScan(opened, family.spec, family.value, ends(0), ends(1), family.name),
+          (compat.rangeScan(opened, family.spec, family.value, ends(0), ends(1), family.name),
             rows.filter { case (key, _) => rankOf(family, key) >= ordered(0) && rankOf(family, key) < ordered(1) })
       }
       count(s"$scan")
@@ -554,12 +546,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   }
 
   /** An iterator, and the values that it has to give; it may stay open while other things happen. */
-  private final class OpenIterator(
-      val version: Long,
-      pairs: StateStoreIterator[UnsafeRowPair],
-      family: Shape,
-      what: String,
-      values: Map[Int, Vector[Long]]) {
+  private final class OpenIterator(val version: Long, pairs: StateStoreIterator[UnsafeRowPair], family: Shape,
+      what: String, values: Map[Int, Vector[Long]]) {
     private val left = mutable.HashMap.empty[Int, Vector[Long]] ++ values
     private val isOrdered = Ordered(family.name)
     private var lastRank = Double.NegativeInfinity

@@ -186,8 +186,7 @@ final class ListCases(scene: Scene) extends Cases {
     pairs.foreach { case (key, value) => t.merge(key, value) }
     // A pass over all rows for each of them.
     val outer = store.iteratorWithMultiValues(t.shape.name)
-    same(
-      "keys and values",
+    same("keys and values",
       outer.map(t.pairOf).map { pair => same("all", t.allValues.size, pairs.size); pair }.toList.sortBy(_.toString),
       pairs.sortBy(_.toString))
     store.abort()
@@ -207,9 +206,7 @@ final class ListCases(scene: Scene) extends Cases {
     same("keys that are not internal", store.metrics.numKeys, 6L)
     val next = open(provider, 1)
     val (t1, i1) = (table(next, values), table(next, index))
-    same(
-      "values of a key by time",
-      t1.allPrefixed(v("a")).map { case (key, value) => (key(1), value.head) },
+    same("values of a key by time", t1.allPrefixed(v("a")).map { case (key, value) => (key(1), value.head) },
       Seq(10L -> 10, 10L -> 10, 20L -> 20, 30L -> 30))
     same("values in an interval", t1.allInRange(Some(v("a", 10L)), Some(v("a", 30L))).map(_._2.head), Seq(10, 10, 20))
     val expired = i1.allInRange(None, Some(v("", 20L)))

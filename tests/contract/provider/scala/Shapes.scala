@@ -64,10 +64,9 @@ object Rows {
     // Interpreted, to save the Java compiler's time for a hundred schemas.
     val projection = projections.getOrElseUpdate(
       schema,
-      InterpretedUnsafeProjection.createProjection(
-        schema.fields.toSeq.zipWithIndex.map { case (field, at) =>
-          BoundReference(at, field.dataType, nullable = true)
-        }))
+      InterpretedUnsafeProjection.createProjection(schema.fields.toSeq.zipWithIndex.map { case (field, at) =>
+        BoundReference(at, field.dataType, nullable = true)
+      }))
     projection(InternalRow.fromSeq(values.map {
       case text: String => UTF8String.fromString(text)
       case other => other
@@ -123,15 +122,13 @@ class Table(val store: ReadStateStore, val shape: Shape) {
   def allPrefixed(prefix: Values): Seq[(Values, Values)] =
     drain(store.prefixScanWithMultiValues(prefixRow(prefix), shape.name))
 
-  def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
-    drain(scan(from, until))
+  def range(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] = drain(scan(from, until))
 
   def scan(from: Option[Values], until: Option[Values]): StateStoreIterator[UnsafeRowPair] =
     compat.rangeScan(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name)
 
-  def allInRange(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] =
-    drain(compat.rangeScanWithMultiValues(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow),
-        shape.name))
+  def allInRange(from: Option[Values], until: Option[Values]): Seq[(Values, Values)] = drain(
+    compat.rangeScanWithMultiValues(store, shape.spec, shape.value, from.map(keyRow), until.map(keyRow), shape.name))
 
   def keyRow(key: Values): UnsafeRow = row(shape.key, key)
 

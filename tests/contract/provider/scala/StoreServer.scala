@@ -69,11 +69,8 @@ object StoreServer {
           val subject = Subjects.of(kind, conf).head.copy(ids = order.get("format").asInt == 2)
           val retain = Map("spark.sql.streaming.maxBatchesToRetainInMemory" -> order.get("retain").asText,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot" -> "1")
-          new Side(
-            new Scene(subject, s"${order.get("root").asText}/$kind", families.length > 1),
-            families,
-            retain ++ more,
-            at = if (kind == "dynastate") 0 else 1)
+          new Side(new Scene(subject, s"${order.get("root").asText}/$kind", families.length > 1), families,
+            retain ++ more, at = if (kind == "dynastate") 0 else 1)
         }
       }
       val answers = new JLinkedHashMap[String, Any]
@@ -237,12 +234,10 @@ object StoreServer {
   }
 
   private def pairs(found: Seq[(Seq[Any], Seq[Any])]): Any = listed(found.map { case (key, value) =>
-    listed(Seq(
-        listed(key.map {
-          case double: Double => java.lang.Double.doubleToRawLongBits(double)
-          case other => other
-        }),
-        shownValue(value)))
+    listed(Seq(listed(key.map {
+        case double: Double => java.lang.Double.doubleToRawLongBits(double)
+        case other => other
+      }), shownValue(value)))
   })
 
   private def listed(values: Seq[Any]): JArrayList[Any] = new JArrayList[Any](values.asJava)

@@ -40,14 +40,11 @@ trait Compat41 {
 
   /** Versions are identified by number only. */
   def replayReadState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String],
-      toId: Option[String]): ReadStateStore =
-    provider.replayReadStateFromSnapshot(from, to)
+      toId: Option[String]): ReadStateStore = provider.replayReadStateFromSnapshot(from, to)
 
   def replayState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String],
-      toId: Option[String]): StateStore =
-    provider.replayStateFromSnapshot(from, to)
+      toId: Option[String]): StateStore = provider.replayStateFromSnapshot(from, to)
 
   def changes(provider: SupportsFineGrainedReplay, first: Long, last: Long, family: Option[String],
-      lastId: Option[String]) =
-    provider.getStateStoreChangeDataReader(first, last, family)
+      lastId: Option[String]) = provider.getStateStoreChangeDataReader(first, last, family)
 }

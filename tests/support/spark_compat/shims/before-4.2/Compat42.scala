@@ -35,12 +35,10 @@ trait Compat42 {
       allValues(store.prefixScan(prefix, family), family)
 
     private def allValues(pairs: StateStoreIterator[UnsafeRowPair], family: String): StateStoreIterator[UnsafeRowPair] =
-      new StateStoreIterator(
-        pairs.flatMap { pair =>
+      new StateStoreIterator(pairs.flatMap { pair =>
           val key = pair.key.copy()
           store.valuesIterator(key, family).map(value => new UnsafeRowPair().withRows(key, value))
-        },
-        () => pairs.close())
+        }, () => pairs.close())
   }
 
   implicit final class StateStore42(store: StateStore) {
@@ -57,18 +55,15 @@ trait Compat42 {
     val all = store.iterator(family)
     new StateStoreIterator(
       all.dropWhile(pair => first.exists(Arrays.compareUnsigned(bytes(pair.key), _) < 0))
-        .takeWhile(pair => end.forall(Arrays.compareUnsigned(bytes(pair.key), _) < 0)),
-      () => all.close())
+        .takeWhile(pair => end.forall(Arrays.compareUnsigned(bytes(pair.key), _) < 0)), () => all.close())
   }
 
   def rangeScanWithMultiValues(store: ReadStateStore, spec: KeyStateEncoderSpec, value: StructType,
       from: Option[UnsafeRow], until: Option[UnsafeRow], family: String): StateStoreIterator[UnsafeRowPair] = {
     val keys = rangeScan(store, spec, value, from, until, family)
-    new StateStoreIterator(
-      keys.flatMap { pair =>
+    new StateStoreIterator(keys.flatMap { pair =>
         val key = pair.key.copy()
         store.valuesIterator(key, family).map(each => new UnsafeRowPair().withRows(key, each))
-      },
-      () => keys.close())
+      }, () => keys.close())
   }
 }

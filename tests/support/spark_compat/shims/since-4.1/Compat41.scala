@@ -6,8 +6,7 @@ trait Compat41 {
   val hasMaxVersionsToDeletePerMaintenance = true
 
   def replayReadState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String],
-      toId: Option[String]): ReadStateStore =
-    provider.replayReadStateFromSnapshot(from, to, fromId, toId)
+      toId: Option[String]): ReadStateStore = provider.replayReadStateFromSnapshot(from, to, fromId, toId)
 
   def replayState(provider: SupportsFineGrainedReplay, from: Long, to: Long, fromId: Option[String],
       toId: Option[String]): StateStore =
@@ -15,6 +14,5 @@ trait Compat41 {
       endVersionStateStoreCkptId = toId)
 
   def changes(provider: SupportsFineGrainedReplay, first: Long, last: Long, family: Option[String],
-      lastId: Option[String]) =
-    provider.getStateStoreChangeDataReader(first, last, family, lastId)
+      lastId: Option[String]) = provider.getStateStoreChangeDataReader(first, last, family, lastId)
 }

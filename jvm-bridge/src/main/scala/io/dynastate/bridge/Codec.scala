@@ -29,9 +29,8 @@ private[bridge] object Codec {
       try codec match {
           case "lz4" => lz4.decompress(block.array, from, block.remaining, changes, 0, rawBytes)
           case "zstd" => Zstd.decompressByteArray(changes, 0, rawBytes, block.array, from, block.remaining)
-          case _ =>
-            throw new DynastateException(ErrorKind.Mismatch,
-              s"the sidecar sends an unknown codec: jar and Python package may differ codec=$codec")
+          case _ => throw new DynastateException(
+              ErrorKind.Mismatch, s"the sidecar sends an unknown codec: jar and Python package may differ codec=$codec")
         }
       catch {
         case e @ (_: LZ4Exception | _: ZstdException) =>

@@ -139,9 +139,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     }
   }
 
-  def begin(store: String, run: QueryRun, base: Version, attempt: Attempt): Unit =
-    converse(s"writing store=$store")(hold(Connection.SendDeadlineSeconds,
-        Protocol.begin(store, run, base.number, base.attempt, attempt)))
+  def begin(store: String, run: QueryRun, base: Version, attempt: Attempt): Unit = converse(s"writing store=$store")(
+    hold(Connection.SendDeadlineSeconds, Protocol.begin(store, run, base.number, base.attempt, attempt)))
 
   def append(records: Int, hashMin: Int, hashMax: Int, changes: Array[Byte], length: Int, deadlineSeconds: Long): Unit =
     converse("writing changes")(hold(deadlineSeconds, Protocol.appendHead(records, hashMin, hashMax, length),
@@ -343,8 +342,7 @@ object Connection {
 
   /** Closes connections whose answer is overdue, so that no task waits for ever. */
   private[bridge] val deadlines: ScheduledExecutorService = {
-    val executor = new ScheduledThreadPoolExecutor(
-      1,
+    val executor = new ScheduledThreadPoolExecutor(1,
       { task =>
         val thread = new Thread(task, "dynastate-deadlines")
         thread.setDaemon(true)
@@ -396,10 +394,9 @@ object Connection {
    */
   private def requireSameUser(channel: SocketChannel, process: SidecarProcess): Unit = {
     val peer = channel.getOption(ExtendedSocketOptions.SO_PEERCRED).user.getName
-    if (peer != process.user)
-      throw new DynastateException(
-        ErrorKind.Configuration,
-        "another user's process listens in the sidecar's place; let java.io.tmpdir be a folder in which only its " +
-          s"owner may rename peer=$peer user=${process.user}")
+    if (peer != process.user) throw new DynastateException(
+      ErrorKind.Configuration,
+      "another user's process listens in the sidecar's place; let java.io.tmpdir be a folder in which only its " +
+        s"owner may rename peer=$peer user=${process.user}")
   }
 }

@@ -24,9 +24,8 @@ private[bridge] final class ConnectionPool(idleSeconds: Long) {
     Option(connection)
   }
 
-  def add(settings: String, connection: Connection): Unit =
-    synchronized(idle.computeIfAbsent(settings, _ => new ArrayDeque[Idle]).addFirst(new Idle(connection,
-          System.nanoTime())))
+  def add(settings: String, connection: Connection): Unit = synchronized(
+    idle.computeIfAbsent(settings, _ => new ArrayDeque[Idle]).addFirst(new Idle(connection, System.nanoTime())))
 
   /** Close those that were not used for `idleSeconds`. */
   def closeIdle(): Unit = synchronized {

@@ -79,16 +79,14 @@ object Protocol {
   def check(): ByteBuffer = frame(Check)
   def abort(): ByteBuffer = frame(Abort)
   def snapshot(store: String, runId: String, version: Long, attempt: Attempt, stateBytes: Long,
-      minDeltas: Int): ByteBuffer =
-    frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
+      minDeltas: Int): ByteBuffer = frame(Snapshot, store, runId, version, attempt, stateBytes, minDeltas)
   def importVersion(store: String, run: QueryRun, version: Long, attempt: Attempt, stateBytes: Long, keys: Array[Long],
       schema: String): ByteBuffer =
     frame(Import, store, run.id, run.queryId, run.checkpoint, version, attempt, stateBytes, byFamily(keys), schema)
   def bucket(number: Int): ByteBuffer = frame(Bucket, number)
   def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
   def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int,
-      most: Int): ByteBuffer =
-    frame(CleanUp, store, runId, version, attempt, retain, least, most)
+      most: Int): ByteBuffer = frame(CleanUp, store, runId, version, attempt, retain, least, most)
 
   /** An APPEND frame but for its changes, which follow it. */
   def appendHead(records: Int, hashMin: Int, hashMax: Int, changesBytes: Int): ByteBuffer = {
@@ -142,8 +140,7 @@ object Protocol {
    */
   def takeRows(frame: Frame, array: Int => Array[Byte] = new Array(_)): (Int, ByteBuffer) = {
     val records = frame.body.getInt
-    (
-      records,
+    (records,
       if (frame.frameType == Rows) frame.body
       else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body, array))
   }

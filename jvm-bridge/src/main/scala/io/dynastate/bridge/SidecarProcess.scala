@@ -88,12 +88,10 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
   /** Read lines in a thread of its own: nothing can end a read from a pipe that stays open. */
   private def eachLine(name: String, from: InputStream)(use: String => Unit): Thread = {
     val reader = new BufferedReader(new InputStreamReader(from, UTF_8))
-    val thread = new Thread(
-      () => {
+    val thread = new Thread(() => {
         try Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(use)
         catch { case _: IOException => () } // the process ended
-      },
-      name)
+      }, name)
     thread.setDaemon(true)
     thread.start()
     thread
@@ -105,9 +103,8 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
       val first =
         try firstLine.get(StartDeadlineSeconds, TimeUnit.SECONDS)
         catch {
-          case _: TimeoutException =>
-            throw new DynastateException(ErrorKind.Unavailable,
-              s"the sidecar did not start within $StartDeadlineSeconds s: $exitReport")
+          case _: TimeoutException => throw new DynastateException(
+              ErrorKind.Unavailable, s"the sidecar did not start within $StartDeadlineSeconds s: $exitReport")
         }
       isReady = first == "ready"
       if (!isReady) {
@@ -131,8 +128,7 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
   private def lookAfter(): Unit = {
     var seen = signsOfLife.get
     var silent = 0
-    val looking = Connection.deadlines.scheduleWithFixedDelay(
-      () => {
+    val looking = Connection.deadlines.scheduleWithFixedDelay(() => {
         silent = if (signsOfLife.get == seen) silent + 1 else 0
         seen = signsOfLife.get
         if (silent == SilenceDeadlineSeconds / LookSeconds) {
@@ -142,10 +138,7 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
         }
         try pool.closeIdle()
         catch { case _: IOException => () } // or this was the last look
-      },
-      LookSeconds,
-      LookSeconds,
-      TimeUnit.SECONDS)
+      }, LookSeconds, LookSeconds, TimeUnit.SECONDS)
     os.onExit.thenRun(() => looking.cancel(false))
   }
 }
@@ -187,8 +180,7 @@ private[bridge] object SidecarProcess {
           throw new DynastateException(
             ErrorKind.Configuration,
             "the interpreter of the sidecar cannot be run; set spark.sql.streaming.stateStore.dynastate.python, or " +
-              s"spark.pyspark.python: ${e.getMessage}",
-            e)
+              s"spark.pyspark.python: ${e.getMessage}", e)
       }
     val stdin = os.getOutputStream
     val process = new SidecarProcess(os, stdin, folder, socket, token, idleSeconds)
@@ -200,9 +192,8 @@ private[bridge] object SidecarProcess {
       stdin.flush()
     } catch { case _: IOException => () } // it ended at once; awaitReady says why
     process.awaitReady(python)
-    log.info(
-      s"sidecar started pid=${process.pid} python=$python " +
-        s"ms=${TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)}")
+    log.info(s"sidecar started pid=${process.pid} python=$python " +
+      s"ms=${TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)}")
     process
   }
 }

@@ -66,9 +66,8 @@ final class BucketCache(val limit: Long) {
   }
 
   /** Discard an owner's buckets. */
-  private[memory] def discard(owner: AnyRef): Unit = synchronized {
-    counted.stream.filter(_.owner eq owner).toList.forEach(release(_))
-  }
+  private[memory] def discard(owner: AnyRef): Unit =
+    synchronized { counted.stream.filter(_.owner eq owner).toList.forEach(release(_)) }
 
   private def count(bucket: Bucket): Unit = if (counted.add(bucket)) {
     bucket.countedBytes = bucket.bytesThere

@@ -217,15 +217,8 @@ object BucketedVersions {
   private val RowBytesMin = 16L
 
   /** A version as its buckets. */
-  private final class BucketedVersion(
-      number: Long,
-      attempt: Attempt,
-      schema: String,
-      tree: BucketedVersions,
-      keys: Array[Long],
-      val bits: Int,
-      val buckets: Array[Bucket],
-      added: Long = 0L)
+  private final class BucketedVersion(number: Long, attempt: Attempt, schema: String, tree: BucketedVersions,
+      keys: Array[Long], val bits: Int, val buckets: Array[Bucket], added: Long = 0L)
     extends Version(number, attempt, schema, tree, keys, added) {
     /** The version that it was made of, until it is committed. */
     var base: BucketedVersion = _
@@ -270,12 +263,8 @@ object BucketedVersions {
         }
         if (row.isDelete) made(family).remove(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, replaced)
         else if (row.segmentCount > 0) {
-          row.findSegments(
-            all.hash,
-            table.get,
-            (hash, base, offset, length, into) => {
-              before != null && before.get(hash, base, offset, length, into)
-            })
+          row.findSegments(all.hash, table.get,
+            (hash, base, offset, length, into) => { before != null && before.get(hash, base, offset, length, into) })
           made(family).putWhole(all.hash, row)
         } else if (!row.isSegment) made(family).put(all.hash, row)
       }

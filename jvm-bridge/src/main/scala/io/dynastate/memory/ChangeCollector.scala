@@ -81,16 +81,9 @@ final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage
   def asRows: RowTables = rows
 
   private def append(family: Int, hash: Int, row: Row): Unit = {
-    val hasBefore =
-      base != null && base.versions.get(base, family, hash, row.bytes, row.keyOffset, row.keyLength, before)
-    rows(family).append(
-      hash,
-      row.bytes,
-      row.keyOffset,
-      row.keyLength,
-      row.bytes,
-      EncodedRow.offset(row.valueAt),
-      row.valueLength,
-      if (hasBefore) before else null)
+    val hasBefore = base != null &&
+      base.versions.get(base, family, hash, row.bytes, row.keyOffset, row.keyLength, before)
+    rows(family).append(hash, row.bytes, row.keyOffset, row.keyLength, row.bytes, EncodedRow.offset(row.valueAt),
+      row.valueLength, if (hasBefore) before else null)
   }
 }

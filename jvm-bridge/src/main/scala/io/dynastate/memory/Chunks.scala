@@ -26,10 +26,7 @@ private[memory] final class Chunks(sink: ChangeSink, expectedBytes: Long) {
     var number = 0
     while (values.advance()) {
       if (number >= first) {
-        begin(
-          if (number == 0 && beginsWithPut) PutOrRemove else Merge,
-          family,
-          hash,
+        begin(if (number == 0 && beginsWithPut) PutOrRemove else Merge, family, hash,
           EncodedRow.HeaderBytes + keyLength + values.length)
         EncodedRow.writeKey(chunk, length, values.length, row.bytes, row.keyOffset, keyLength)
         length += EncodedRow.HeaderBytes + keyLength

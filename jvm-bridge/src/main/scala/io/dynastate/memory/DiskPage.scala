@@ -1,11 +1,7 @@
 package io.dynastate.memory
 
 /** A page of rows in a file on local disk. What is read from it are copies. */
-private[memory] final class DiskPage(
-    file: RowFile,
-    val number: Long,
-    val extents: Array[Int],
-    val length: Int,
+private[memory] final class DiskPage(file: RowFile, val number: Long, val extents: Array[Int], val length: Int,
     val checksums: Array[Int]) {
   import DiskPage._
   import RowFile.BlockBytes

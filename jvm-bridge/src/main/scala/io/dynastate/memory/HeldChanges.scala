@@ -7,13 +7,8 @@ import java.nio.{ByteBuffer, ByteOrder}
  * The changes after one version of a store, that of a snapshot or 0, up to another, as encoded records by 2^bits
  * buckets. With them only the rows of the snapshot have to be read for a bucket. Never changes.
  */
-final class HeldChanges private (
-    val snapshot: Long,
-    val version: Long,
-    val attempt: Attempt,
-    val bits: Int,
-    val heapBytes: Long,
-    runs: Array[List[HeldChanges.Run]]) {
+final class HeldChanges private (val snapshot: Long, val version: Long, val attempt: Attempt, val bits: Int,
+    val heapBytes: Long, runs: Array[List[HeldChanges.Run]]) {
   import HeldChanges._
 
   def isEmpty: Boolean = version == 0

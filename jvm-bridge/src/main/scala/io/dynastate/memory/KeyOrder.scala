@@ -6,9 +6,7 @@ package io.dynastate.memory
  * with the same bytes; the next ones of each are its mark, so that nearly every place is found without reading rows,
  * which may be on disk. Not safe for threads.
  */
-final class KeyOrder private (
-    arena: RowArena,
-    private[this] var blocks: Array[KeyOrder.Block],
+final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[KeyOrder.Block],
     private[this] var count: Int) {
   import KeyOrder._
 
@@ -65,15 +63,7 @@ final class KeyOrder private (
       foundEnd = 0
     } else narrow(from)
     new RangeCursor(
-      foundBlock,
-      foundAt,
-      endBlock,
-      endAt,
-      sureAt,
-      if (foundAt == foundEnd) null else from,
-      inclusive,
-      to,
-      atOnce)
+      foundBlock, foundAt, endBlock, endAt, sureAt, if (foundAt == foundEnd) null else from, inclusive, to, atOnce)
   }
 
   /**
@@ -82,16 +72,9 @@ final class KeyOrder private (
    * @param from the key before which the first rows may be; null: none is
    * @param sureAt the place in the last block from which on rows may be after the range
    */
-  final class RangeCursor private[KeyOrder] (
-      private[this] var block: Int,
-      private[this] var at: Int,
-      private[this] var endBlock: Int,
-      private[this] var endAt: Int,
-      sureAt: Int,
-      private[this] var from: Row,
-      inclusive: Boolean,
-      to: Row,
-      atOnce: Int) {
+  final class RangeCursor private[KeyOrder] (private[this] var block: Int, private[this] var at: Int,
+      private[this] var endBlock: Int, private[this] var endAt: Int, sureAt: Int, private[this] var from: Row,
+      inclusive: Boolean, to: Row, atOnce: Int) {
     /**
      * Rows that were read at once, of which those from `sure` on may be after the range; null: those on the heap are
      * not.

@@ -52,8 +52,7 @@ final class Row {
 
   /** Where the value of a row of one value begins in the array, or the first of those that a list has itself. */
   def valueAt: Int =
-    if (isList) entriesAt + EncodedRow.EntryHeaderBytes
-    else position + EncodedRow.HeaderBytes + keyLength
+    if (isList) entriesAt + EncodedRow.EntryHeaderBytes else position + EncodedRow.HeaderBytes + keyLength
 
   /** Bytes of that value. */
   def valueLength: Int = if (isList) EncodedRow.int(array, entriesAt) else EncodedRow.valueLength(array, position)

@@ -16,11 +16,8 @@ import io.dynastate.{DynastateException, ErrorKind}
  *
  * @param share of the storage of the executor's rows; null: all pages stay on the heap
  */
-private[memory] final class RowArena private (
-    private[this] var directory: Array[Array[Byte]],
-    private[this] var ends: Array[Int],
-    private[this] var dead: Array[Int],
-    val share: StorageShare) {
+private[memory] final class RowArena private (private[this] var directory: Array[Array[Byte]],
+    private[this] var ends: Array[Int], private[this] var dead: Array[Int], val share: StorageShare) {
   import RowArena._
 
   private[this] val pageBytes = if (share == null) PageBytes else share.pageBytes

@@ -93,9 +93,7 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
         file.seek(at)
         file.readFully(into, offset, length)
       }
-    catch {
-      case e: IOException => throw unreadable(page, firstBlock, e.toString)
-    }
+    catch { case e: IOException => throw unreadable(page, firstBlock, e.toString) }
     var block = firstBlock
     while (block <= lastBlock) {
       val begin = block * BlockBytes - from
@@ -164,9 +162,8 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
       if (extent < 0) {
         if (!hasRoom) {
           (0 until number).foreach(each => free.set(found(each)))
-          stopWriting(
-            s"rows stay in memory: the local disk, or what diskMb leaves of it, is full folder=$folder " +
-              s"bytes=${used.toLong * ExtentBytes}")
+          stopWriting(s"rows stay in memory: the local disk, or what diskMb leaves of it, is full folder=$folder " +
+            s"bytes=${used.toLong * ExtentBytes}")
           if (failure == null) {
             isFull = true
             looksAt = System.nanoTime() + (RowFile.lookAgainNanos << math.min(timesFull, 20))

@@ -65,8 +65,7 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
       val needed = (all / 4 * 5 + shares.get * 4L * pageBytes >> 20) + 1
       RowStorage.log.warn(
         "memoryMb is too small for so many rows, whose index alone takes more, and nearly all rows are on local " +
-          "disk; " +
-          s"set it to $needed or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
+          "disk; " + s"set it to $needed or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
     }
   }
 

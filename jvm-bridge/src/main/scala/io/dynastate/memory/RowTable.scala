@@ -135,8 +135,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
         val used = (if (before == null) 0L else before.entriesLength.toLong) + entry
         // Room for more, where several come one after the other.
         val space =
-          if (isHere && old.isList) math.max(used, math.min(used + used / 2, EncodedRow.ListBytesMax / 2))
-          else used
+          if (isHere && old.isList) math.max(used, math.min(used + used / 2, EncodedRow.ListBytesMax / 2)) else used
         val (segments, count) = if (before == null) (0, 0) else (before.segmentCount, before.countInSegments)
         beginList(space, known, segments, count, keyBase, keyOffset, keyLength)
         if (before != null) row.addEntries(before)

@@ -86,9 +86,8 @@ final class Slots(val capacity: Int) {
         val position = RowArena.positionOf(Slots.addressOf(entry))
         val known = pages
         val page = if (number < known.length) known(number) else null
-        if (page == null) {
-          if (hasOnDisk(number, position, base, offset, length, into)) return true
-        } else if (EncodedRow.hasKey(page, position, base, offset, length)) {
+        if (page == null) { if (hasOnDisk(number, position, base, offset, length, into)) return true }
+        else if (EncodedRow.hasKey(page, position, base, offset, length)) {
           into.pointTo(page, position)
           return true
         }

@@ -68,8 +68,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     val table = fresh(family)
     val isFresh = table.get(hash, keyBase, keyOffset, keyLength, replaced)
     val below =
-      if (!isFresh && isSent(family, hash, keyBase, keyOffset, keyLength, found) && !found.isDelete) found
-      else null
+      if (!isFresh && isSent(family, hash, keyBase, keyOffset, keyLength, found) && !found.isDelete) found else null
     table.append(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, below)
     // What it appends to here is sent with it.
     changed(family, isFresh && replaced.isDelete, EncodedRow.HeaderBytes + keyLength + valueLength)

@@ -35,10 +35,9 @@ private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: 
  * Safe for threads: a fold, and the begin of an iterator or scan, has a lock. Reads of single rows take none, unless
  * one of these came between.
  */
-final class VersionTree private (
-    private[this] val tables: RowTables,
-    val changed: ChangedBuckets,
-    fallback: Version => Version) extends Versions {
+final class VersionTree private (private[this] val tables: RowTables, val changed: ChangedBuckets,
+    fallback: Version => Version)
+  extends Versions {
   private var head: TreeVersion = _
   /** The error that left the head half changed. */
   @volatile private[this] var failure: Throwable = _
@@ -80,8 +79,7 @@ final class VersionTree private (
   }
 
   override def durable(version: Version): Version =
-    if (fallback == null) version
-    else elsewhere.computeIfAbsent(version, fallback(_))
+    if (fallback == null) version else elsewhere.computeIfAbsent(version, fallback(_))
 
   private def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
@@ -237,8 +235,7 @@ final class VersionTree private (
   private def requireUsable(): Unit = if (failure != null) {
     throw new RowsUnreadable(
       "rows in memory were left half changed by an error, and are loaded again by the next task; this one fails: " +
-        s"$failure",
-      failure)
+        s"$failure", failure)
   }
 
   /** Reverse the links between a version and the head. */

@@ -6,13 +6,8 @@ package io.dynastate.memory
  * @param added how many values it has more than the version that it was made of: a row has one, a list all of its
  *              values
  */
-abstract class Version private[memory] (
-    val number: Long,
-    val attempt: Attempt,
-    val schema: String,
-    val versions: Versions,
-    val keys: Array[Long],
-    val added: Long = 0L) {
+abstract class Version private[memory] (val number: Long, val attempt: Attempt, val schema: String,
+    val versions: Versions, val keys: Array[Long], val added: Long = 0L) {
   override def toString: String = s"$number/$attempt"
 }
 

@@ -48,8 +48,7 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
         deltas => {
           last = deltas
           if (deltas.appliesHeld) known.addTo(collector, bits, buckets)
-        },
-        (records, changes) => collector.add(records, client.verified(changes))))
+        }, (records, changes) => collector.add(records, client.verified(changes))))
     require(last != null, s"an answer to READ has no DELTAS store=$store version=$version")
     counters.add(cost + ("bucketsRead" -> buckets.size.toLong))
     cache.foreach(hold(version, bits, last, known, _))
@@ -68,12 +67,8 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
       if (!deltas.appliesHeld) discard()
       val bytes = deltas.rawBytes * 5 / 4
       if (deltas.rawBytes >= math.min(BytesMin, cache.limit / 64) && cache.reserve(bytes)) threads.execute { () =>
-        try readChanges(
-            version,
-            deltas.after,
-            if (deltas.appliesHeld) known.builder else HeldChanges.after(deltas.snapshot, bits),
-            bytes,
-            cache)
+        try readChanges(version, deltas.after,
+            if (deltas.appliesHeld) known.builder else HeldChanges.after(deltas.snapshot, bits), bytes, cache)
         finally isReading.set(false)
       }
       else isReading.set(false)

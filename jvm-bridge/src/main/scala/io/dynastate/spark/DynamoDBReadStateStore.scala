@@ -13,10 +13,9 @@ private[spark] object NoChanges extends ChangeSink {
 }
 
 /** One version, to read. It holds no resource but memory: `release` and `abort` have nothing to free. */
-final class DynamoDBReadStateStore private[spark] (
-    protected val provider: DynamoDBStateStoreProvider,
-    private[spark] val base: Version,
-    private[spark] val load: Option[Load]) extends VersionReads {
+final class DynamoDBReadStateStore private[spark] (protected val provider: DynamoDBStateStoreProvider,
+    private[spark] val base: Version, private[spark] val load: Option[Load])
+  extends VersionReads {
   protected val overlay = new VersionOverlay(base, NoChanges)
   override protected def isWriter: Boolean = false
   schema = provider.families.schemaOf(base)

@@ -29,13 +29,9 @@ import org.apache.spark.unsafe.Platform
  * not always by the task's own (PySpark's state server), so `commit` and `abort` are synchronized, and either may come
  * while another thread sends changes.
  */
-final class DynamoDBStateStore private[spark] (
-    protected val provider: DynamoDBStateStoreProvider,
-    base: Version,
-    baseCheckpointId: Option[String],
-    load: Option[Load],
-    forcesSnapshot: Boolean = false,
-    isImport: Boolean = false) extends StateStore43 with VersionReads with ChangeSink {
+final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBStateStoreProvider, base: Version,
+    baseCheckpointId: Option[String], load: Option[Load], forcesSnapshot: Boolean = false, isImport: Boolean = false)
+  extends StateStore43 with VersionReads with ChangeSink {
   import DynamoDBStateStore._
 
   protected val overlay = new VersionOverlay(base, this)

@@ -146,9 +146,8 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
    * the query that it was copied from: it is written again.
    */
   private[spark] def writeMarker(): Unit = if (!markerIsWritten) {
-    val marker =
-      new Path(new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString),
-        "dynastate")
+    val marker = new Path(
+      new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString), "dynastate")
     val fileSystem = marker.getFileSystem(hadoopConf)
     val text = s"state of this partition is in DynamoDB store=${client.store}\n"
     // Stores of a join share the folder: any of them may be named.
@@ -165,7 +164,5 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
       val in = fileSystem.open(file)
       try in.readNBytes(bytes.length).sameElements(bytes)
       finally in.close()
-    } catch {
-      case _: FileNotFoundException => false
-    }
+    } catch { case _: FileNotFoundException => false }
 }

@@ -101,20 +101,17 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
       changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
     val cost = sendBuckets(connection, version, wanted.bits, isSent)
     version.versions.changed.forget(version.number)
-    log.info(
-      s"snapshot store=$store version=$version base=${wanted.base} " +
-        s"buckets=${isSent.count(identity)}/${isSent.length} " +
-        s"bytesWritten=${cost.getOrElse("bytesWritten", 0L)} writeUnits=${cost.getOrElse("writeUnits", 0L)} " +
-        s"ms=${millisSince(started)}")
+    log.info(s"snapshot store=$store version=$version base=${wanted.base} " +
+      s"buckets=${isSent.count(identity)}/${isSent.length} " +
+      s"bytesWritten=${cost.getOrElse("bytesWritten", 0L)} writeUnits=${cost.getOrElse("writeUnits", 0L)} " +
+      s"ms=${millisSince(started)}")
     cost
   }
 
   private def sendBuckets(
       connection: Connection, version: Version, bits: Int, isSent: Array[Boolean]): Map[String, Long] = {
     SnapshotRows.send(
-      version,
-      bits,
-      isSent,
+      version, bits, isSent,
       new BucketSink {
         override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
 

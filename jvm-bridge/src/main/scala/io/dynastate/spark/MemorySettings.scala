@@ -34,8 +34,7 @@ object MemorySettings {
     val folders = configured.get("diskPath").filter(_.nonEmpty).map(foldersOf).getOrElse(Nil)
     val hasDisk = limit > 0 && !heap.contains(0L)
     MemorySettings(
-      heapBytes = heap.getOrElse(Runtime.getRuntime.maxMemory / 2),
-      isHeapGiven = heap.isDefined,
+      heapBytes = heap.getOrElse(Runtime.getRuntime.maxMemory / 2), isHeapGiven = heap.isDefined,
       disk = if (hasDisk) Some(DiskSettings(folders, limit, isEncrypted)) else None)
   }
 

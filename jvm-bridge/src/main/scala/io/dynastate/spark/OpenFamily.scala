@@ -12,10 +12,7 @@ import org.apache.spark.sql.execution.streaming.state.{
  * A column family of one open store. Keys without prefix or range scans are the raw row; others are encoded by Spark's
  * own encoder, which has state, so that every store has its own.
  */
-final class OpenFamily(
-    val id: Int,
-    val family: ColumnFamily,
-    useColumnFamilies: Boolean,
+final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies: Boolean,
     schemas: Option[StateSchemaProvider]) {
   val encoder: RocksDBKeyStateEncoder = family.spec match {
     case _: NoPrefixKeyStateEncoderSpec => null

@@ -88,12 +88,9 @@ object ProviderMetrics {
     val fromCommit = stored.map { case (name, metric) => metric -> committed.getOrElse(name, 0L) }
     val fromDisk = disk.map { case (metric, of) => metric -> of(used) }
     (fromEngine ++ fromMaintenance ++ fromCommit ++ fromDisk).toMap ++ Map(
-      loadMs -> (loaded.map(_.millis).getOrElse(0L) + read.getOrElse("loadMs", 0L)),
-      commitMs -> commitMillis,
-      internalKeys -> internal,
-      forcedSnapshots -> (if (forcesSnapshot) 1L else 0L),
-      cacheHits -> (if (loaded.exists(_.missed)) 0L else 1L),
-      cacheMisses -> (if (loaded.exists(_.missed)) 1L else 0L))
+      loadMs -> (loaded.map(_.millis).getOrElse(0L) + read.getOrElse("loadMs", 0L)), commitMs -> commitMillis,
+      internalKeys -> internal, forcedSnapshots -> (if (forcesSnapshot) 1L else 0L),
+      cacheHits -> (if (loaded.exists(_.missed)) 0L else 1L), cacheMisses -> (if (loaded.exists(_.missed)) 1L else 0L))
   }
 
   private val Hidden = "-keyToNumValues"

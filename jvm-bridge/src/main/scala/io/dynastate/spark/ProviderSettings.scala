@@ -128,10 +128,7 @@ object ProviderSettings {
   private def pythonOf(configured: Map[String, String], ofSession: Option[String]): String =
     configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(ofSession))
 
-  private def sparkPython(ofSession: Option[String]): String =
-    ofSession
-      .orElse(Option(SparkEnv.get).flatMap(_.conf.getOption(PySparkPython)))
-      .orElse(sys.env.get("PYSPARK_PYTHON"))
-      .filter(_.nonEmpty)
-      .getOrElse("python3")
+  private def sparkPython(ofSession: Option[String]): String = ofSession
+    .orElse(Option(SparkEnv.get).flatMap(_.conf.getOption(PySparkPython))).orElse(sys.env.get("PYSPARK_PYTHON"))
+    .filter(_.nonEmpty).getOrElse("python3")
 }

@@ -139,8 +139,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
   }
 
   private def all(family: OpenFamily): RowIterator =
-    if (family.scansInOrder) overlay.scan(family.id, null, null)
-    else overlay.rows(family.id)
+    if (family.scansInOrder) overlay.scan(family.id, null, null) else overlay.rows(family.id)
 
   private def prefixed(family: OpenFamily, prefixKey: UnsafeRow): RowIterator = {
     require(family.encoder != null && family.encoder.supportPrefixKeyScan, "Prefix scan requires setting prefix key!")

@@ -106,9 +106,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   private def isList(family: String, lists: Set[String]): Boolean =
     lists.contains(family) || family.endsWith("-keyWithTsToValues") || family.endsWith("-tsWithKey")
 
-  private def isInternal(family: String): Boolean =
-    StateStoreColumnFamilySchemaUtils.isInternalColFamily(family) || family.endsWith("-tsWithKey") ||
-      family.endsWith("-keyToNumValues")
+  private def isInternal(family: String): Boolean = StateStoreColumnFamilySchemaUtils.isInternalColFamily(family) ||
+    family.endsWith("-tsWithKey") || family.endsWith("-keyToNumValues")
 
   // ------------------------------------------------------------------------------------------------------- the new
   // checkpoint

@@ -21,17 +21,16 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
   /** By family; one without rows need not be one that Spark can place. */
   private val placements = new Array[Placement](names.length)
 
-  def packets(entries: Iterator[StateEntry]): Iterator[(Int, Array[Byte])] =
-    entries.flatMap { entry =>
-      val partition = partitionOf(entry)
-      sent(partition).add(names(entry.family), entry)
-      val packet = pending(partition)
-      packet.add(entry)
-      if (packet.size < limit) None else Some(partition -> packet.take())
-    } ++ (0 until partitions).iterator.flatMap { partition =>
-      val last = Option.when(pending(partition).size > 0)(partition -> pending(partition).take())
-      last.iterator ++ Iterator.single(partition -> Packet.end(sent(partition)))
-    }
+  def packets(entries: Iterator[StateEntry]): Iterator[(Int, Array[Byte])] = entries.flatMap { entry =>
+    val partition = partitionOf(entry)
+    sent(partition).add(names(entry.family), entry)
+    val packet = pending(partition)
+    packet.add(entry)
+    if (packet.size < limit) None else Some(partition -> packet.take())
+  } ++ (0 until partitions).iterator.flatMap { partition =>
+    val last = Option.when(pending(partition).size > 0)(partition -> pending(partition).take())
+    last.iterator ++ Iterator.single(partition -> Packet.end(sent(partition)))
+  }
 
   private def partitionOf(entry: StateEntry): Int =
     if (shape.isSingle) 0
@@ -62,8 +61,7 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
           "a row is not in the partition that Spark's hash of its key names, so the operator was not partitioned by " +
             "its key, and cannot be " +
             s"repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} " +
-            s"store=${shape.name} " +
-            s"family=${family.name} hash=${places.getInt(0)}")
+            s"store=${shape.name} " + s"family=${family.name} hash=${places.getInt(0)}")
       }
       places.getInt(1)
     }

@@ -56,12 +56,9 @@ object StateTransfer {
             "ids" -> JBool(checkpoint.ids.nonEmpty),
             "stores" -> JArray(checkpoint.shapes.toList.map(shape =>
                 JObject(
-                  "operator" -> JInt(shape.operator),
-                  "name" -> JString(shape.name),
-                  "partitions" -> JInt(shape.partitions),
-                  "kind" -> JString(shape.operatorName),
-                  "single" -> JBool(shape.isSingle),
-                  "families" -> JBool(shape.usesFamilies),
+                  "operator" -> JInt(shape.operator), "name" -> JString(shape.name),
+                  "partitions" -> JInt(shape.partitions), "kind" -> JString(shape.operatorName),
+                  "single" -> JBool(shape.isSingle), "families" -> JBool(shape.usesFamilies),
                   "described" -> JArray(shape.described.toList.map(family =>
                       JObject("name" -> JString(family.name), "key" -> parse(family.keySchema.json),
                         "value" -> parse(family.valueSchema.json),
@@ -159,8 +156,7 @@ object StateTransfer {
     val JArray(stores) = parse(made): @unchecked
     val ids = stores.flatMap { each =>
       for (JInt(operator) <- each \ "operator"; JInt(at) <- each \ "partition"; JString(name) <- each \ "name";
-        JString(id) <- each \ "id")
-        yield (operator.toLong, at.toInt, name) -> id
+        JString(id) <- each \ "id") yield (operator.toLong, at.toInt, name) -> id
     }
     val old = new QueryCheckpoint(session, oldRoot)
     old.copyTo(newRoot, provider, partitions, ids.toMap, old.shapes.map(framed(_, frames)).filter(_.isNew))

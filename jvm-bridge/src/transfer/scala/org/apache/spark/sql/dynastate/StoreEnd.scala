@@ -77,8 +77,7 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
       } finally if (!target.hasCommitted) target.abort()
       if (isHdfs) rename(store, version)
       val id = if (hasIds(conf.providerClass)) target.getStateStoreCheckpointInfo().stateStoreCkptId else None
-      Written(
-        id,
+      Written(id,
         if (isOurs(conf.providerClass)) target.metrics.customMetrics.map { case (metric, value) =>
           metric.name -> value
         }

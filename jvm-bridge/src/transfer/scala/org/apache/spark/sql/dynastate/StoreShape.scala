@@ -53,9 +53,8 @@ private[dynastate] final case class StoreShape(operator: Long, operatorName: Str
   def joinFormat: Int = if (!usesFamilies) 2 else if (isJoinByTime) 4 else 3
 
   /** A join of state format 4, whose keys end with a time. */
-  def isJoinByTime: Boolean =
-    operatorName == StatefulOperatorsUtils.SYMMETRIC_HASH_JOIN_EXEC_OP_NAME &&
-      others.exists(_.name.endsWith("-keyWithTsToValues"))
+  def isJoinByTime: Boolean = operatorName == StatefulOperatorsUtils.SYMMETRIC_HASH_JOIN_EXEC_OP_NAME &&
+    others.exists(_.name.endsWith("-keyWithTsToValues"))
 
   /** The state variable that a family of transformWithState belongs to; families of timers have one of their own. */
   def variable(family: String): Option[TransformWithStateVariableInfo] =

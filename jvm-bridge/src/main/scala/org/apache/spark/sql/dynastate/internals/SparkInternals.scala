@@ -37,8 +37,7 @@ object SparkInternals {
     Option(SparkEnv.get).fold(processors)(env => coresOf(env.conf, processors))
   }
 
-  def coresOf(conf: SparkConf, processors: Int): Int = math.min(
-    processors,
+  def coresOf(conf: SparkConf, processors: Int): Int = math.min(processors,
     if (Utils.isLocalMaster(conf)) SparkContext.numDriverCores(conf.get("spark.master"), conf)
     else conf.getInt("spark.executor.cores", processors))
 
