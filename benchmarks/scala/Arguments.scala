@@ -1,7 +1,6 @@
 package io.dynastate.benchmarks
 
-/**
- * Arguments of one process of a benchmark, as `name=value`. A name without a dot is the benchmark's own; a name with a
+/** Arguments of one process of a benchmark, as `name=value`. A name without a dot is the benchmark's own; a name with a
  * dot is conf, and reaches the provider as a session's conf would.
  */
 private[benchmarks] final class Arguments(args: Array[String], known: Set[String]) {

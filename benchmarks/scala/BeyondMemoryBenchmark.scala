@@ -2,8 +2,7 @@ package io.dynastate.benchmarks
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 
-/**
- * Batches on a store of which a part fits in memory: the initial load and maintenance; warm-up and measured batches of
+/** Batches on a store of which a part fits in memory: the initial load and maintenance; warm-up and measured batches of
  * uniform keys; the same of popular keys; and maintenance. `BeyondMemoryRestart` opens the last version in another
  * process.
  */
@@ -57,8 +56,7 @@ object BeyondMemoryBenchmark {
   }
 }
 
-/**
- * The first batches, in a fresh process, of a store that another one left. A smaller store, which does not fit in
+/** The first batches, in a fresh process, of a store that another one left. A smaller store, which does not fit in
  * memory either, is opened and changed before.
  */
 object BeyondMemoryRestart {

@@ -10,8 +10,7 @@ private[benchmarks] final class Figures {
 
   def update(name: String, value: Any): Unit = found.put(name, value)
 
-  /**
-   * Print them as one JSON object on the last line of standard output, and end: a provider may have left threads that
+  /** Print them as one JSON object on the last line of standard output, and end: a provider may have left threads that
    * are not daemons.
    */
   def printAndExit(): Unit = {

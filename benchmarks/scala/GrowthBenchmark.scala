@@ -2,8 +2,7 @@ package io.dynastate.benchmarks
 
 import scala.collection.mutable
 
-/**
- * A long-lived store: `rows` rows in one version, `warmup` versions, then `batches` versions of `updates` random rows
+/** A long-lived store: `rows` rows in one version, `warmup` versions, then `batches` versions of `updates` random rows
  * each, with maintenance before every `maintainEvery`-th, as Spark's maintenance thread would do it. The cost of the
  * `batches` is counted. It continues, uncounted, until the next snapshot is due: when most is stored, and must be
  * recovered.

@@ -1,7 +1,6 @@
 package io.dynastate.benchmarks
 
-/**
- * A query that ends with a snapshot of its initial load, and all its batches after that. `ColdLookUpBenchmark` opens
+/** A query that ends with a snapshot of its initial load, and all its batches after that. `ColdLookUpBenchmark` opens
  * it.
  */
 object DeltasBenchmark {
@@ -25,8 +24,7 @@ object DeltasBenchmark {
   }
 }
 
-/**
- * Gets random rows, in a fresh process, of a store that another one left, and commits a batch after them. A smaller
+/** Gets random rows, in a fresh process, of a store that another one left, and commits a batch after them. A smaller
  * store of the same kind is opened several times before: classes and the sidecar are warm by then.
  */
 object ColdLookUpBenchmark {

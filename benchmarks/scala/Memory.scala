@@ -15,8 +15,7 @@ private[benchmarks] object Memory {
     ManagementFactory.getOperatingSystemMXBean.asInstanceOf[
       com.sun.management.OperatingSystemMXBean].getProcessCpuTime / 1e6
 
-  /**
-   * Wait until this process rests: the collector has run, and the JVM's compiler has done what was queued. What the
+  /** Wait until this process rests: the collector has run, and the JVM's compiler has done what was queued. What the
    * benchmark did before, to make rows and to warm up, then takes no processor time from what is measured.
    */
   def rest(): Unit = {
@@ -48,8 +47,7 @@ private[benchmarks] object Memory {
     }.getOrElse(Seq.empty)
   }
 
-  /**
-   * Reachable heap: the least that is in use right after one of five garbage collections. Other threads make garbage
+  /** Reachable heap: the least that is in use right after one of five garbage collections. Other threads make garbage
    * meanwhile.
    */
   def reachableHeap(): Long = {
@@ -76,10 +74,9 @@ private[benchmarks] object Memory {
   }
 }
 
-/**
- * Monitors the resident memory of the Python processes below this one, every 50 ms, in a daemon thread.
- * It reads the kernel's own high-water mark (VmHWM), so a peak between two samples is not missed.
- * The list of processes is refreshed once a second only: that walk over /proc costs milliseconds.
+/** Monitors the resident memory of the Python processes below this one, every 50 ms, in a daemon thread. It reads the
+ * kernel's own high-water mark (VmHWM), so a peak between two samples is not missed. The list of processes is refreshed
+ * once a second only: that walk over /proc costs milliseconds.
  */
 private[benchmarks] final class SidecarWatch extends AutoCloseable {
   private val SampleMs = 50L

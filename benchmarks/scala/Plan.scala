@@ -1,7 +1,6 @@
 package io.dynastate.benchmarks
 
-/**
- * The work of a benchmark, read from `name=value` arguments (see `Arguments`).
+/** The work of a benchmark, read from `name=value` arguments (see `Arguments`).
  *
  * @param provider class name of a StateStoreProvider with a public no-argument constructor
  * @param rows keys in the state

@@ -2,8 +2,7 @@ package io.dynastate.benchmarks
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 
-/**
- * Measures each step of a store with one provider. Prints one JSON object, on the last line of standard output.
+/** Measures each step of a store with one provider. Prints one JSON object, on the last line of standard output.
  *
  * A run is: a store of 1,000 rows, used and closed; init; the initial load; warm-up batches; measured batches, each one
  * getStore, gets, puts and commit; the whole state iterated; the heap weighed; snapshot maintenance once; a cold open

@@ -1,7 +1,6 @@
 package io.dynastate.benchmarks
 
-/**
- * A query that ends, with one provider: the initial load, warm-up batches, measured batches, and maintenance that
+/** A query that ends, with one provider: the initial load, warm-up batches, measured batches, and maintenance that
  * leaves a snapshot of the last version. `ColdOpenBenchmark` opens it in another process.
  */
 object RecoveryBenchmark {
@@ -28,8 +27,7 @@ object RecoveryBenchmark {
   }
 }
 
-/**
- * Opens, in a fresh process, the store of another one: the time to the first `get`, and until every row was read.
+/** Opens, in a fresh process, the store of another one: the time to the first `get`, and until every row was read.
  * Another store of the same provider is opened first, several times: classes, native libraries and the sidecar are then
  * loaded, and only the store's own time is measured.
  */

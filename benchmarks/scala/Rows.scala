@@ -67,9 +67,8 @@ private[benchmarks] final class RowMaker(valueBytes: Int = Rows.ValueBytes) {
   }
 }
 
-/**
- * Rows of one size, end to end in one byte array, read through one row object that moves over them,
- * as Spark's operators pass rows: a store that keeps the object instead of a copy fails here.
+/** Rows of one size, end to end in one byte array, read through one row object that moves over them, as Spark's
+ * operators pass rows: a store that keeps the object instead of a copy fails here.
  */
 private[benchmarks] final class RowPage(capacity: Int, fields: Int, rowBytes: Int) {
   private val bytes = new Array[Byte](Math.multiplyExact(capacity, rowBytes))

@@ -5,8 +5,7 @@ import java.util.concurrent.{Callable, Executors}
 import scala.jdk.CollectionConverters._
 import scala.jdk.OptionConverters._
 
-/**
- * Batches of many stores of one executor, as many at once as there are threads, and the processor time that they take.
+/** Batches of many stores of one executor, as many at once as there are threads, and the processor time that they take.
  */
 object ScaleBenchmark {
 

@@ -10,8 +10,7 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{LongType, StringType, StructField, StructType}
 import org.apache.spark.unsafe.types.UTF8String
 
-/**
- * Scans and lists of one state store provider with column families, driven through Spark's own traits, as
+/** Scans and lists of one state store provider with column families, driven through Spark's own traits, as
  * `ProviderBenchmark` drives gets and puts. Prints one JSON object on the last line of standard output. Every scan is
  * checked by its sum.
  */
@@ -86,8 +85,7 @@ object ScanBenchmark {
     store.commit()
   }
 
-  /**
-   * Appends to the short list, then to the long one, each in its own versions: time of each, and bytes written by one.
+  /** Appends to the short list, then to the long one, each in its own versions: time of each, and bytes written by one.
    */
   private def appends(provider: StateStoreProvider, figures: Figures): Unit = {
     var version = 1L

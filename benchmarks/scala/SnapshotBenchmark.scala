@@ -2,8 +2,7 @@ package io.dynastate.benchmarks
 
 import scala.collection.mutable
 
-/**
- * Commits with and without a snapshot in the background: batches one after the other on a large store, first alone,
+/** Commits with and without a snapshot in the background: batches one after the other on a large store, first alone,
  * then while snapshot maintenance runs in its own thread.
  */
 object SnapshotBenchmark {

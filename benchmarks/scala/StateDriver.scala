@@ -19,15 +19,13 @@ private[benchmarks] final case class BatchTimes(open: Long, get: Long, put: Long
 /** Times to read state that is not in memory, ms: to the first `get`, and until every row was read. */
 private[benchmarks] final case class ColdOpen(firstGet: Double, everyRow: Double)
 
-/**
- * Times of single `get`s, the first of them with `getStore`, and of a commit after them, ms; `metrics` are the
+/** Times of single `get`s, the first of them with `getStore`, and of a commit after them, ms; `metrics` are the
  * provider's, of that commit.
  */
 private[benchmarks] final case class LookUps(gets: Seq[Double], commit: Double, metrics: Map[String, Long])
 
-/**
- * Drives one store of a provider through Spark's own traits, without session, query or operator, and
- * checks every read, so that a fast and wrong provider fails.
+/** Drives one store of a provider through Spark's own traits, without session, query or operator, and checks every
+ * read, so that a fast and wrong provider fails.
  *
  * Gets and puts are timed as one loop each, not one by one: reading the clock costs as much as a get.
  * Rows are made before the clock starts.
@@ -70,9 +68,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     provider
   }
 
-  /**
-   * Put every row once, with its count, `loadRows` a version. Returns the seconds in put and commit, without the making
-   * of rows.
+  /** Put every row once, with its count, `loadRows` a version. Returns the seconds in put and commit, without the
+   * making of rows.
    */
   def load(provider: StateStoreProvider): Double = {
     var ns = 0L
@@ -92,8 +89,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     ns / 1e9
   }
 
-  /**
-   * Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. `isMade`
+  /** Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. `isMade`
    * is called after the rows were made, and before the clock starts.
    */
   def runBatch(provider: StateStoreProvider, version: Long, isZipf: Boolean = false,

@@ -5,9 +5,8 @@ import java.util.BitSet
 import org.apache.commons.math3.distribution.ZipfDistribution
 import org.apache.commons.math3.random.Well19937c
 
-/**
- * Draws rows by Zipf's law: the row of rank k comes up in proportion to 1 / k^1.1. The ranks are scattered over the row
- * numbers, so that popular rows were not loaded together.
+/** Draws rows by Zipf's law: the row of rank k comes up in proportion to 1 / k^1.1. The ranks are scattered over the
+ * row numbers, so that popular rows were not loaded together.
  */
 private[benchmarks] final class ZipfRows(rows: Int, seed: Long) {
   private val Exponent = 1.1

@@ -6,8 +6,7 @@ import scala.util.control.NonFatal
 
 import io.dynastate.compat.Absent
 
-/**
- * Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why.
+/** Runs named checks, and prints for each a line that test_jvm.py reads: `ok` or `failed`, its name, why.
  *
  * @param named runs only those whose names have this, or one of these with | between them
  * @param without the same for those that are left out
@@ -70,8 +69,7 @@ object Checks {
   }
 }
 
-/**
- * {{{
+/** {{{
  * Main endpoint=URL python=PATH vectors=FOLDER scratch=FOLDER seed=NUMBER
  *      [only=sidecar | only=memory | only=bound | only=disk] [named=TEXT] [without=TEXT] [share=NUMBER]
  * }}}

@@ -432,8 +432,8 @@ object DiskChecks {
     override def empty: Version = VersionTree.empty("", storage = storage)
   }
 
-  /**
-   * The same on a disk that fails after a number of operations; from then on rows are read from where they are durable.
+  /** The same on a disk that fails after a number of operations; from then on rows are read from where they are
+   * durable.
    */
   final class FailingDisk(heapLimit: Long, failsAt: Int, round: Int, pageBytes: Int = 512) extends Memory {
     private val folder = Files.createTempDirectory("dynastate-disk")

@@ -4,8 +4,7 @@ import java.nio.file.{Files, Path}
 
 import org.apache.spark.TaskContext
 
-/**
- * Faults in a running task. Called from SQL (`reflect`) for every row that a stateful operator returns, in the task's
+/** Faults in a running task. Called from SQL (`reflect`) for every row that a stateful operator returns, in the task's
  * own thread: before the operator has seen all its rows, and so before its stores commit.
  */
 object Disturbing {

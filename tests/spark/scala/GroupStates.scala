@@ -17,9 +17,8 @@ object GroupStates {
   private implicit val outEncoder: Encoder[(String, String, Long, Long)] =
     Encoders.tuple(Encoders.STRING, Encoders.STRING, Encoders.scalaLong, Encoders.scalaLong)
 
-  /**
-   * Count and sum by key; the state of a key is removed after many rows, and at its time-out.
-   * Takes a frame with key, amount and at.
+  /** Count and sum by key; the state of a key is removed after many rows, and at its time-out. Takes a frame with key,
+   * amount and at.
    */
   def counts(rows: DataFrame): DataFrame = {
     val events: Dataset[(String, Long, Timestamp)] = rows

@@ -19,8 +19,8 @@ import io.dynastate.memory.{Version, VersionOverlay, VersionTree}
 
 import org.apache.spark.unsafe.Platform
 
-/**
- * The provider's memory (RowTable, VersionTree, VersionOverlay) against plain maps, with random operations from a seed.
+/** The provider's memory (RowTable, VersionTree, VersionOverlay) against plain maps, with random operations from a
+ * seed.
  */
 final class MemoryChecks(checks: Checks, seed: Long) {
   import Checks._

@@ -6,8 +6,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{DelegateToFileSystem, FileStatus, Path, RawLocalFileSystem}
 import org.apache.hadoop.fs.permission.FsPermission
 
-/**
- * The local file system without permissions and links, for `fs.AbstractFileSystem.file.impl`, through which Spark
+/** The local file system without permissions and links, for `fs.AbstractFileSystem.file.impl`, through which Spark
  * writes checkpoints. Without its native library, which pyspark does not have, Hadoop starts a `chmod` for every file
  * it makes and a `readlink` for every file it renames: half of the time of these tests.
  */

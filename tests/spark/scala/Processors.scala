@@ -28,8 +28,7 @@ object Processors {
     events(rows.withWatermark("at", "5 seconds")).transformWithState(new Idle, TimeMode.EventTime(),
       OutputMode.Append()).toDF(Columns: _*)
 
-  /**
-   * Value, list and map with a time to live of a millisecond, which ends before the next batch, and the same with an
+  /** Value, list and map with a time to live of a millisecond, which ends before the next batch, and the same with an
    * hour; a timer that is due then, for each batch that a key is in.
    */
   def byProcessingTime(rows: DataFrame): DataFrame =

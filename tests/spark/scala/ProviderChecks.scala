@@ -18,8 +18,7 @@ import org.apache.spark.sql.dynastate.internals.SparkInternals
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
 
-/**
- * The provider through Spark's own traits: what the conformance suite (tests/contract/provider) cannot check on every
+/** The provider through Spark's own traits: what the conformance suite (tests/contract/provider) cannot check on every
  * provider.
  */
 final class ProviderChecks(checks: Checks, world: World, seed: Long) {
@@ -242,8 +241,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
-  /**
-   * As Spark does it in deduplication, aggregation and session windows: all rows are looked at, and some removed
+  /** As Spark does it in deduplication, aggregation and session windows: all rows are looked at, and some removed
    * meanwhile.
    */
   private def evicted(): Unit = {
@@ -555,8 +553,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
   }
 
-  /**
-   * A history of a store against a model: commits, other attempts, snapshots, an older version in memory, restarts.
+  /** A history of a store against a model: commits, other attempts, snapshots, an older version in memory, restarts.
    * `disturb` is called before each turn. Snapshots are made of the version that was read last, up to which changes may
    * be held, and of later ones.
    */

@@ -44,8 +44,7 @@ final class World(val endpoint: String, python: String, scratch: Path) {
     printed.trim
   }
 
-  /**
-   * Make a snapshot of the newest version, and demand that it was made: a check whose snapshot is not wanted checks
+  /** Make a snapshot of the newest version, and demand that it was made: a check whose snapshot is not wanted checks
    * nothing.
    */
   def snapshot(provider: StateStoreProvider, id: StateStoreId, version: Long): Unit = {

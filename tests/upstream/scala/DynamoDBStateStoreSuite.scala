@@ -12,8 +12,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 
-/**
- * Spark's contract of a state store provider. All that is ours is how a provider is made, and how its rows are read.
+/** Spark's contract of a state store provider. All that is ours is how a provider is made, and how its rows are read.
  */
 class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProvider] {
   import StateStoreTestsHelper.{keyRowToData, newDir, valueRowToData}

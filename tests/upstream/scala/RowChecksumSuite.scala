@@ -7,8 +7,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
 
-/**
- * Spark's contract of checksums of rows. There is no file to corrupt: what is in the tables has checksums of its own.
+/** Spark's contract of checksums of rows. There is no file to corrupt: what is in the tables has checksums of its own.
  */
 class RowChecksumSuite extends StateStoreRowChecksumSuite with PrivateMethodTester {
   override protected def createProvider: StateStoreProvider = new DynamoDBStateStoreProvider

@@ -9,14 +9,12 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.ObjectMapper
 import io.dynastate.compat.Absent
 
-/**
- * One requirement of state stores. `needs`: a provider without these must refuse. `appends`: puts are made by appends
+/** One requirement of state stores. `needs`: a provider without these must refuse. `appends`: puts are made by appends
  * to lists.
  */
 final case class Case(name: String, needs: Set[Need], play: () => Unit, appends: Boolean = false)
 
-/**
- * A file of cases, to be played on one scene. `test_conformance.py` reads their names from the source, so they are
+/** A file of cases, to be played on one scene. `test_conformance.py` reads their names from the source, so they are
  * literals.
  */
 abstract class Cases {
@@ -50,8 +48,7 @@ object Cases {
   val WithAppends = "-with-appends"
 }
 
-/**
- * Runs every case on every provider of one kind, each in its own checkpoint, and prints one JSON object a line:
+/** Runs every case on every provider of one kind, each in its own checkpoint, and prints one JSON object a line:
  * `case`, `provider`, `ms`, and `outcome`, which is one of
  *
  *  - `ok`: every check held;

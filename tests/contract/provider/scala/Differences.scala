@@ -8,8 +8,7 @@ final case class Difference(reason: String, labels: Set[String])
 /** The error of a provider that cannot do something. */
 final case class Refusal(condition: String, reason: String)
 
-/**
- * Differences between providers and the cases. The cases expect what Spark's operators rely on, and otherwise the more
+/** Differences between providers and the cases. The cases expect what Spark's operators rely on, and otherwise the more
  * lenient behaviour. An entry that is not true is a failure. Ours have no entry.
  */
 object Differences {

@@ -16,8 +16,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.types.UTF8String
 
-/**
- * Plays random histories of the provider, each from a seed of its own: `Histories root=URI seeds=SEED,SEED
+/** Plays random histories of the provider, each from a seed of its own: `Histories root=URI seeds=SEED,SEED
  * NAME=VALUE…`. Prints a line for each, `ok` or `failed`, its seed, what happened. At the first failure it ends, after
  * the last steps and the error.
  */
@@ -64,9 +63,8 @@ object Tier {
   val All: Seq[Tier] = Seq(Buckets, Disk, FailingDisk, FullDisk, Buckets, Heap)
 }
 
-/**
- * Several stores in one executor or two, beside a plain model of each: tasks that change, read, scan, commit, abort and
- * commit again; maintenance after every step; iterators that stay open; executors that start again; queries that go
+/** Several stores in one executor or two, beside a plain model of each: tasks that change, read, scan, commit, abort
+ * and commit again; maintenance after every step; iterators that stay open; executors that start again; queries that go
  * back. Whatever is read is compared.
  *
  * One thread takes all steps, and waits for what others do, so that a seed gives the same history again. In some
@@ -139,8 +137,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     }
   }
 
-  /**
-   * A snapshot that is refused leaves no other trace: every read is right, and a check that needs one checks nothing.
+  /** A snapshot that is refused leaves no other trace: every read is right, and a check that needs one checks nothing.
    */
   private def requireMaintained(): Unit = {
     val failures = ProviderInternals.takeFailures()
@@ -315,8 +312,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       count("aborts")
     }
 
-    /**
-     * The task fails after its commit, or has a twin; the driver takes either, which without ids have the same changes.
+    /** The task fails after its commit, or has a twin; the driver takes either, which without ids have the same
+     * changes.
      */
     private def commitTwice(): Unit = {
       finishOld(newest.version + 1)

@@ -20,8 +20,7 @@ import org.apache.spark.sql.internal.SQLConf
 /** A check that did not hold: its label, and what was found instead. */
 final case class Failure(label: String, message: String)
 
-/**
- * The environment of one case: its own checkpoint, and the checks. A check that does not hold is recorded and the case
+/** The environment of one case: its own checkpoint, and the checks. A check that does not hold is recorded and the case
  * continues, so that a provider's known difference in one of them does not hide the others.
  *
  * @param appends whether families of single values are kept as lists, see `AppendingTable`

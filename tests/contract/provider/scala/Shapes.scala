@@ -37,8 +37,7 @@ object Shapes {
   lazy val TimeFirst: Shape = Plain.copy(key = WordAndTime, spec = timeFirst(WordAndTime))
   lazy val TimeLast: Shape = Plain.copy(key = WordAndTime, spec = timeLast(WordAndTime))
 
-  /**
-   * Keys of these columns, c0, c1, …, ordered by all of them, and a string after them that is not part of the order.
+  /** Keys of these columns, c0, c1, …, ordered by all of them, and a string after them that is not part of the order.
    */
   def ranged(types: DataType*): Shape = {
     val key = schema(types.zipWithIndex.map { case (kind, at) => s"c$at" -> kind } :+ ("rest" -> StringType): _*)
@@ -152,10 +151,9 @@ class Table(val store: ReadStateStore, val shape: Shape) {
     finally pairs.close()
 }
 
-/**
- * A family of single values in one of lists, whose `shape` is `appended`: a put appends to the list of the key, and the
- * last value counts. Each has its place in the list, so that whatever is read shows whether values are missing, or come
- * twice.
+/** A family of single values in one of lists, whose `shape` is `appended`: a put appends to the list of the key, and
+ * the last value counts. Each has its place in the list, so that whatever is read shows whether values are missing, or
+ * come twice.
  */
 final class AppendingTable(store: ReadStateStore, shape: Shape) extends Table(store, shape) {
   import Rows.Values

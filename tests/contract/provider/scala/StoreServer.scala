@@ -14,9 +14,8 @@ import io.dynastate.compat._
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 
-/**
- * Runs the commands on standard input, one JSON object a line, on a store of ours and on one of RocksDB's. Answers each
- * with one line on standard output: `{"ours": A, "rocksdb": A}` where A is `{"ok": answer}` or `{"error": what}`.
+/** Runs the commands on standard input, one JSON object a line, on a store of ours and on one of RocksDB's. Answers
+ * each with one line on standard output: `{"ours": A, "rocksdb": A}` where A is `{"ok": answer}` or `{"error": what}`.
  *
  * {{{
  * begin root format retain   a checkpoint of its own and fresh providers; format 1 or 2; versions that stay in memory.

@@ -22,8 +22,7 @@ object Subjects {
     s"$Conf.rocksdb.lockAcquireTimeoutMs" -> "200")
   private val Ours = "io.dynastate.spark.DynamoDBStateStoreProvider"
 
-  /**
-   * By kind: one process runs all of a kind. Ours runs every case in both checkpoint formats, and with little memory.
+  /** By kind: one process runs all of a kind. Ours runs every case in both checkpoint formats, and with little memory.
    */
   def of(kind: String, conf: Map[String, String]): Seq[Subject] = kind match {
     case "hdfs" => Seq(Subject("hdfs", kind, s"$Spark.HDFSBackedStateStoreProvider", ids = false, conf))

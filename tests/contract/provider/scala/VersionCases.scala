@@ -10,8 +10,7 @@ import io.dynastate.compat._
 
 import org.apache.spark.sql.execution.streaming.state._
 
-/**
- * The attempt that is read: retries, older versions, twins, checkpoint ids, upgraded read stores, replay and change
+/** The attempt that is read: retries, older versions, twins, checkpoint ids, upgraded read stores, replay and change
  * feed.
  */
 final class VersionCases(scene: Scene) extends Cases {

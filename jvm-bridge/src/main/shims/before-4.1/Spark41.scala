@@ -45,9 +45,8 @@ private[spark] trait StateStoreProvider41 extends StateStoreProvider with Suppor
     getStateStoreChangeDataReader(startVersion, endVersion, colFamilyNameOpt, None)
 }
 
-/**
- * Read stores of running tasks. An aggregation of this Spark opens its version to read, and then to write: the two must
- * be of the same attempt, and the commit of the second reports what the first had to load.
+/** Read stores of running tasks. An aggregation of this Spark opens its version to read, and then to write: the two
+ * must be of the same attempt, and the commit of the second reports what the first had to load.
  */
 private[spark] final class ReadStores41 {
   private[this] val byTask = new ConcurrentHashMap[TaskContext, (Option[String], ReadStateStore)]

@@ -2,9 +2,8 @@ package org.apache.spark.sql.dynastate
 
 import org.apache.spark.sql.SparkSessionExtensions
 
-/**
- * Refuses queries that would not run on dynastate although the session says so: `RefusePinnedProvider`. Tells tasks the
- * id of their query: `QueryIdConf`. Set by `spark.sql.extensions`; `dynastate.configure` does so. This Spark runs
+/** Refuses queries that would not run on dynastate although the session says so: `RefusePinnedProvider`. Tells tasks
+ * the id of their query: `QueryIdConf`. Set by `spark.sql.extensions`; `dynastate.configure` does so. This Spark runs
  * transformWithState on any provider.
  */
 class DynastateExtensions extends (SparkSessionExtensions => Unit) {

@@ -6,8 +6,7 @@ import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 
-/**
- * Lets transformWithState run on dynastate: Spark 4.2 and newer allow it on providers of a list of class names only.
+/** Lets transformWithState run on dynastate: Spark 4.2 and newer allow it on providers of a list of class names only.
  * Also refuses queries that would not run on dynastate although the session says so: `RefusePinnedProvider`. Tells
  * tasks the id of their query: `QueryIdConf`. Set by `spark.sql.extensions`; `dynastate.configure` does so. Does not
  * change plans of a session with another provider.

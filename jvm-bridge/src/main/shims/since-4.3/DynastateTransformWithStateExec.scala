@@ -7,8 +7,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 import org.apache.spark.sql.streaming.{OutputMode, StatefulProcessor, TimeMode}
 
-/**
- * transformWithState without the check for the provider's class name. It is never equal to the node that it replaces,
+/** transformWithState without the check for the provider's class name. It is never equal to the node that it replaces,
  * or Catalyst would see no change in the plan, and keep the old one. The constructor's parameters are the base's, for
  * `makeCopy`.
  */

@@ -6,16 +6,14 @@ import com.github.luben.zstd.{Zstd, ZstdException}
 import io.dynastate.{DynastateException, ErrorKind}
 import net.jpountz.lz4.{LZ4Exception, LZ4Factory}
 
-/**
- * Blocks as they are stored (docs/storage-format.md), which are decompressed here: the sidecar would take longer, and
+/** Blocks as they are stored (docs/storage-format.md), which are decompressed here: the sidecar would take longer, and
  * send more.
  */
 private[bridge] object Codec {
   private val lz4 = LZ4Factory.fastestInstance().safeDecompressor()
 
-  /**
-   * The changes in a block, which is the rest of a buffer, in an array of at least so many bytes; `item` names where it
-   * is stored, for errors.
+  /** The changes in a block, which is the rest of a buffer, in an array of at least so many bytes; `item` names where
+   * it is stored, for errors.
    */
   def unpack(codec: String, rawBytes: Int, item: String, block: ByteBuffer, array: Int => Array[Byte]): ByteBuffer = {
     def corrupt(what: String, cause: Throwable = null) =

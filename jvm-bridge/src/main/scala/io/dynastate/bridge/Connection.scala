@@ -18,21 +18,18 @@ final case class Found(version: Long, attempt: Attempt, base: Long, baseAttempt:
 /** Content of a version: keys by column family, and in how many buckets, 2^bits, its rows are best read. */
 final case class Content(bits: Int, keys: Array[Long])
 
-/**
- * What follows on the rows of the snapshot of a version (0: there is none): the changes after version `after`, of all
+/** What follows on the rows of the snapshot of a version (0: there is none): the changes after version `after`, of all
  * buckets `rawBytes`. In the answer to READ the changes that the reader holds come before them exactly if
  * `appliesHeld`.
  */
 final case class Deltas(snapshot: Long, after: Long, rawBytes: Long, appliesHeld: Boolean)
 
-/**
- * The answer to SNAPSHOT that accepts it, in 2^bits buckets; those unchanged since the snapshot of version `base` may
+/** The answer to SNAPSHOT that accepts it, in 2^bits buckets; those unchanged since the snapshot of version `base` may
  * be left out (0: none).
  */
 final case class Wanted(base: Long, bits: Int)
 
-/**
- * One conversation with the sidecar. Legal order, as in docs/protocol.md:
+/** One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
  * {{{
  * (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] commit
@@ -47,8 +44,7 @@ final case class Wanted(base: Long, bits: Int)
 final class Connection private (channel: SocketChannel, process: SidecarProcess, settings: String) {
   private[this] val in =
     new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), Protocol.SliceBytes))
-  /**
-   * Frames without an answer that were not sent yet. One that may be long, or has an answer, takes them with it: a
+  /** Frames without an answer that were not sent yet. One that may be long, or has an answer, takes them with it: a
    * small commit is one write.
    */
   private[this] val held = ByteBuffer.allocate(Connection.HeldBytes)
@@ -63,8 +59,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     expect(Protocol.Checked, receive(deadlineSeconds))
   }
 
-  /**
-   * Open a version for a run, which a bare number is resolved for. `onFound` is called before changes arrive through
+  /** Open a version for a run, which a bare number is resolved for. `onFound` is called before changes arrive through
    * `onChanges`, oldest first, each valid until it returns; a second call voids what came before. `onDeltas` is called
    * if they begin with a snapshot, with its version: after its rows, before the changes since. Returns the counters of
    * docs/metrics.md.
@@ -79,8 +74,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       changesUntilOpened(deadlineSeconds, onFound, deltas => onDeltas(deltas.snapshot), onChanges)
     }
 
-  /**
-   * Find a version for a run, without reading its rows: keys by family, in how many buckets (2^bits) its rows are best
+  /** Find a version for a run, without reading its rows: keys by family, in how many buckets (2^bits) its rows are best
    * read, and counters.
    */
   def find(store: String, run: QueryRun, version: Long, attempt: Attempt, deadlineSeconds: Long): (Found, Content,
@@ -96,8 +90,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
         Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds))))
     }
 
-  /**
-   * Read the rows of a version that lie in some of 2^bits buckets, as changes, oldest first, with other rows among
+  /** Read the rows of a version that lie in some of 2^bits buckets, as changes, oldest first, with other rows among
    * them. `onDeltas` is called after the rows of the snapshot, and before the changes since; it says whether `held`
    * comes between them. Returns counters.
    */
@@ -161,8 +154,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       Protocol.takeCounters(body)
     }
 
-  /**
-   * Offer a version as a snapshot. Left: it is not wanted now, with counters. Right: send its buckets, by `bucket` and
+  /** Offer a version as a snapshot. Left: it is not wanted now, with counters. Right: send its buckets, by `bucket` and
    * `append`, then `endSnapshot`.
    */
   def snapshot(store: String, runId: String, version: Version, stateBytes: Long, minDeltas: Int,
@@ -199,8 +191,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       maintained(deadlineSeconds)
     }
 
-  /**
-   * Abort the attempt, or the snapshot: its end is an ABORT for the sidecar, and no frame can be sent between the
+  /** Abort the attempt, or the snapshot: its end is an ABORT for the sidecar, and no frame can be sent between the
    * halves of one that another thread is sending.
    */
   def abort(): Unit = {
@@ -388,8 +379,7 @@ object Connection {
     finally closing.cancel(false)
   }
 
-  /**
-   * Refuse a process of another user, which must not learn the token: the folder may have been replaced since it was
+  /** Refuse a process of another user, which must not learn the token: the folder may have been replaced since it was
    * made.
    */
   private def requireSameUser(channel: SocketChannel, process: SidecarProcess): Unit = {

@@ -3,17 +3,15 @@ package io.dynastate.bridge
 import java.util.{ArrayDeque, HashMap}
 import java.util.concurrent.TimeUnit
 
-/**
- * Idle connections to one process, by their settings. One that no task needed for a while is closed. Safe for threads.
+/** Idle connections to one process, by their settings. One that no task needed for a while is closed. Safe for threads.
  */
 private[bridge] final class ConnectionPool(idleSeconds: Long) {
   import ConnectionPool._
 
   private[this] val idle = new HashMap[String, ArrayDeque[Idle]]
 
-  /**
-   * The usable connection that was used last, if there is one. The others are closed: their process has just ended, and
-   * did not find them here.
+  /** The usable connection that was used last, if there is one. The others are closed: their process has just ended,
+   * and did not find them here.
    */
   def take(settings: String): Option[Connection] = {
     var connection = poll(settings)

@@ -7,8 +7,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.memory.Attempt
 
-/**
- * Frames between the JVM and Python (docs/protocol.md, version 2). Only `readFrame` does I/O.
+/** Frames between the JVM and Python (docs/protocol.md, version 2). Only `readFrame` does I/O.
  *
  * {{{ frame := length:u32 type:u8 body }}}
  */
@@ -50,8 +49,7 @@ object Protocol {
   val Held = 76
   val Error = 127
 
-  /**
-   * The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each
+  /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each
    * thread.
    */
   val SliceBytes: Int = 256 * 1024
@@ -133,8 +131,7 @@ object Protocol {
     keys
   }
 
-  /**
-   * The records and changes of a ROWS or PACKED.
+  /** The records and changes of a ROWS or PACKED.
    *
    * @param array an array of at least so many bytes, for changes that are unpacked
    */

@@ -7,8 +7,7 @@ import java.util.concurrent.locks.ReentrantLock
 import io.dynastate.{DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
-/**
- * One of the engine's processes on this executor, by Python interpreter and number: started by the first store that
+/** One of the engine's processes on this executor, by Python interpreter and number: started by the first store that
  * needs it, and again after it died. A store always has the same one. A connection belongs to one store from `lease` to
  * its `release`.
  */
@@ -29,8 +28,7 @@ final class Sidecar private (python: String, idleSeconds: Long) {
     leased.connect(settings)
   }
 
-  /**
-   * The process, started if there is none. A caller that waited here during a failed start gets its error; a later one
+  /** The process, started if there is none. A caller that waited here during a failed start gets its error; a later one
    * starts it again.
    */
   private[this] def running(asked: Long): SidecarProcess = {

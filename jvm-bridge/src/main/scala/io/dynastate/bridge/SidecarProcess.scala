@@ -13,8 +13,7 @@ import java.util.concurrent.atomic.AtomicLong
 import io.dynastate.{DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
-/**
- * One process of the sidecar. Its standard input stays open as long as this JVM lives, so that it ends with this JVM.
+/** One process of the sidecar. Its standard input stays open as long as this JVM lives, so that it ends with this JVM.
  * On its standard output it gives signs of life, and is killed when they stop. Every wait for it has a deadline
  * (docs/protocol.md).
  */
@@ -121,8 +120,7 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
     }
   }
 
-  /**
-   * Kill it when its signs of life stop, and close idle connections to it. Looks are counted, not seconds: after a
+  /** Kill it when its signs of life stop, and close idle connections to it. Looks are counted, not seconds: after a
    * pause of this JVM there is one look, not many.
    */
   private def lookAfter(): Unit = {
@@ -150,8 +148,7 @@ private[bridge] object SidecarProcess {
   private val SilenceDeadlineSeconds = 20L
   private val LookSeconds = 2L
   private val LastLinesDeadlineMillis = 1000L
-  /**
-   * A socket's path may have 106 bytes in Java, of which our own names take up to 38; YARN's folders for temporary
+  /** A socket's path may have 106 bytes in Java, of which our own names take up to 38; YARN's folders for temporary
    * files are longer.
    */
   private val FolderBytesMax = 106 - 38

@@ -3,8 +3,7 @@ package io.dynastate.memory
 import java.util.LinkedHashSet
 import java.util.concurrent.ConcurrentHashMap
 
-/**
- * The rows of all families whose hashes lie in one range; null if they are not in memory. Who has read them may keep
+/** The rows of all families whose hashes lie in one range; null if they are not in memory. Who has read them may keep
  * using them.
  */
 private[memory] final class Bucket(val owner: AnyRef, @volatile var rows: RowTables) {
@@ -19,8 +18,7 @@ private[memory] final class Bucket(val owner: AnyRef, @volatile var rows: RowTab
   }
 }
 
-/**
- * Limits the bytes of all buckets in memory. It first evicts those that a newer version has replaced, then the oldest
+/** Limits the bytes of all buckets in memory. It first evicts those that a newer version has replaced, then the oldest
  * of those that were not used since it last considered them (the CLOCK algorithm, F. J. Corbató, 1968). Safe for
  * threads.
  */

@@ -11,8 +11,7 @@ trait BucketSource {
   def close(): Unit = ()
 }
 
-/**
- * Versions of a store of which only some rows are in memory: whole buckets, as many as the cache has room for. Another
+/** Versions of a store of which only some rows are in memory: whole buckets, as many as the cache has room for. Another
  * bucket is read when one of its rows is needed.
  *
  * A version is an array of buckets, and shares the unchanged ones with its parent. Rows of a bucket never change, so it
@@ -176,9 +175,8 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
     if (there != null) there else source.read(version, version.bits, Seq(number))
   }
 
-  /**
-   * Use the rows of buckets, each with whether it is in memory: first those that are, then the others, of which several
-   * are read in one request, and which are not kept.
+  /** Use the rows of buckets, each with whether it is in memory: first those that are, then the others, of which
+   * several are read in one request, and which are not kept.
    */
   private def peekAll(version: BucketedVersion, numbers: Seq[Int])(use: (Int, RowTables, Boolean) => Unit): Unit = {
     val absent = numbers.filter { number =>
@@ -206,8 +204,7 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
 }
 
 object BucketedVersions {
-  /**
-   * Approximate heap of one bucket: read in one request, and small enough that few hold the rows of a batch that are
+  /** Approximate heap of one bucket: read in one request, and small enough that few hold the rows of a batch that are
    * near each other.
    */
   val BucketBytes: Long = 512L * 1024
@@ -244,9 +241,8 @@ object BucketedVersions {
     found
   }
 
-  /**
-   * A copy of a bucket's rows with changes applied, and the values that these add. Lists are without segments, as those
-   * that are read: a bucket may be read again at any time.
+  /** A copy of a bucket's rows with changes applied, and the values that these add. Lists are without segments, as
+   * those that are read: a bucket may be read again at any time.
    */
   private def changedBy(rows: RowTables, changes: RowTables): (RowTables, Long) = {
     val made = rows.copy()

@@ -1,7 +1,7 @@
 package io.dynastate.memory
 
-/**
- * All rows of a version, bucket by bucket, under an attempt's own layers, which are released at the end, or at `close`.
+/** All rows of a version, bucket by bucket, under an attempt's own layers, which are released at the end, or at
+ * `close`.
  */
 final class BucketwiseIterator(base: Version, family: Int, own: List[Slots]) extends RowIterator {
   private[this] val buckets = 1 << base.versions.bucketBits(base)

@@ -4,10 +4,9 @@ import java.nio.ByteBuffer
 
 import io.dynastate.{DynastateException, ErrorKind}
 
-/**
- * Collects the changes from one version to another, as the engine sends them, oldest first. With `isWanted`, only those
- * of some hashes. With `storage`, rows are there: for the rows of a version, of which about `expected` may come, by
- * family. A `isLoad` has all rows of a version.
+/** Collects the changes from one version to another, as the engine sends them, oldest first. With `isWanted`, only
+ * those of some hashes. With `storage`, rows are there: for the rows of a version, of which about `expected` may come,
+ * by family. A `isLoad` has all rows of a version.
  *
  * {{{ add* [markFromHere add*] asRows               the rows that the changes make of an empty store
  *     startFrom add* [markFromHere add*] asChanges  the changes, with their delete markers }}}

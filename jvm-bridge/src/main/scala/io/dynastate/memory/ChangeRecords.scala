@@ -6,9 +6,8 @@ import io.dynastate.{DynastateException, ErrorKind}
 
 import org.apache.spark.unsafe.Platform
 
-/**
- * A cursor over encoded changes (docs/storage-format.md, "Changes") in a little-endian buffer: `advance`, then read the
- * record.
+/** A cursor over encoded changes (docs/storage-format.md, "Changes") in a little-endian buffer: `advance`, then read
+ * the record.
  */
 final class ChangeRecords(changes: ByteBuffer) {
   private[this] var tag = 0

@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * The hashes that changed in each version, back to version `floor`, so that a snapshot sends only the buckets that
+/** The hashes that changed in each version, back to version `floor`, so that a snapshot sends only the buckets that
  * changed since the one before it. A hash is reduced to its first 12 bits.
  *
  * It belongs to a version tree, which adds every change that is folded. It is a superset: failed and abandoned attempts

@@ -8,8 +8,7 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
 
   @volatile private[this] var released = false
 
-  /**
-   * Point a cursor to a copy of the row at a position; false: there is none, since another page was read beside a
+  /** Point a cursor to a copy of the row at a position; false: there is none, since another page was read beside a
    * change.
    */
   def read(position: Int, into: Row): Boolean = position + EncodedRow.HeaderBytes <= length && {
@@ -34,9 +33,8 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
     }
   }
 
-  /**
-   * Point cursors to the rows at positions, of which the first is `from`, and those after it that lie near; they are in
-   * order. Returns the number after the last one; `from`: a row is longer than it seemed. What was read last is not
+  /** Point cursors to the rows at positions, of which the first is `from`, and those after it that lie near; they are
+   * in order. Returns the number after the last one; `from`: a row is longer than it seemed. What was read last is not
    * read again, and what comes after it is read with what lies behind it.
    */
   def readNear(positions: Array[Int], into: Array[Row], from: Int, until: Int, last: LastBlocks): Int = {

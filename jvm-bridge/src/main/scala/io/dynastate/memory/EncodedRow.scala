@@ -8,8 +8,7 @@ import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.array.ByteArrayMethods
 import org.apache.spark.unsafe.hash.Murmur3_x86_32
 
-/**
- * A row as bytes within an array, from `at` on. A row of one value, and a removed key, are also sent and stored like
+/** A row as bytes within an array, from `at` on. A row of one value, and a removed key, are also sent and stored like
  * this, after a tag of two bytes (docs/storage-format.md, "Changes"); the values of a list are sent and stored as a
  * record each.
  *

@@ -3,8 +3,7 @@ package io.dynastate.memory
 import java.util.concurrent.{ConcurrentHashMap, Executors, ExecutorService}
 import java.util.concurrent.locks.LockSupport
 
-/**
- * The thread of this process that evacuates pages of version trees after their folds, while their tasks wait for
+/** The thread of this process that evacuates pages of version trees after their folds, while their tasks wait for
  * DynamoDB. It has the lock of a tree for one page of each table at a time, about 0.2 ms each.
  */
 private[memory] object Evacuator {

@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * All rows of a version that has no buckets, under an attempt's own layers, which are released at the end, or at
+/** All rows of a version that has no buckets, under an attempt's own layers, which are released at the end, or at
  * `close`. If the disk fails, the rows that are left come from where they are durable.
  */
 private[memory] final class FallbackIterator private (base: Version, family: Int, own: List[Slots],

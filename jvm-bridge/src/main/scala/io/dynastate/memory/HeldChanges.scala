@@ -3,8 +3,7 @@ package io.dynastate.memory
 import java.io.ByteArrayOutputStream
 import java.nio.{ByteBuffer, ByteOrder}
 
-/**
- * The changes after one version of a store, that of a snapshot or 0, up to another, as encoded records by 2^bits
+/** The changes after one version of a store, that of a snapshot or 0, up to another, as encoded records by 2^bits
  * buckets. With them only the rows of the snapshot have to be read for a bucket. Never changes.
  */
 final class HeldChanges private (val snapshot: Long, val version: Long, val attempt: Attempt, val bits: Int,

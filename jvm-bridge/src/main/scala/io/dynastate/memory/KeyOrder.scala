@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * The rows of a table in the order of their keys, as unsigned bytes: their addresses, in blocks. Each block but the
+/** The rows of a table in the order of their keys, as unsigned bytes: their addresses, in blocks. Each block but the
  * first has a bound, a key that is not after its own and after those of the blocks before it. The keys of a block begin
  * with the same bytes; the next ones of each are its mark, so that nearly every place is found without reading rows,
  * which may be on disk. Not safe for threads.
@@ -43,8 +42,7 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
     }
   }
 
-  /**
-   * The rows from a key (null: the first) up to another, exclusive (null: the end). Valid until the next change.
+  /** The rows from a key (null: the first) up to another, exclusive (null: the end). Valid until the next change.
    *
    * @param atOnce rows on disk that are read at once: as many as are wanted
    */
@@ -66,8 +64,7 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
       foundBlock, foundAt, endBlock, endAt, sureAt, if (foundAt == foundEnd) null else from, inclusive, to, atOnce)
   }
 
-  /**
-   * The rows of a range, and a few around it, which are passed.
+  /** The rows of a range, and a few around it, which are passed.
    *
    * @param from the key before which the first rows may be; null: none is
    * @param sureAt the place in the last block from which on rows may be after the range
@@ -75,8 +72,7 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
   final class RangeCursor private[KeyOrder] (private[this] var block: Int, private[this] var at: Int,
       private[this] var endBlock: Int, private[this] var endAt: Int, sureAt: Int, private[this] var from: Row,
       inclusive: Boolean, to: Row, atOnce: Int) {
-    /**
-     * Rows that were read at once, of which those from `sure` on may be after the range; null: those on the heap are
+    /** Rows that were read at once, of which those from `sure` on may be after the range; null: those on the heap are
      * not.
      */
     private[this] var rows: Array[Row] = _
@@ -286,8 +282,7 @@ private[memory] object KeyOrder {
       size = from
     }
 
-    /**
-     * Where a key is by the bytes that all have: before all others (negative), after them (positive), or between them.
+    /** Where a key is by the bytes that all have: before all others (negative), after them (positive), or between them.
      */
     def sideOf(row: Row): Int = {
       val same = commonBytes(row, bound, skip)

@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * A cursor over the rows of a page that slots have: `advance`, then `row` and its slot. Slots of other rows may change
+/** A cursor over the rows of a page that slots have: `advance`, then `row` and its slot. Slots of other rows may change
  * meanwhile.
  */
 private[memory] final class LiveRows(slots: Slots, page: Int, bytes: Array[Byte], end: Int) {

@@ -3,10 +3,9 @@ package io.dynastate.memory
 import java.util.concurrent.{CompletableFuture, ExecutionException}
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger}
 
-/**
- * One version that is being loaded. A row that is needed before the load is complete is read with its bucket, so that a
- * task starts on the first rows it needs. The load reads every bucket again, so a task reads only a few alone, and then
- * waits for the load. So do operations on more than single rows; versions made from this one belong to the loaded
+/** One version that is being loaded. A row that is needed before the load is complete is read with its bucket, so that
+ * a task starts on the first rows it needs. The load reads every bucket again, so a task reads only a few alone, and
+ * then waits for the load. So do operations on more than single rows; versions made from this one belong to the loaded
  * version's tree.
  *
  * @param load begins to load the version with all its rows, and completes the future with it or an error. It is called

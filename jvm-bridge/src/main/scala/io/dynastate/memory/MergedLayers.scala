@@ -1,8 +1,7 @@
 package io.dynastate.memory
 
-/**
- * Rows of several tables in the order of their keys: of rows with the same key, the topmost table's. Delete markers are
- * included.
+/** Rows of several tables in the order of their keys: of rows with the same key, the topmost table's. Delete markers
+ * are included.
  *
  * @param atOnce rows on disk that are read at once
  */

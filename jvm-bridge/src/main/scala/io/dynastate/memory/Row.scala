@@ -82,8 +82,7 @@ final class Row {
   /** The segments of a list, as far as they were looked for. */
   private[memory] def segments: Array[Row] = found
 
-  /**
-   * Let a list know its segments, which `get` finds as `RowTable.get` does. Those of a version that cannot be read are
+  /** Let a list know its segments, which `get` finds as `RowTable.get` does. Those of a version that cannot be read are
    * not found: up to the last of them, the values are the first ones of the list that `durable` finds, which has no
    * segments.
    */

@@ -2,8 +2,7 @@ package io.dynastate.memory
 
 import io.dynastate.{DynastateException, ErrorKind}
 
-/**
- * Rows of bytes, one after the other, in pages. A row has an address: its position in units of 8 bytes, of pages of
+/** Rows of bytes, one after the other, in pages. A row has an address: its position in units of 8 bytes, of pages of
  * nearly 256 KiB each. Only a page of one larger row is longer, and only the newest page shorter, until it is full.
  *
  * Nothing is written twice: a row that was replaced is garbage, and stays readable for those who have its page. `pages`
@@ -229,8 +228,7 @@ private[memory] final class RowArena private (private[this] var directory: Array
 
 private[memory] object RowArena {
   private val PageBits = 18
-  /**
-   * With the header of an array a power of two, so that pages fill a region of G1; and less than half of its smallest
+  /** With the header of an array a power of two, so that pages fill a region of G1; and less than half of its smallest
    * region: a larger array takes regions of its own.
    */
   val PageBytes: Int = (1 << PageBits) - 16

@@ -13,8 +13,7 @@ import javax.crypto.spec.{IvParameterSpec, SecretKeySpec}
 import io.dynastate.{DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
-/**
- * Pages of rows on local disk, of all stores of this executor. The file has no name: it is deleted from its folder as
+/** Pages of rows on local disk, of all stores of this executor. The file has no name: it is deleted from its folder as
  * soon as it is open. So only this process can reach it, and it goes with the process, however that ends
  * (docs/decisions/0017).
  *

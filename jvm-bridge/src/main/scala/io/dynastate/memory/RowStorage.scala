@@ -7,9 +7,8 @@ import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong, Lo
 
 import org.slf4j.LoggerFactory
 
-/**
- * Where the rows of this executor's stores are: on the heap, up to a limit, and beyond it in a file on local disk. Safe
- * for threads.
+/** Where the rows of this executor's stores are: on the heap, up to a limit, and beyond it in a file on local disk.
+ * Safe for threads.
  *
  * @param pageBytes of a page of rows
  */
@@ -23,9 +22,8 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
 
   def diskBytes: Long = file.bytes
 
-  /**
-   * Whether rows can stay where they are: those on disk can be read, and those on the heap are not many more than there
-   * may be.
+  /** Whether rows can stay where they are: those on disk can be read, and those on the heap are not many more than
+   * there may be.
    */
   def isUsable: Boolean = file.isReadable && fits
 
@@ -38,8 +36,7 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
   /** Whether rows that are in no page, with as much garbage as there may be, can go to the disk. */
   def hasRoomFor(bytes: Long): Boolean = hasRoom && bytes < file.roomBytes / 3 * 2
 
-  /**
-   * Whether a share that begins a page, and has spilled some for it, should spill another. All shares may have as much
+  /** Whether a share that begins a page, and has spilled some for it, should spill another. All shares may have as much
    * heap: one that has more gives back, and one that has less may take a little more than there is, until the others
    * have given it back.
    */
@@ -81,8 +78,7 @@ object RowStorage {
   private val log = LoggerFactory.getLogger("io.dynastate.Provider")
   private val storages = new ConcurrentHashMap[(Long, Seq[Path], Long, Boolean), RowStorage]
 
-  /**
-   * The one storage of this process with these settings: all stores of an executor share it. Its file is in the folder
+  /** The one storage of this process with these settings: all stores of an executor share it. Its file is in the folder
    * whose disk has the most room, of those given, or else of the others.
    */
   def of(heapLimit: Long, folders: Seq[Path], others: => Seq[Path], diskLimit: Long, isEncrypted: Boolean): RowStorage =
@@ -115,9 +111,8 @@ private[memory] final class StorageShare(storage: RowStorage) {
   /** Count bytes of heap. */
   def add(bytes: Long): Unit = taken.add(bytes)
 
-  /**
-   * Count bytes of heap that no page can give back: slots, checksums, the order of keys, and what leads back to earlier
-   * versions.
+  /** Count bytes of heap that no page can give back: slots, checksums, the order of keys, and what leads back to
+   * earlier versions.
    */
   def addIndex(bytes: Long): Unit = taken.addIndex(bytes)
 

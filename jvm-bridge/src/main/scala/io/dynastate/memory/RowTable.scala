@@ -5,8 +5,7 @@ import java.lang.ref.WeakReference
 
 import org.apache.spark.unsafe.Platform
 
-/**
- * A hash map from key bytes to rows: open addressing with linear probing, at most three quarters full, no tombstones.
+/** A hash map from key bytes to rows: open addressing with linear probing, at most three quarters full, no tombstones.
  * The slots are an array of longs and the rows bytes in pages, so that the garbage collector has nothing to trace. It
  * shrinks when removals leave less than an eighth, because every iterator walks all slots.
  *
@@ -37,15 +36,14 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   private[this] val row, old, moved, ignored = new Row
   /** The share of garbage from which on a change evacuates pages; after a load it falls with the garbage. */
   private[this] var garbageMax = GarbageShareMax
-  /**
-   * Slots that were replaced while somebody read them, and pages on disk that are free as soon as these have no reader.
+  /** Slots that were replaced while somebody read them, and pages on disk that are free as soon as these have no
+   * reader.
    */
   private[this] var lent = List.empty[WeakReference[Slots]]
   private[this] var unused = List.empty[DiskPage]
   count(slots.capacity)
 
-  /**
-   * @param share of the storage of the executor's rows; null: all rows stay on the heap
+  /** @param share of the storage of the executor's rows; null: all rows stay on the heap
    * @param isLoad the rows of a version are put into it first, with those that replace them
    */
   private[memory] def this(expectedRows: Int, share: StorageShare, isLoad: Boolean) = {
@@ -97,8 +95,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
 
   def put(hash: Int, copied: Row): Boolean = put(hash, copied, old, null)
 
-  /**
-   * Put a copy of a row. Segments that the row does not have are removed, and put into `undo`, if it is not null.
+  /** Put a copy of a row. Segments that the row does not have are removed, and put into `undo`, if it is not null.
    * `replaced` has rows that are in this table, and need not be read from disk; null: none.
    */
   def put(hash: Int, copied: Row, previous: Row, undo: RowTable, replaced: RowTable = null): Boolean = {
@@ -108,8 +105,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     set(hash, address, previous, undo, replaced)
   }
 
-  /**
-   * Append a value to those that a key has here, or else to those of `below`, the row of another table; null: it has
+  /** Append a value to those that a key has here, or else to those of `below`, the row of another table; null: it has
    * none there.
    */
   def append(hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long,
@@ -173,8 +169,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     ()
   }
 
-  /**
-   * Remove the row of a key, with its segments, which are put into `undo`, if it is not null. Points `previous` to the
+  /** Remove the row of a key, with its segments, which are put into `undo`, if it is not null. Points `previous` to the
    * row; false: there was none.
    */
   def remove(hash: Int, base: AnyRef, offset: Long, length: Int, previous: Row, undo: RowTable = null,
@@ -278,8 +273,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     address
   }
 
-  /**
-   * The slot that holds the key, to whose row the cursor points then, or to a copy in `replaced`; or the free slot for
+  /** The slot that holds the key, to whose row the cursor points then, or to a copy in `replaced`; or the free slot for
    * it.
    */
   private def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row, replaced: RowTable): Int = {
@@ -309,8 +303,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     before != 0
   }
 
-  /**
-   * Move the live rows out of the page with the most garbage, if more than a share of all bytes is garbage. Returns
+  /** Move the live rows out of the page with the most garbage, if more than a share of all bytes is garbage. Returns
    * whether it was.
    */
   def evacuate(share: Double): Boolean = {
@@ -364,8 +357,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     }
   }
 
-  /**
-   * Bring the slots and rows of hashes into the processor's cache: it waits for the memory of many at once, not of one
+  /** Bring the slots and rows of hashes into the processor's cache: it waits for the memory of many at once, not of one
    * after the other.
    */
   private[memory] def touch(hashes: Array[Int], count: Int): Unit = {
@@ -405,8 +397,7 @@ object RowTable {
   /** Rows that are touched at once: they fit into the processor's cache. */
   private[memory] val BlockRows = 256
   private val GarbageShareMax = 1.0 / 3
-  /**
-   * The same within a load: as much as the changes since a snapshot are, with the default `snapshotThreshold` and
+  /** The same within a load: as much as the changes since a snapshot are, with the default `snapshotThreshold` and
    * somewhat more.
    */
   private val GarbageShareOfLoadMax = 0.6

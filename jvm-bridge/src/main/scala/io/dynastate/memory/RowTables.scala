@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * Row tables by column family id; ids are small and dense. A family without rows has no table. Not safe for threads.
+/** Row tables by column family id; ids are small and dense. A family without rows has no table. Not safe for threads.
  *
  * @param storage where their rows are; null: on the heap
  * @param isLoad all rows of a version are put into them first

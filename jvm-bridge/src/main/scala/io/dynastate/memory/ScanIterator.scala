@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * Rows of a range in order: an attempt's own, merged with those of its base. The base is read a batch at a time,
+/** Rows of a range in order: an attempt's own, merged with those of its base. The base is read a batch at a time,
  * because a version never changes, even if the tree does.
  */
 final class ScanIterator(base: Version, family: Int, from: Row, to: Row, own: RowBatch) extends RowIterator {

@@ -2,8 +2,7 @@ package io.dynastate.memory
 
 import java.nio.ByteBuffer
 
-/**
- * Rows of stacked layers, topmost first: a row is hidden if a higher layer has its key, also as a delete marker. Lists
+/** Rows of stacked layers, topmost first: a row is hidden if a higher layer has its key, also as a delete marker. Lists
  * know their segments. Delete markers, and segments by themselves, are returned with `showAll` only. Layers above
  * `firstLayer` only hide. The layers are released at the end, or at `close`.
  *
@@ -61,8 +60,7 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
     layers.foreach(_.release())
   }
 
-  /**
-   * Whether the row of a key came before the one at which `advance` failed. Reads nothing from disk, where only the
+  /** Whether the row of a key came before the one at which `advance` failed. Reads nothing from disk, where only the
    * lowest layer may be.
    */
   private[memory] def hasGiven(hash: Int, row: Row): Boolean = {

@@ -2,8 +2,7 @@ package io.dynastate.memory
 
 import java.util.concurrent.atomic.AtomicInteger
 
-/**
- * The slots of a table, and the pages that hold their rows. `capacity` is a power of two. A slot has the hash of a row
+/** The slots of a table, and the pages that hold their rows. `capacity` is a power of two. A slot has the hash of a row
  * and one more than its address, 32 bits each; 0: it is free.
  *
  * A `get` without a lock may find anything while slots change, but neither fails nor reads beyond an array.
@@ -72,8 +71,7 @@ final class Slots(val capacity: Int) {
     found
   }
 
-  /**
-   * Point a cursor to the row of a key; false: there is none. What it points to lies within its array, also beside a
+  /** Point a cursor to the row of a key; false: there is none. What it points to lies within its array, also beside a
    * change.
    */
   def get(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
@@ -246,8 +244,7 @@ private[memory] object Slots {
 
   def addressOf(entry: Long): Int = entry.toInt - 1
 
-  /**
-   * Whether a row may have a hash, by some of its bits; the key decides. With all bits, keys would differ once in
+  /** Whether a row may have a hash, by some of its bits; the key decides. With all bits, keys would differ once in
    * billions of comparisons: the compiler would leave that case out, and compile again all that puts and gets when it
    * comes first, within a load.
    */

@@ -7,8 +7,7 @@ trait BucketSink extends ChangeSink {
   def bucket(number: Int): Unit
 }
 
-/**
- * A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (over one
+/** A version's rows by their hashes, for a snapshot. They are gathered in one pass over the version's tables (over one
  * bucket after the other, if the version has buckets), and ordered by a counting sort. The tree is not locked while
  * they are sent, so that commits continue. Takes 16 bytes a row of a pass until the end; rows on disk are read when
  * they are sent.
@@ -108,9 +107,8 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     Slots.findSegments(current, hashes(row), together, Slots.Nothing)
   }
 
-  /**
-   * Indexes of the rows in the order of their cells, and within a cell of their families. Fills `cellEnds` with the end
-   * of each cell.
+  /** Indexes of the rows in the order of their cells, and within a cell of their families. Fills `cellEnds` with the
+   * end of each cell.
    */
   private def order(cellEnds: Array[Int]): Array[Int] = {
     var row = 0

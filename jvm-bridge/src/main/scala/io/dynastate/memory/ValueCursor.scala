@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * The values of a row, as they were when it was made: `advance`, then the value is `length` bytes of `bytes` from `at`
+/** The values of a row, as they were when it was made: `advance`, then the value is `length` bytes of `bytes` from `at`
  * on.
  */
 final class ValueCursor private[memory] (row: Row) {

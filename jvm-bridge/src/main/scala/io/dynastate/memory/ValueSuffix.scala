@@ -4,8 +4,7 @@ import java.util.zip.CRC32C
 
 import org.apache.spark.unsafe.Platform
 
-/**
- * What follows the row of a value (docs/storage-format.md, "Changes"): the id of the schema that the row was written
+/** What follows the row of a value (docs/storage-format.md, "Changes"): the id of the schema that the row was written
  * with, unless it is the first one, and a checksum over the key and all before it. The length of an UnsafeRow is a
  * multiple of 8, so the length of a value says what follows.
  */

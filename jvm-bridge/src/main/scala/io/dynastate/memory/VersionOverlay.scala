@@ -2,8 +2,7 @@ package io.dynastate.memory
 
 import java.nio.ByteBuffer
 
-/**
- * A version as one open store sees it: the rows of a base version under this attempt's changes.
+/** A version as one open store sees it: the rows of a base version under this attempt's changes.
  *
  * Changes are collected as `fresh` until they are worth sending (`FlushBytes`), so that of several changes to one key
  * only the last is written; then they are sent, and kept as `sent`. Of a family with `keepEveryWrite` all changes are
@@ -23,8 +22,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private[this] var iterators = new Array[RowIterator](1)
   /** Rows of the base that were read from disk one by one, the last ones; null: none. */
   private[this] var readRows: RowTables = _
-  /**
-   * Rows of the base that were changed after they were read: the fold does not read them from disk again. Null: none.
+  /** Rows of the base that were changed after they were read: the fold does not read them from disk again. Null: none.
    */
   private[this] var replacedRows: RowTables = _
   /** Of families that keep every write: the earlier fresh changes of a key, by family and key; null: there are none. */
@@ -106,8 +104,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     }
   }
 
-  /**
-   * Rows of a family in the order of their keys' bytes, from a key (null: the first) up to another, exclusive (null:
+  /** Rows of a family in the order of their keys' bytes, from a key (null: the first) up to another, exclusive (null:
    * the end), as of now, without later changes.
    */
   def scan(family: Int, from: Array[Byte], to: Array[Byte]): RowIterator =
@@ -148,8 +145,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     forgetFresh()
   }
 
-  /**
-   * Make the version of base and changes, after `flush`. This overlay still shows the base with the changes, until
+  /** Make the version of base and changes, after `flush`. This overlay still shows the base with the changes, until
    * `show`.
    */
   def fold(attempt: Attempt, schema: String): Version = {
@@ -188,17 +184,15 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, into) ||
       isSent(family, hash, keyBase, keyOffset, keyLength, into)) && !into.isDelete
 
-  /**
-   * Whether there is a row of a key; what is on disk is not read, so it may be wrongly true. A remove of no row changes
-   * nothing.
+  /** Whether there is a row of a key; what is on disk is not read, so it may be wrongly true. A remove of no row
+   * changes nothing.
    */
   private def mayBeThere(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
     if (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, found) ||
       sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, found)) !found.isDelete
     else base.versions.mayHave(base, family, hash, keyBase, keyOffset, keyLength)
 
-  /**
-   * Point a cursor to the row of a key as the engine has it: as sent by this attempt, else as in the base. May be a
+  /** Point a cursor to the row of a key as the engine has it: as sent by this attempt, else as in the base. May be a
    * delete marker.
    */
   private def isSent(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean =

@@ -3,8 +3,7 @@ package io.dynastate.memory
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.locks.StampedLock
 
-/**
- * One version in a tree. Either it is the head, whose rows are in the tree's tables; or it has a link to a version
+/** One version in a tree. Either it is the head, whose rows are in the tree's tables; or it has a link to a version
  * nearer to the head, and undo records: for every key in which the two differ, this version's row, or a delete marker.
  *
  * Links point towards the head only, so a version without other references is garbage, with its undo records.
@@ -16,8 +15,7 @@ private[memory] final class TreeVersion(number: Long, attempt: Attempt, schema: 
   var undo: RowTables = _
 }
 
-/**
- * Rows of one store at several versions. One, the head, is in hash maps; the others differ from it by undo records.
+/** Rows of one store at several versions. One, the head, is in hash maps; the others differ from it by undo records.
  * (Baker's trick for persistent arrays: H. G. Baker, "Shallow binding makes functional arrays fast", 1991.)
  *
  * Life cycle: made from rows that the engine sends (`load`), then every commit folds an attempt's changes into the
@@ -342,8 +340,7 @@ object VersionTree {
   def load(tables: RowTables, number: Long, attempt: Attempt, schema: String): Version =
     load(tables, number, attempt, schema, new ChangedBuckets(number), null)
 
-  /**
-   * The same, with the changes since an earlier version, as far as they are known.
+  /** The same, with the changes since an earlier version, as far as they are known.
    *
    * @param fallback makes of a version that cannot be read here the same, read from where it is durable; null: there is
    *                 none

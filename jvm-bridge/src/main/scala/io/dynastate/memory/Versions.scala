@@ -1,7 +1,6 @@
 package io.dynastate.memory
 
-/**
- * One version of a store in memory, and its keys by column family. Neither it nor its rows ever change.
+/** One version of a store in memory, and its keys by column family. Neither it nor its rows ever change.
  *
  * @param added how many values it has more than the version that it was made of: a row has one, a list all of its
  *              values
@@ -11,8 +10,7 @@ abstract class Version private[memory] (val number: Long, val attempt: Attempt, 
   override def toString: String = s"$number/$attempt"
 }
 
-/**
- * What rows take of local disk.
+/** What rows take of local disk.
  *
  * @param reads   of a row, of rows near each other, or of a page by an iterator, from the beginning
  * @param spilled pages that were moved there, from the beginning
@@ -27,8 +25,7 @@ object DiskUse {
   val None: DiskUse = DiskUse(0L, 0L, 0L)
 }
 
-/**
- * Rows of one store at several versions. All rows are in memory (`VersionTree`), or as many as there is room for
+/** Rows of one store at several versions. All rows are in memory (`VersionTree`), or as many as there is room for
  * (`BucketedVersions`). Safe for threads.
  */
 trait Versions {
@@ -54,15 +51,13 @@ trait Versions {
   /** The best number of rows to read at once in a scan. */
   def scanBatch(isFirst: Boolean): Int
 
-  /**
-   * Rows of a family at a version in the order of their keys, from a key (or its beginning: null) up to another,
+  /** Rows of a family at a version in the order of their keys, from a key (or its beginning: null) up to another,
    * exclusive (or its end: null): at most `limit`. A version never changes, so a scan continues after the last row it
    * has read.
    */
   def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch
 
-  /**
-   * Make the version of a base and changes, and count its keys and the values that it adds. The changes belong to the
+  /** Make the version of a base and changes, and count its keys and the values that it adds. The changes belong to the
    * versions from then on. If the commit fails, the new version is garbage, and the base is as readable as before.
    */
   def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version

@@ -5,8 +5,7 @@ import io.dynastate.memory.{Attempt, Version}
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
 
-/**
- * The connection of one attempt, from its first changes to its end. Safe for threads: a task may end the attempt while
+/** The connection of one attempt, from its first changes to its end. Safe for threads: a task may end the attempt while
  * another thread, such as that of PySpark's state server, sends changes. No lock is held while it is leased, or while
  * anything is sent.
  */

@@ -10,8 +10,7 @@ import io.dynastate.bridge.Deltas
 import io.dynastate.memory.{BucketCache, BucketSource, ChangeCollector, ChangedBuckets, HeldChanges, RowTables, Version}
 import org.slf4j.LoggerFactory
 
-/**
- * Reads buckets of a store's versions through the engine. Changes since the snapshot are read with each bucket, as far
+/** Reads buckets of a store's versions through the engine. Changes since the snapshot are read with each bucket, as far
  * as they may be of its rows. Where they are many, a thread reads all of them once, and they are held in memory, so
  * that from then on a read has only the rows of the snapshot and the newest changes (docs/decisions/0015). The engine
  * says with each answer whether they are applied: a change that is applied twice appends to a list twice. Safe for
@@ -111,9 +110,8 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
 
 private[spark] object BucketReads {
   private val log = LoggerFactory.getLogger("io.dynastate.Provider")
-  /**
-   * Of fewer bytes of changes those of a bucket are read about as fast as its rows; where there is little room, buckets
-   * are read more often.
+  /** Of fewer bytes of changes those of a bucket are read about as fast as its rows; where there is little room,
+   * buckets are read more often.
    */
   private val BytesMin = 4L << 20
 }

@@ -6,8 +6,7 @@ import org.json4s.jackson.JsonMethods.parse
 import org.apache.spark.sql.execution.streaming.state.KeyStateEncoderSpec
 import org.apache.spark.sql.types.StructType
 
-/**
- * A column family as its operator describes it. Its key schema is the encoder spec's: a join passes another one beside
+/** A column family as its operator describes it. Its key schema is the encoder spec's: a join passes another one beside
  * it.
  *
  * @param multipleValues whether a key has a list of values

@@ -14,8 +14,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
-/**
- * One attempt: a version opened to make the next one.
+/** One attempt: a version opened to make the next one.
  *
  * {{{
  * UPDATING --commit--> COMMITTED        then reads show the new version
@@ -119,8 +118,7 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
     existed
   }
 
-  /**
-   * Make the next version durable, then visible.
+  /** Make the next version durable, then visible.
    *
    * 1. Send what has not been sent; the engine compresses and writes it in the background. (Failure: nothing is
    *    committed.)

@@ -11,8 +11,7 @@ import org.apache.spark.sql.dynastate.internals.{ChangeIterator, SparkInternals}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/**
- * Keeps a Structured Streaming query's state in DynamoDB.
+/** Keeps a Structured Streaming query's state in DynamoDB.
  *
  * Life cycle: made by reflection, `init` once (no I/O: Spark holds an executor-wide lock), then any number of stores,
  * several of them open at once, until `close`. It retains the last `maxBatchesToRetainInMemory` versions in memory.
@@ -140,8 +139,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
 
   private[spark] def reportCommit(newVersion: Long): Unit = Spark41.reportCommit(newVersion, id, conf, hadoopConf)
 
-  /**
-   * Leave a file in the partition's folder, once, that names the store. Spark's state reader lists folders to find
+  /** Leave a file in the partition's folder, once, that names the store. Spark's state reader lists folders to find
    * partitions, and would otherwise silently read partition 0 only. In a copied checkpoint the file names the store of
    * the query that it was copied from: it is written again.
    */

@@ -10,9 +10,8 @@ import org.slf4j.LoggerFactory
 import org.apache.spark.SparkConf
 import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext, SparkPlugin}
 
-/**
- * Starts the sidecar, or all of several, with the executor, in the background, so that the first task does not wait for
- * it; without the plugin that task starts it. It is the one that tasks use, unless their session has another
+/** Starts the sidecar, or all of several, with the executor, in the background, so that the first task does not wait
+ * for it; without the plugin that task starts it. It is the one that tasks use, unless their session has another
  * interpreter. Only where the application's conf selects dynastate: what a session selects later is not known here. Set
  * by `spark.plugins`; `dynastate.configure` does so.
  */
@@ -40,9 +39,8 @@ object DynastatePlugin {
       starting
     }
 
-  /**
-   * Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left this
-   * thread would end the executor.
+  /** Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left
+   * this thread would end the executor.
    */
   private def prepare(conf: SparkConf): Unit =
     try {

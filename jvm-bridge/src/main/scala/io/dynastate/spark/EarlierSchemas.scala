@@ -10,8 +10,7 @@ import org.apache.spark.sql.execution.streaming.state.{
 }
 import org.apache.spark.sql.types.StructType
 
-/**
- * Reads values of a column family that were written with an earlier schema, as rows of the schema that the query has
+/** Reads values of a column family that were written with an earlier schema, as rows of the schema that the query has
  * now: by the rules of Avro, and by the encoder of Spark's RocksDB provider. It has state: every store has its own.
  */
 private[spark] final class EarlierSchemas(family: ColumnFamily, provider: StateSchemaProvider) {

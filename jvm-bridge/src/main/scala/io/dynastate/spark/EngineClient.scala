@@ -8,8 +8,7 @@ import io.dynastate.memory.{Attempt, Version}
 
 import org.apache.spark.sql.dynastate.internals.SparkInternals
 
-/**
- * One store's conversations with the engine. Safe for threads.
+/** One store's conversations with the engine. Safe for threads.
  *
  * @param rowVerifier of the rows that come from it, and of those that replace others there; null: they are not verified
  */
@@ -42,8 +41,7 @@ private[spark] final class EngineClient(val settings: ProviderSettings, rowVerif
     changes
   }
 
-  /**
-   * Report a wrong setting, a missing table or a missing package before the first batch is computed, not when it
+  /** Report a wrong setting, a missing table or a missing package before the first batch is computed, not when it
    * commits.
    */
   def check(): Unit =

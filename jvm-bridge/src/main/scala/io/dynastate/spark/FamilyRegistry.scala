@@ -43,8 +43,7 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
     }
   }
 
-  /**
-   * Open a family for a store. A writer must have made it, or its version must have it: the registry also has families
+  /** Open a family for a store. A writer must have made it, or its version must have it: the registry also has families
    * of aborted attempts and of later versions. For a reader, a family that its version does not have is empty, with the
    * id that it would get.
    */
@@ -65,8 +64,7 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
     if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
 
-  /**
-   * Spark's cheap check for wrong schemas, on the first row that is read. As in RocksDB's provider, only if column
+  /** Spark's cheap check for wrong schemas, on the first row that is read. As in RocksDB's provider, only if column
    * families are off.
    */
   def validateFormat(key: UnsafeRow, value: UnsafeRow): Unit = if (!formatIsValidated) {

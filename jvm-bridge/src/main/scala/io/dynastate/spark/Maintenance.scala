@@ -11,8 +11,7 @@ import org.slf4j.LoggerFactory
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 
-/**
- * Snapshots and clean-up of one store, and versions that are written as a snapshot. Spark calls `snapshot` and
+/** Snapshots and clean-up of one store, and versions that are written as a snapshot. Spark calls `snapshot` and
  * `cleanUp` in threads of its own, at the same time as tasks and each other.
  *
  * @param counters what maintenance cost
@@ -31,8 +30,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
   /** Let the next maintenance make a snapshot, whether one is due or not. */
   def forceSnapshot(version: Version): Unit = forcedAt = version.number
 
-  /**
-   * Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine decides whether one is
+  /** Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine decides whether one is
    * due.
    */
   def snapshot(): Unit = {
@@ -52,8 +50,8 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     }
   }
 
-  /**
-   * Clean up every `minVersionsToDelete` versions; already at the next maintenance if versions were left, or it failed.
+  /** Clean up every `minVersionsToDelete` versions; already at the next maintenance if versions were left, or it
+   * failed.
    */
   def cleanUp(): Unit = {
     val least = math.min(math.max(1L, conf.minVersionsToDelete), Int.MaxValue.toLong).toInt
@@ -91,8 +89,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
         log.warn(s"$failed, and will be tried again; no state is lost store=$store version=$version: ${e.getMessage}")
     }
 
-  /**
-   * Send the buckets that changed since the snapshot before; all, if there is none or the changes since are not known.
+  /** Send the buckets that changed since the snapshot before; all, if there is none or the changes since are not known.
    */
   private def sendSnapshot(
       connection: Connection, version: Version, wanted: Wanted, started: Long): Map[String, Long] = {

@@ -4,8 +4,7 @@ import java.nio.file.{InvalidPathException, Path}
 
 import org.apache.spark.SparkEnv
 
-/**
- * The places of the rows of all stores of this executor.
+/** The places of the rows of all stores of this executor.
  *
  * @param heapBytes   rows beyond it go to the disk; 0: no limit
  * @param isHeapGiven whether a user set it; else it is half of the heap
@@ -13,8 +12,7 @@ import org.apache.spark.SparkEnv
  */
 final case class MemorySettings(heapBytes: Long, isHeapGiven: Boolean, disk: Option[DiskSettings])
 
-/**
- * @param folders     the folders in which the file may be, absolute; none: Spark's local directories
+/** @param folders     the folders in which the file may be, absolute; none: Spark's local directories
  * @param limitBytes  the bytes that the file may take; Long.MaxValue: what the disk has, less a reserve
  * @param isEncrypted whether Spark encrypts what it writes to local disk
  */

@@ -8,8 +8,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   NoPrefixKeyStateEncoderSpec, RocksDBKeyStateEncoder, StateSchemaProvider, UnsafeRowDataEncoder
 }
 
-/**
- * A column family of one open store. Keys without prefix or range scans are the raw row; others are encoded by Spark's
+/** A column family of one open store. Keys without prefix or range scans are the raw row; others are encoded by Spark's
  * own encoder, which has state, so that every store has its own.
  */
 final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies: Boolean,

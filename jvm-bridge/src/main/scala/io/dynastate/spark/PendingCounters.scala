@@ -1,7 +1,6 @@
 package io.dynastate.spark
 
-/**
- * Counters of work that belongs to no batch, by the names of the protocol, kept until the next commit reports them.
+/** Counters of work that belongs to no batch, by the names of the protocol, kept until the next commit reports them.
  * Safe for threads.
  */
 private[spark] final class PendingCounters {

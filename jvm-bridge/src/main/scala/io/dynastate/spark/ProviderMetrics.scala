@@ -73,8 +73,7 @@ object ProviderMetrics {
   val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++ Seq(loadMs,
     commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
 
-  /**
-   * The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version
+  /** The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version
    * was in memory; `read` has the counters of single buckets and of loads in the background, `used` those of local disk
    * since the store was opened.
    */
@@ -97,8 +96,7 @@ object ProviderMetrics {
   private val Shown = "-keyWithIndexToValue"
   private val hidden = new ConcurrentHashMap[String, (Long, Map[StateStoreCustomMetric, Long])]
 
-  /**
-   * The metrics of a store of a join. Spark asks both stores of a side, in this order, and reports the custom metrics
+  /** The metrics of a store of a join. Spark asks both stores of a side, in this order, and reports the custom metrics
    * of the second only (SymmetricHashJoinStateManagerV1.metrics): those of the first are kept here and added to them.
    */
   def ofJoin(store: String, version: Long, own: Map[StateStoreCustomMetric, Long]): Map[StateStoreCustomMetric, Long] =

@@ -17,8 +17,7 @@ import org.apache.spark.sql.dynastate.internals.SparkInternals
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.unsafe.Platform
 
-/**
- * Settings and identity of a provider. The sidecar validates the settings that it gets, in one place for every user of
+/** Settings and identity of a provider. The sidecar validates the settings that it gets, in one place for every user of
  * the engine; the others are validated here.
  *
  * @param python          interpreter of the sidecar
@@ -64,8 +63,7 @@ object ProviderSettings {
         checkpoint = location), deadlineSeconds = 15 * requestDeadline + 60, memory = MemorySettings.of(configured))
   }
 
-  /**
-   * Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf, and the number of its
+  /** Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf, and the number of its
    * sidecars.
    */
   def ofExecutor(conf: SparkConf): (String, String, Int) = {
@@ -116,8 +114,7 @@ object ProviderSettings {
     qualified.toString.replaceFirst("^s3[an]:", "s3:")
   }
 
-  /**
-   * The query's id: from its session, or the checkpoint of an import; without the extension from the thread that
+  /** The query's id: from its session, or the checkpoint of an import; without the extension from the thread that
    * submitted the job.
    */
   private def queryId(hadoopConf: Configuration): String =

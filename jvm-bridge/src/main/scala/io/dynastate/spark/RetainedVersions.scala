@@ -4,8 +4,7 @@ import scala.collection.mutable
 
 import io.dynastate.memory.{Attempt, Version}
 
-/**
- * The versions of one store that are kept in memory: at most `limit`, and at least the newest. Safe for threads; no
+/** The versions of one store that are kept in memory: at most `limit`, and at least the newest. Safe for threads; no
  * lock is held during I/O.
  */
 private[spark] final class RetainedVersions(limit: Int) {

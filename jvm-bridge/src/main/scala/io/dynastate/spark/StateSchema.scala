@@ -4,15 +4,13 @@ import io.dynastate.{DynastateException, ErrorKind}
 import org.json4s.JsonAST.{JArray, JBool, JField, JInt, JObject, JString, JValue}
 import org.json4s.jackson.JsonMethods.{compact, render}
 
-/**
- * The column families of one version, as its schema item holds them (docs/storage-format.md, "schema"). Ids ascend, and
- * an id is never reused for another name: a dropped family keeps its id, and gets it back if it is made again.
+/** The column families of one version, as its schema item holds them (docs/storage-format.md, "schema"). Ids ascend,
+ * and an id is never reused for another name: a dropped family keeps its id, and gets it back if it is made again.
  */
 final class StateSchema private (private val families: Vector[JObject]) {
   import StateSchema._
 
-  /**
-   * Families that were added and changed nothing: every task adds those of its store again, and their JSON takes
+  /** Families that were added and changed nothing: every task adds those of its store again, and their JSON takes
    * milliseconds.
    */
   @volatile private[this] var unchanged = Map.empty[String, ColumnFamily]

@@ -15,8 +15,7 @@ import org.slf4j.LoggerFactory
 
 import org.apache.spark.sql.dynastate.internals.SparkInternals
 
-/**
- * Opens versions: from memory, or through the engine, which sends only what comes after the nearest version in memory.
+/** Opens versions: from memory, or through the engine, which sends only what comes after the nearest version in memory.
  *
  * Rows that do not fit on the heap are on local disk (docs/decisions/0017). Without it, or when it is full, a version's
  * rows are read bucket by bucket, when they are needed (docs/decisions/0007). A large version of which nothing is in
@@ -64,8 +63,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   /** Whether rows are read bucket by bucket, since not all of them may be in memory, and there is no room on disk. */
   private def readsBuckets: Boolean = if (storage == null) client.settings.memoryBytes > 0 else !storage.hasRoom
 
-  /**
-   * The versions in memory, without those that an error left half changed, and those whose rows are not where they may
+  /** The versions in memory, without those that an error left half changed, and those whose rows are not where they may
    * be.
    */
   private def usable(): List[Version] = {
@@ -134,8 +132,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     (loaded, Some(Load(missed, millis, cost)))
   }
 
-  /**
-   * @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and every row counts as
+  /** @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and every row counts as
    * changed
    */
   private def versionOf(found: Found, snapshot: Long, held: List[Version], collector: ChangeCollector): Version =
@@ -154,8 +151,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       throw new DynastateException(ErrorKind.Internal,
         s"the engine built on a version the provider does not hold store=$store base=${found.base}"))
 
-  /**
-   * Open a version when none is in memory. A large one is loaded in the background, while the task reads the rows it
+  /** Open a version when none is in memory. A large one is loaded in the background, while the task reads the rows it
    * needs first with their buckets; the next commit reports what that costs.
    */
   private def openCold(version: Long, attempt: Attempt): (Version, Option[Load]) = {
@@ -201,8 +197,8 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     (opened, Some(Load(known.isEmpty, millisSince(started), cost)))
   }
 
-  /**
-   * The same version as one that cannot be read, without rows: they are read when they are needed. Null without a disk.
+  /** The same version as one that cannot be read, without rows: they are read when they are needed. Null without a
+   * disk.
    */
   private val fallback: Version => Version = if (storage == null) null
   else { version =>

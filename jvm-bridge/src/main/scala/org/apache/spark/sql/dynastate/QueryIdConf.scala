@@ -5,8 +5,7 @@ import io.dynastate.spark.ProviderSettings.QueryId
 import org.apache.spark.sql.SparkSessionExtensions
 import org.apache.spark.util.UninterruptibleThread
 
-/**
- * Puts a query's id into the conf of its own session, where tasks find it whichever thread submits their job. As a
+/** Puts a query's id into the conf of its own session, where tasks find it whichever thread submits their job. As a
  * local property, Spark's own way, it is missing in threads that a program starts in foreachBatch, or is the id of the
  * query that started the thread.
  */

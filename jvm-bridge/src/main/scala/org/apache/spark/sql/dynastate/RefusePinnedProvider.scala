@@ -14,17 +14,15 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.internal.SQLConf
 
-/**
- * Refuses the start of a stateful query whose checkpoint was begun on another provider, in a session whose provider is
+/** Refuses the start of a stateful query whose checkpoint was begun on another provider, in a session whose provider is
  * dynastate's. Spark would continue on the provider that the offset log names, and write nothing to DynamoDB.
  */
 private[dynastate] object RefusePinnedProvider {
   val Provider = "io.dynastate.spark.DynamoDBStateStoreProvider"
   private val Setting = SQLConf.STATE_STORE_PROVIDER_CLASS.key
 
-  /**
-   * Spark analyses the plan of a query in the session that starts it, whose conf is the user's; the query's own has the
-   * pinned class.
+  /** Spark analyses the plan of a query in the session that starts it, whose conf is the user's; the query's own has
+   * the pinned class.
    */
   def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { session =>
     {
@@ -51,8 +49,7 @@ private[dynastate] object RefusePinnedProvider {
             s"providerClass=$other"))
     }
 
-  /**
-   * The provider that the newest offset names, if the checkpoint has state. Stateless queries pin one too, and never
+  /** The provider that the newest offset names, if the checkpoint has state. Stateless queries pin one too, and never
    * use it.
    */
   private def pinned(checkpoint: Path, hadoopConf: Configuration): Option[String] = {

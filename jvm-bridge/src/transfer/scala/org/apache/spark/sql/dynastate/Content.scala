@@ -4,8 +4,7 @@ import io.dynastate.{DynastateException, ErrorKind}
 
 import org.apache.spark.sql.catalyst.expressions.XXH64
 
-/**
- * Content of a store: values, their bytes with those of their keys, and a digest that does not depend on the order of
+/** Content of a store: values, their bytes with those of their keys, and a digest that does not depend on the order of
  * keys.
  */
 private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, var digest: Long = 0) {

@@ -112,8 +112,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   // ------------------------------------------------------------------------------------------------------- the new
   // checkpoint
 
-  /**
-   * Make a checkpoint of it for state that was moved: without rows, and with its commit log last.
+  /** Make a checkpoint of it for state that was moved: without rows, and with its commit log last.
    *
    * @param made    ids of the new stores' versions, by operator, partition and store
    * @param changed stores with other schemas
@@ -193,8 +192,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
         s"checkpoint=$newRoot")
   }
 
-  /**
-   * Copy the descriptions of operators and rows. Operators' metadata name the files of schemas by full path, and the
+  /** Copy the descriptions of operators and rows. Operators' metadata name the files of schemas by full path, and the
    * number of partitions.
    */
   private def copyDescriptions(from: Path, to: Path, repartitioned: Set[Long], partitions: Int): Unit = {

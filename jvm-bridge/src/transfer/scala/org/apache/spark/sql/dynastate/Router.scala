@@ -8,8 +8,7 @@ import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitionKeyExtractorFactory
 import org.apache.spark.sql.execution.streaming.state.DropLastNFieldsStatePartitionKeyExtractor
 
-/**
- * Sorts the entries of a store, or of one of its old partitions, by their new partitions. A packet is `family, length
+/** Sorts the entries of a store, or of one of its old partitions, by their new partitions. A packet is `family, length
  * and bytes of the key, number of values, length and bytes of each` for one entry after another; the last one for each
  * partition is `-1, rows, bytes, digest` of all that were sent there.
  */

@@ -16,8 +16,7 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.SerializableConfiguration
 
-/**
- * Moves the state of a stopped query to another store or to other partitions, and makes the checkpoint with which the
+/** Moves the state of a stopped query to another store or to other partitions, and makes the checkpoint with which the
  * query resumes there (docs/decisions/0025). The caller, `dynastate.spark.transfer`, refuses, orders the steps, and
  * resumes what was cut off. Paths are Hadoop's; the old checkpoint and the old state are only read.
  */
@@ -39,8 +38,7 @@ object StateTransfer {
   /** The namespace of a query that starts with this checkpoint and sets none. */
   def namespaceOf(root: String): String = ProviderSettings.digest(QueryCheckpoint.stateRoot(root))
 
-  /**
-   * Describe what can be moved, as JSON: `batch` is the last committed one, `offsets` the last one that was begun; -1
+  /** Describe what can be moved, as JSON: `batch` is the last committed one, `offsets` the last one that was begun; -1
    * means none. The rest is present with a `batch` only.
    */
   def describe(session: SparkSession, root: String): String = {
@@ -68,8 +66,7 @@ object StateTransfer {
     compact(render(described))
   }
 
-  /**
-   * Move the state after the last committed batch, a task for each store, and read it back to compare. With other
+  /** Move the state after the last committed batch, a task for each store, and read it back to compare. With other
    * partitions, or rows from elsewhere, every old store is a task, whose rows a shuffle brings to the new ones. Returns
    * a JSON object for each new store.
    *
@@ -144,8 +141,7 @@ object StateTransfer {
       shape.withRows(struct("key"), struct("value"))
     }
 
-  /**
-   * Make the checkpoint with which the query resumes: the old one without rows, with another provider's class and
+  /** Make the checkpoint with which the query resumes: the old one without rows, with another provider's class and
    * number of partitions in the offset log and ids of stores in the commit log. The commit log is written last: until
    * then, a query that is started with it finds no state.
    *

@@ -42,8 +42,7 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
     write(store, arrived, arrived.mustBeWhole(store, _))
   }
 
-  /**
-   * 1. Write the entries into an empty store. (Crash: orphans.)
+  /** 1. Write the entries into an empty store. (Crash: orphans.)
    * 2. Commit it, as an imported version. (Crash: a version that no checkpoint names.)
    * 3. Read it back, and compare.
    */

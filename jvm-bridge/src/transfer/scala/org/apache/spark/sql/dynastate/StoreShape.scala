@@ -9,8 +9,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.{NullType, StructField, StructType}
 
-/**
- * A store of an operator, the same in each partition. Without column families it has the default one only.
+/** A store of an operator, the same in each partition. Without column families it has the default one only.
  *
  * @param schemas all that its rows were written with, where their encoding is Avro
  */
@@ -46,8 +45,7 @@ private[dynastate] final case class StoreShape(operator: Long, operatorName: Str
     copy(described = Seq(default.copy(spec = spec, valueSchema = either(default.valueSchema, value))), isNew = true)
   }
 
-  /**
-   * The state format of a join, which its stores and families show: 1 and 2 have stores of their own, 3 and 4 have
+  /** The state format of a join, which its stores and families show: 1 and 2 have stores of their own, 3 and 4 have
    * families.
    */
   def joinFormat: Int = if (!usesFamilies) 2 else if (isJoinByTime) 4 else 3

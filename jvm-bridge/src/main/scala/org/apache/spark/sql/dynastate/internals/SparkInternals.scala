@@ -23,8 +23,7 @@ object SparkInternals {
       Some(condition), Map.empty[String, String], Array.empty[QueryContext])
   }
 
-  /**
-   * Spark's folders on the local disks of this executor, those it could make; without Spark the JVM's for temporary
+  /** Spark's folders on the local disks of this executor, those it could make; without Spark the JVM's for temporary
    * files.
    */
   def localFolders: Seq[Path] =
