@@ -41,9 +41,7 @@ private[spark] trait StateStoreProvider42 extends StateStoreProvider41 {
     upgradeReadStoreToWriteStore(readStore, version, uniqueId, forceSnapshotOnCommit = false)
 }
 
-/** Properties of encoders, which have them themselves since 4.2. In this Spark only those for range scans keep an
- * order.
- */
+/** Properties of encoders, which have them themselves since 4.2. Here only those for range scans keep an order. */
 private[spark] object Spark42 {
   def supportsRangeScan(spec: KeyStateEncoderSpec, encoder: RocksDBKeyStateEncoder): Boolean =
     spec.isInstanceOf[RangeKeyScanStateEncoderSpec]

@@ -28,9 +28,7 @@ private[spark] final class RowVerifier private (private[spark] val verifier: Key
 private[spark] object RowVerifier {
   def isEnabled(conf: StateStoreConf): Boolean = conf.rowChecksumEnabled
 
-  /** For what is loaded and what snapshots write: every row. Safe for threads, since it need not count. Null: not
-   * enabled.
-   */
+  /** For loads and what snapshots write: every row. Safe for threads, since it need not count. Null: not enabled. */
   def ofAll(id: StateStoreId, conf: StateStoreConf): RowVerifier = of(id, conf, 1)
 
   /** For what one store reads: as often as `rowChecksum.readVerificationRatio` says. Null: never. */

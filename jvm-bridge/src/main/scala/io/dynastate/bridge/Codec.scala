@@ -6,9 +6,7 @@ import com.github.luben.zstd.{Zstd, ZstdException}
 import io.dynastate.{DynastateException, ErrorKind}
 import net.jpountz.lz4.{LZ4Exception, LZ4Factory}
 
-/** Blocks as they are stored (docs/storage-format.md), which are decompressed here: the sidecar would take longer, and
- * send more.
- */
+/** Blocks as they are stored (docs/storage-format.md), decompressed here: the sidecar would take longer, send more. */
 private[bridge] object Codec {
   private val lz4 = LZ4Factory.fastestInstance().safeDecompressor()
 

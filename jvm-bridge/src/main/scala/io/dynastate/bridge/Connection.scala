@@ -74,9 +74,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       changesUntilOpened(deadlineSeconds, onFound, deltas => onDeltas(deltas.snapshot), onChanges)
     }
 
-  /** Find a version for a run, without reading its rows: keys by family, in how many buckets (2^bits) its rows are best
-   * read, and counters.
-   */
+  /** Find a version for a run, without its rows: keys by family, the bits of buckets to read rows by, and counters. */
   def find(store: String, run: QueryRun, version: Long, attempt: Attempt, deadlineSeconds: Long): (Found, Content,
       Map[String, Long]) =
     converse(s"finding version $version of store=$store") {
@@ -379,9 +377,7 @@ object Connection {
     finally closing.cancel(false)
   }
 
-  /** Refuse a process of another user, which must not learn the token: the folder may have been replaced since it was
-   * made.
-   */
+  /** Refuse a process of another user, which must not learn the token: the folder may be another than the one made. */
   private def requireSameUser(channel: SocketChannel, process: SidecarProcess): Unit = {
     val peer = channel.getOption(ExtendedSocketOptions.SO_PEERCRED).user.getName
     if (peer != process.user) throw new DynastateException(

@@ -3,8 +3,7 @@ package io.dynastate.bridge
 import java.util.{ArrayDeque, HashMap}
 import java.util.concurrent.TimeUnit
 
-/** Idle connections to one process, by their settings. One that no task needed for a while is closed. Safe for threads.
- */
+/** Idle connections to one process, by settings. One that no task needed for a while is closed. Safe for threads. */
 private[bridge] final class ConnectionPool(idleSeconds: Long) {
   import ConnectionPool._
 

@@ -49,9 +49,7 @@ object Protocol {
   val Held = 76
   val Error = 127
 
-  /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest one for each
-   * thread.
-   */
+  /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest per thread. */
   val SliceBytes: Int = 256 * 1024
 
   /** Bytes before the changes in an APPEND frame: header and three numbers. */

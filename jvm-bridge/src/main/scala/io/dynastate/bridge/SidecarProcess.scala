@@ -148,9 +148,7 @@ private[bridge] object SidecarProcess {
   private val SilenceDeadlineSeconds = 20L
   private val LookSeconds = 2L
   private val LastLinesDeadlineMillis = 1000L
-  /** A socket's path may have 106 bytes in Java, of which our own names take up to 38; YARN's folders for temporary
-   * files are longer.
-   */
+  /** A socket's path may have 106 bytes in Java, our own names take up to 38; YARN's temporary folders are longer. */
   private val FolderBytesMax = 106 - 38
 
   private def makeFolder(): Path = {

@@ -3,9 +3,7 @@ package io.dynastate.memory
 import java.util.LinkedHashSet
 import java.util.concurrent.ConcurrentHashMap
 
-/** The rows of all families whose hashes lie in one range; null if they are not in memory. Who has read them may keep
- * using them.
- */
+/** The rows whose hashes lie in one range; null: they are not in memory. Who has read them may keep using them. */
 private[memory] final class Bucket(val owner: AnyRef, @volatile var rows: RowTables) {
   /** Used since the cache last considered it. */
   @volatile var isUsed = false

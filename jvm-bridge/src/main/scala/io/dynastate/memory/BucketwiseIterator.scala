@@ -1,8 +1,6 @@
 package io.dynastate.memory
 
-/** All rows of a version, bucket by bucket, under an attempt's own layers, which are released at the end, or at
- * `close`.
- */
+/** All rows of a version, bucket by bucket, under an attempt's own layers, which are released at the end or `close`. */
 final class BucketwiseIterator(base: Version, family: Int, own: List[Slots]) extends RowIterator {
   private[this] val buckets = 1 << base.versions.bucketBits(base)
   private[this] var bucket = -1

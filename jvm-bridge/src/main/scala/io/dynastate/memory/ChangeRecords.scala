@@ -6,9 +6,7 @@ import io.dynastate.{DynastateException, ErrorKind}
 
 import org.apache.spark.unsafe.Platform
 
-/** A cursor over encoded changes (docs/storage-format.md, "Changes") in a little-endian buffer: `advance`, then read
- * the record.
- */
+/** A cursor over encoded changes (docs/storage-format.md, "Changes"), little-endian: `advance`, then read one. */
 final class ChangeRecords(changes: ByteBuffer) {
   private[this] var tag = 0
   private[this] var at, keyLength, length = 0

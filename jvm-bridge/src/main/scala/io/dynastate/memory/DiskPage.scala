@@ -8,9 +8,7 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
 
   @volatile private[this] var released = false
 
-  /** Point a cursor to a copy of the row at a position; false: there is none, since another page was read beside a
-   * change.
-   */
+  /** Point a cursor to a copy of the row at a position; false: there is none, a page was read beside a change. */
   def read(position: Int, into: Row): Boolean = position + EncodedRow.HeaderBytes <= length && {
     val first = position / BlockBytes
     // Most rows are short, and lie in one block.

@@ -72,9 +72,7 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
   final class RangeCursor private[KeyOrder] (private[this] var block: Int, private[this] var at: Int,
       private[this] var endBlock: Int, private[this] var endAt: Int, sureAt: Int, private[this] var from: Row,
       inclusive: Boolean, to: Row, atOnce: Int) {
-    /** Rows that were read at once, of which those from `sure` on may be after the range; null: those on the heap are
-     * not.
-     */
+    /** Rows that were read at once; those from `sure` on may be after the range. Null: those on the heap are not. */
     private[this] var rows: Array[Row] = _
     private[this] var read, next, sure = 0
 
@@ -282,8 +280,7 @@ private[memory] object KeyOrder {
       size = from
     }
 
-    /** Where a key is by the bytes that all have: before all others (negative), after them (positive), or between them.
-     */
+    /** Where a key is by the bytes that all have: before all others (negative), after (positive), or between them. */
     def sideOf(row: Row): Int = {
       val same = commonBytes(row, bound, skip)
       if (same == skip) 0

@@ -1,8 +1,6 @@
 package io.dynastate.memory
 
-/** A cursor over the rows of a page that slots have: `advance`, then `row` and its slot. Slots of other rows may change
- * meanwhile.
- */
+/** A cursor over the rows of a page that slots have: `advance`, then `row` and its slot. Other slots may change. */
 private[memory] final class LiveRows(slots: Slots, page: Int, bytes: Array[Byte], end: Int) {
   private[this] val positions, hashes = new Array[Int](RowTable.BlockRows)
   private[this] var rows, each, next = 0

@@ -22,9 +22,7 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
 
   def diskBytes: Long = file.bytes
 
-  /** Whether rows can stay where they are: those on disk can be read, and those on the heap are not many more than
-   * there may be.
-   */
+  /** Whether rows can stay where they are: those on disk can be read, and the heap has few more than it may. */
   def isUsable: Boolean = file.isReadable && fits
 
   /** Whether rows on the heap are not many more than there may be. */
@@ -111,9 +109,7 @@ private[memory] final class StorageShare(storage: RowStorage) {
   /** Count bytes of heap. */
   def add(bytes: Long): Unit = taken.add(bytes)
 
-  /** Count bytes of heap that no page can give back: slots, checksums, the order of keys, and what leads back to
-   * earlier versions.
-   */
+  /** Count heap that no page can give back: slots, checksums, the order of keys, and links to earlier versions. */
   def addIndex(bytes: Long): Unit = taken.addIndex(bytes)
 
   /** Write a page to disk; null: there is no room. */

@@ -36,9 +36,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   private[this] val row, old, moved, ignored = new Row
   /** The share of garbage from which on a change evacuates pages; after a load it falls with the garbage. */
   private[this] var garbageMax = GarbageShareMax
-  /** Slots that were replaced while somebody read them, and pages on disk that are free as soon as these have no
-   * reader.
-   */
+  /** Slots that were replaced while somebody read them, and pages on disk: free as soon as these have no reader. */
   private[this] var lent = List.empty[WeakReference[Slots]]
   private[this] var unused = List.empty[DiskPage]
   count(slots.capacity)
@@ -273,9 +271,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     address
   }
 
-  /** The slot that holds the key, to whose row the cursor points then, or to a copy in `replaced`; or the free slot for
-   * it.
-   */
+  /** The slot that holds the key, to whose row (or a copy, in `replaced`) the cursor points; or a free slot for it. */
   private def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row, replaced: RowTable): Int = {
     val known = if (replaced != null && replaced.get(hash, base, offset, length, into)) slots.onlyWith(hash) else -1
     if (known >= 0) known else slots.indexOf(hash, base, offset, length, into)
@@ -303,9 +299,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     before != 0
   }
 
-  /** Move the live rows out of the page with the most garbage, if more than a share of all bytes is garbage. Returns
-   * whether it was.
-   */
+  /** Move live rows out of the page with most garbage, if more than a share of all is garbage; false: it was not. */
   def evacuate(share: Double): Boolean = {
     val isDue = arena.deadBytes > GarbageMin && arena.deadBytes > arena.bytes * share
     if (isDue) {
@@ -357,9 +351,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     }
   }
 
-  /** Bring the slots and rows of hashes into the processor's cache: it waits for the memory of many at once, not of one
-   * after the other.
-   */
+  /** Bring the slots and rows of hashes into the processor's cache: it waits for many at once, not one by one. */
   private[memory] def touch(hashes: Array[Int], count: Int): Unit = {
     slots.touch(hashes, count)
     slots.touchRows(hashes, count)

@@ -60,9 +60,7 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
     layers.foreach(_.release())
   }
 
-  /** Whether the row of a key came before the one at which `advance` failed. Reads nothing from disk, where only the
-   * lowest layer may be.
-   */
+  /** Whether the row of a key came before the one at which `advance` failed. Only the lowest layer may be on disk. */
   private[memory] def hasGiven(hash: Int, row: Row): Boolean = {
     var layer = firstLayer
     while (layer < layers.length) {

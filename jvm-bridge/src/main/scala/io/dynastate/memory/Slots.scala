@@ -71,9 +71,7 @@ final class Slots(val capacity: Int) {
     found
   }
 
-  /** Point a cursor to the row of a key; false: there is none. What it points to lies within its array, also beside a
-   * change.
-   */
+  /** Point a cursor to the row of a key; false: none. It points to within its array, also beside a change. */
   def get(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
     var at = home(hash)
     var left = capacity

@@ -107,9 +107,7 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     Slots.findSegments(current, hashes(row), together, Slots.Nothing)
   }
 
-  /** Indexes of the rows in the order of their cells, and within a cell of their families. Fills `cellEnds` with the
-   * end of each cell.
-   */
+  /** The rows' indexes in the order of their cells, within one of families. Fills `cellEnds` with the cells' ends. */
   private def order(cellEnds: Array[Int]): Array[Int] = {
     var row = 0
     while (row < count) {

@@ -1,8 +1,6 @@
 package io.dynastate.memory
 
-/** The values of a row, as they were when it was made: `advance`, then the value is `length` bytes of `bytes` from `at`
- * on.
- */
+/** The values of a row, as when it was made: `advance`, then the value is `length` bytes of `bytes` from `at` on. */
 final class ValueCursor private[memory] (row: Row) {
   private[this] val segments = if (row.segments == null) Array.empty[Row] else row.segments
   private[this] val own = row.bytes

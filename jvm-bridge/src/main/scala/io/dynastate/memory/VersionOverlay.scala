@@ -22,8 +22,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private[this] var iterators = new Array[RowIterator](1)
   /** Rows of the base that were read from disk one by one, the last ones; null: none. */
   private[this] var readRows: RowTables = _
-  /** Rows of the base that were changed after they were read: the fold does not read them from disk again. Null: none.
-   */
+  /** Rows of the base changed after they were read: the fold does not read them from disk again. Null: none. */
   private[this] var replacedRows: RowTables = _
   /** Of families that keep every write: the earlier fresh changes of a key, by family and key; null: there are none. */
   private[this] var earlier: java.util.HashMap[(Int, ByteBuffer), RowBatch] = _
@@ -145,9 +144,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     forgetFresh()
   }
 
-  /** Make the version of base and changes, after `flush`. This overlay still shows the base with the changes, until
-   * `show`.
-   */
+  /** Make the version of base and changes, after `flush`. Until `show`, this overlay is the base with the changes. */
   def fold(attempt: Attempt, schema: String): Version = {
     val changes = if (sent == null) new RowTables else sent
     changes.replaced = replacedRows

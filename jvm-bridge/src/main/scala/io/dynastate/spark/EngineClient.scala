@@ -41,9 +41,7 @@ private[spark] final class EngineClient(val settings: ProviderSettings, rowVerif
     changes
   }
 
-  /** Report a wrong setting, a missing table or a missing package before the first batch is computed, not when it
-   * commits.
-   */
+  /** Report a wrong setting, a missing table or a missing package before the first batch, not when it commits. */
   def check(): Unit =
     try converse(_.check(deadlineSeconds))
     catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }

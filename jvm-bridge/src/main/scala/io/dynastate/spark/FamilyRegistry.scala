@@ -64,9 +64,7 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
     if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
 
-  /** Spark's cheap check for wrong schemas, on the first row that is read. As in RocksDB's provider, only if column
-   * families are off.
-   */
+  /** Spark's cheap check for wrong schemas, on the first row read; as in RocksDB's, not with column families. */
   def validateFormat(key: UnsafeRow, value: UnsafeRow): Unit = if (!formatIsValidated) {
     if (!useColumnFamilies) Spark41.validateStateRowFormat(key, default.keySchema, value, default.valueSchema, id, conf)
     formatIsValidated = true

@@ -30,9 +30,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
   /** Let the next maintenance make a snapshot, whether one is due or not. */
   def forceSnapshot(version: Version): Unit = forcedAt = version.number
 
-  /** Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine decides whether one is
-   * due.
-   */
+  /** Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine says if one is due. */
   def snapshot(): Unit = {
     val forced = forcedAt
     val least = if (forced > 0) 0 else math.max(1, conf.minDeltasForSnapshot)
@@ -50,9 +48,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     }
   }
 
-  /** Clean up every `minVersionsToDelete` versions; already at the next maintenance if versions were left, or it
-   * failed.
-   */
+  /** Clean up every `minVersionsToDelete` versions; at the next maintenance if it failed or left versions. */
   def cleanUp(): Unit = {
     val least = math.min(math.max(1L, conf.minVersionsToDelete), Int.MaxValue.toLong).toInt
     retained.newestToMaintain.filter(version =>
@@ -89,8 +85,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
         log.warn(s"$failed, and will be tried again; no state is lost store=$store version=$version: ${e.getMessage}")
     }
 
-  /** Send the buckets that changed since the snapshot before; all, if there is none or the changes since are not known.
-   */
+  /** Send the buckets that changed since the snapshot before; all, if there is none or the changes are not known. */
   private def sendSnapshot(
       connection: Connection, version: Version, wanted: Wanted, started: Long): Map[String, Long] = {
     val changed = if (wanted.base == 0) null else version.versions.changed.since(wanted.base)

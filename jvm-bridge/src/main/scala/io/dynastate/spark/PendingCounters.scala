@@ -1,8 +1,6 @@
 package io.dynastate.spark
 
-/** Counters of work that belongs to no batch, by the names of the protocol, kept until the next commit reports them.
- * Safe for threads.
- */
+/** Counters of work outside batches, by names of the protocol, kept until a commit reports them. Safe for threads. */
 private[spark] final class PendingCounters {
   private[this] var counters = Map.empty[String, Long]
 

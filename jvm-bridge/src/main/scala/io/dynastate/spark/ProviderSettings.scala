@@ -63,9 +63,7 @@ object ProviderSettings {
         checkpoint = location), deadlineSeconds = 15 * requestDeadline + 60, memory = MemorySettings.of(configured))
   }
 
-  /** Interpreter and engine of an executor's tasks, whose sessions change nothing of its conf, and the number of its
-   * sidecars.
-   */
+  /** Interpreter and engine of an executor's tasks, whatever their sessions set, and the number of its sidecars. */
   def ofExecutor(conf: SparkConf): (String, String, Int) = {
     val configured = conf.getAllWithPrefix(Prefix).toMap
     (pythonOf(configured, conf.getOption(PySparkPython)), engineOf(configured), sidecarsOf(configured))

@@ -10,9 +10,7 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 final class StateSchema private (private val families: Vector[JObject]) {
   import StateSchema._
 
-  /** Families that were added and changed nothing: every task adds those of its store again, and their JSON takes
-   * milliseconds.
-   */
+  /** Families that were added and changed nothing: every task adds its store's again, and JSON takes milliseconds. */
   @volatile private[this] var unchanged = Map.empty[String, ColumnFamily]
 
   /** JSON without blanks, families by id. */

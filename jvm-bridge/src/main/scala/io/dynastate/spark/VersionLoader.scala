@@ -63,9 +63,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   /** Whether rows are read bucket by bucket, since not all of them may be in memory, and there is no room on disk. */
   private def readsBuckets: Boolean = if (storage == null) client.settings.memoryBytes > 0 else !storage.hasRoom
 
-  /** The versions in memory, without those that an error left half changed, and those whose rows are not where they may
-   * be.
-   */
+  /** The versions in memory, without those that an error left half changed, or whose rows are in the wrong place. */
   private def usable(): List[Version] = {
     val bucketed = retained.all.filter(_.versions.isInstanceOf[BucketedVersions])
     if (storage != null && bucketed.exists(version => storage.hasRoomFor(version.versions.stateBytes(version)))) {
@@ -197,9 +195,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     (opened, Some(Load(known.isEmpty, millisSince(started), cost)))
   }
 
-  /** The same version as one that cannot be read, without rows: they are read when they are needed. Null without a
-   * disk.
-   */
+  /** The same version as one whose rows are read when needed, since it cannot be read. Null without a disk. */
   private val fallback: Version => Version = if (storage == null) null
   else { version =>
     // Without an attempt it was never stored: version 0, or the base of a version that is imported.

@@ -49,9 +49,7 @@ private[dynastate] object RefusePinnedProvider {
             s"providerClass=$other"))
     }
 
-  /** The provider that the newest offset names, if the checkpoint has state. Stateless queries pin one too, and never
-   * use it.
-   */
+  /** The provider that the newest offset names, if the checkpoint has state. Stateless queries pin one too. */
   private def pinned(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
     val files = checkpoint.getFileSystem(hadoopConf)
     val offsets = new Path(checkpoint, "offsets")

@@ -4,9 +4,7 @@ import io.dynastate.{DynastateException, ErrorKind}
 
 import org.apache.spark.sql.catalyst.expressions.XXH64
 
-/** Content of a store: values, their bytes with those of their keys, and a digest that does not depend on the order of
- * keys.
- */
+/** Content of a store: values, their bytes with those of keys, and a digest that the order of keys does not change. */
 private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, var digest: Long = 0) {
 
   def add(family: String, entry: StateEntry): Unit = {

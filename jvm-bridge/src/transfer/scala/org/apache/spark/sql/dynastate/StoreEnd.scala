@@ -11,8 +11,7 @@ import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.util.SerializableConfiguration
 
-/** One end of a transfer: the stores below a root, opened by the provider of a conf, by one run. It goes to the tasks.
- */
+/** One end of a transfer: the stores below a root, by the provider of a conf, by one run. It goes to the tasks. */
 private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hadoopConf: SerializableConfiguration,
     run: UUID) extends Serializable {
   import StoreEnd._

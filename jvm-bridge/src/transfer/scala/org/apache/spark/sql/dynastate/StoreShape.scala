@@ -45,9 +45,7 @@ private[dynastate] final case class StoreShape(operator: Long, operatorName: Str
     copy(described = Seq(default.copy(spec = spec, valueSchema = either(default.valueSchema, value))), isNew = true)
   }
 
-  /** The state format of a join, which its stores and families show: 1 and 2 have stores of their own, 3 and 4 have
-   * families.
-   */
+  /** The state format of a join, by its stores and families: 1 and 2 have stores of their own, 3 and 4 families. */
   def joinFormat: Int = if (!usesFamilies) 2 else if (isJoinByTime) 4 else 3
 
   /** A join of state format 4, whose keys end with a time. */

@@ -23,9 +23,7 @@ object SparkInternals {
       Some(condition), Map.empty[String, String], Array.empty[QueryContext])
   }
 
-  /** Spark's folders on the local disks of this executor, those it could make; without Spark the JVM's for temporary
-   * files.
-   */
+  /** Spark's folders on the local disks of this executor that it could make; without Spark the JVM's temporary one. */
   def localFolders: Seq[Path] =
     Option(SparkEnv.get).map(_.blockManager.diskBlockManager.localDirs.toSeq.map(_.toPath.toAbsolutePath))
       .getOrElse(Seq(Path.of(System.getProperty("java.io.tmpdir")).toAbsolutePath))
