@@ -99,9 +99,6 @@ def test_stock_moto_fails() -> None:
     assert found.figures == {}
 
 
-# ---------------------------------------------------------------------------------------------- engines that are broken
-
-
 def answered(reply: Reply, change: Callable[[dict[str, Any]], object]) -> Reply:
     """An answer with another body."""
     body = json.loads(reply.raw)

@@ -40,9 +40,6 @@ def sidecar() -> Iterator[Sidecar]:
         yield running
 
 
-# --------------------------------------------------------------------------------------------------- socket and folder
-
-
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o500])
 def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
     """The socket's folder must be its user's alone: any other mode is refused, with the mode that it has."""
@@ -144,8 +141,6 @@ def test_nothing_listens_on_a_network_interface(sidecar: Sidecar, embedded: Embe
     assert any(each.startswith("tcp ") for each in listening(embedded.pid))  # the search for sockets finds one
 
 
-# -------------------------------------------------------------------------------------------------- forbidden code
-
 #: What deserialises code, runs text or a shell; in the JVM also class loading by a name, and sockets of TCP.
 FORBIDDEN = {
     "src/dynastate/**/*.py": re.compile(
@@ -178,8 +173,6 @@ def test_forbidden_code_is_found() -> None:
     files = (ROOT / "jvm-bridge" / "src").rglob("*.scala")
     assert [file.name for file in files if "ProcessBuilder" in file.read_text()] == ["SidecarProcess.scala"]
 
-
-# -------------------------------------------------------------------------------------------------------------- secrets
 
 SESSION_TOKEN = "FwoGZXIvYXdzEBYaD" + "x1" * 40
 SIGNED = f"""The request signature we calculated does not match the signature you provided. Check your AWS Secret \

@@ -91,9 +91,6 @@ def name(store: str, partition: int) -> str:
     return f"{store[:8]}/0/{partition}/default"
 
 
-# ----------------------------------------------------------------------------------------------------- many at once
-
-
 class Meeting:
     """Holds the first commit of each store at its commit point, until so many of them are there."""
 
@@ -160,9 +157,6 @@ def in_parallel(work: Callable[[int], Result], numbers: Sequence[int]) -> list[R
         return list(pool.map(work, numbers))
 
 
-# -------------------------------------------------------------------------------------------------------- throttled
-
-
 def test_a_throttled_table_holds_up_the_task(
     sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str
 ) -> None:
@@ -220,9 +214,6 @@ def wait_until_settled(value: Callable[[], int], still_s: float = 2.0) -> int:
     return last
 
 
-# -------------------------------------------------------------------------------------------------------------- slow
-
-
 class Crowd:
     """Answers no request of an operation before so many of them are under way at once, or some time has passed."""
 
@@ -267,9 +258,6 @@ def test_parallel_requests_make_up_for_a_slow_dynamodb(
     assert talk.state(store, 1) == expected
     assert reads.was_there
     assert sum(request.operation == "BatchGetItem" for request in proxy.requests) == parts / 25
-
-
-# -------------------------------------------------------------------------------------------------------------- gone
 
 
 def hung(_: Request, forward: Forward) -> Reply:

@@ -136,8 +136,6 @@ class Executor(Actor):
     def run(self) -> str:
         return self._query_run.id
 
-    # ------------------------------------------------------------------------------------------------------------ tasks
-
     def task(
         self,
         model: Model,
@@ -207,8 +205,6 @@ class Executor(Actor):
         held[version] = state
         while len(held) > HELD_MAX:
             del held[next(iter(held))]
-
-    # ------------------------------------------------------------------------------------------------------ maintenance
 
     def offer_snapshots(self, models: list[Model], is_over: Callable[[], bool], min_deltas: int) -> None:
         """Offer snapshots now and then: one half of maintenance."""

@@ -34,8 +34,6 @@ class DynamoDB:
         #: Whether no request arrives, and no answer comes back.
         self.is_cut = False
 
-    # ------------------------------------------------------------------------------------------------------------ reads
-
     def describe_table(self, *, TableName: str) -> Wire:  # noqa: N803  # the names are boto3's
         hash_key, range_key = KEY_NAMES[self._role(TableName)]
         return {
@@ -88,8 +86,6 @@ class DynamoDB:
             answer["LastEvaluatedKey"] = {names["#h"]: {"S": shard}, names["#r"]: {"S": page[-1]}}
         return answer
 
-    # ----------------------------------------------------------------------------------------------------------- writes
-
     def batch_write_item(self, *, RequestItems: Mapping[str, list[Wire]]) -> Wire:  # noqa: N803
         writes = [(name, write) for name, each in RequestItems.items() for write in each]
         for name, each in RequestItems.items():
@@ -133,8 +129,6 @@ class DynamoDB:
 
     def close(self) -> None:
         """Do nothing; a boto3 client has it."""
-
-    # ----------------------------------------------------------------------------------------------------------- inside
 
     def item(self, name: str, key: Wire) -> Wire | None:
         return self.items[name].get(self._place(name, key))

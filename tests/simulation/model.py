@@ -95,8 +95,6 @@ class Model:
     #: The version of each restart and drop so far: at that moment no higher number was promised.
     _cuts: list[int] = field(default_factory=list)
 
-    # ------------------------------------------------------------------------------------------- reported by the actors
-
     def begin(self, version: VersionId, parent: VersionId, changes: list[Change], run: str) -> Node:
         """Add an attempt that begins to write."""
         node = Node(version, parent, changes, apply(self.nodes[parent].state, changes), run)
@@ -142,8 +140,6 @@ class Model:
         self._cuts.append(0)
         self.chain = {0: EMPTY}
         self.foreign.clear()
-
-    # -------------------------------------------------------------------------------------------- changes of the tables
 
     def list_changed(self, sort: str, versions: list[bytes]) -> list[VersionId]:
         """Note a changed version list. Returns the versions that it lists for the first time."""
@@ -228,8 +224,6 @@ class Model:
 
     def _was_listed(self, version: VersionId) -> bool:
         return any((entry.version, entry.attempt) == version for entry in self._decoded.values())
-
-    # --------------------------------------------------------------------------------------------------------- promises
 
     def check_winner(self, asked: VersionId, found: VersionId, since: float) -> None:
         """Check that a version that was asked for by its number is an attempt that the number opened since."""

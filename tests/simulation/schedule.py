@@ -167,8 +167,6 @@ class Schedule:
         found.update(repr(sorted(self.s3.objects.items())).encode())
         return found.hexdigest()
 
-    # ----------------------------------------------------------------------------------------------------------- driver
-
     def _drive(self) -> None:
         self._restart(base=0)
         for number in range(self.chance.choice((1, 2))):
@@ -463,8 +461,6 @@ class Schedule:
         while not ended and self.scheduler.now < until:
             self.scheduler.sleep(0.1)
 
-    # -------------------------------------------------------------------------------------------------------- processes
-
     def _executor(self) -> Executor:
         run = QueryRun(f"run-{self._runs}", f"query-{self._queries}", self.location)
         process = self._process(f"{run.id}/executor")
@@ -558,8 +554,6 @@ class Schedule:
         chance = random.Random(f"clock {self._clocks} of {self.seed}")  # noqa: S311  # others draw as without clocks
         start = NOW + timedelta(days=chance.choice((-400, -1, 0, 0, 1, 400)))
         return lambda: start + timedelta(seconds=chance.uniform(-600, 600))
-
-    # ------------------------------------------------------------------------------------------------------------ audit
 
     def audit(self, *, whole: bool = False) -> None:
         """Check that promised versions are readable at once, with the rows of the model.

@@ -68,8 +68,6 @@ class Scheduler:
         self._failure: BaseException | None = None
         self._is_ending = False
 
-    # ------------------------------------------------------------------------------------------------------- for tasks
-
     def note(self, text: str, *facts: object) -> None:
         """Add a step to the journal; the text is formatted only if the journal is printed."""
         self.steps.append((self.now, self.current.name if self.current else "-", text, facts))
@@ -142,8 +140,6 @@ class Scheduler:
         if self.current is not None:
             self._must_live(self.current)
 
-    # ----------------------------------------------------------------------------------------------------- for the test
-
     def run(self, name: str, body: Callable[[], None]) -> None:
         """Run a task, and those it starts, until it ends. Raises the first error of any of them."""
         root = self.spawn(name, body, Process(name))
@@ -162,8 +158,6 @@ class Scheduler:
         return [
             f"{task.name}: {task.waits_for}" for task in self._tasks if not task.is_over and not task.process.is_dead
         ]
-
-    # ----------------------------------------------------------------------------------------------------------- inside
 
     def _run(self, task: Task, body: Callable[[], None]) -> None:
         task.turn.acquire()

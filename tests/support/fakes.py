@@ -31,8 +31,6 @@ from dynastate.storage.update import Condition, Update
 AnyMemory = TypeVar("AnyMemory", bound="MemoryTables")
 AnyFailing = TypeVar("AnyFailing", bound="FailingTables")
 
-# ---------------------------------------------------------------------------------------------------------- on the seam
-
 
 class Call(NamedTuple):
     """One request as `MemoryTables` saw it."""
@@ -416,9 +414,6 @@ class Dying(FailingTables):
         return done
 
 
-# -------------------------------------------------------------------------------------------------------- at the client
-
-
 def client_error(code: str, status: int = 400, message: str = "said DynamoDB", **members: object) -> ClientError:
     """The error boto3 raises for an error answer."""
     answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}, **members}
@@ -463,9 +458,6 @@ class FailingClient:
         return call
 
 
-# ---------------------------------------------------------------------------------------------------------- on the wire
-
-
 class _Body(BytesIO):
     def stream(self, **_: Any) -> Any:
         yield self.read()
@@ -503,9 +495,6 @@ class Wire:
 def wire_error(code: str, message: str = "said DynamoDB", status: int = 400, **members: Any) -> tuple[int, Any]:
     """The answer DynamoDB gives for an error."""
     return status, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message, **members}
-
-
-# ----------------------------------------------------------------------------------------------------- clock and chance
 
 
 @dataclass

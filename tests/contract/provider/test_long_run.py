@@ -170,8 +170,6 @@ class Walk:
     def retained(self) -> list[Commit]:
         return [each for each in self.chain[-RETAIN:] if each.version >= self.oldest]
 
-    # ------------------------------------------------------------------------------------------------------------ steps
-
     def step(self) -> None:
         steps = {
             self.batch: 56,
@@ -288,8 +286,6 @@ class Walk:
         """Batches change one key only, for a while, so that most buckets stay as they are in the snapshot before."""
         self.hot = self.chance.randrange(KEYS // len(self.families)) if self.hot < 0 else -1
 
-    # ---------------------------------------------------------------------------------------------------------- changes
-
     def commit(self, at: Executor, base: Commit, changes: list[Change]) -> Commit:
         version, name, keys = at.tell("commit")
         state = {family: dict(rows) for family, rows in base.state.items()}
@@ -331,8 +327,6 @@ class Walk:
         if self.chance.random() < 0.0002:  # more than an item holds
             return -self.chance.randrange(1, 1_000_000), 450_000
         return self.chance.randrange(1_000_000), self.chance.choice((0, 8, 40, 300, 1_000))
-
-    # ----------------------------------------------------------------------------------------------------------- checks
 
     def expect_clean_up(self) -> None:
         self.oldest = max(self.oldest, self.newest.version - RETAIN + 1)

@@ -114,8 +114,6 @@ class StoresAndModel(RuleBasedStateMachine):
         self.base = Commit(0, (None, None), {family: {} for family in KEYS})
         self.state: State = {}
 
-    # ------------------------------------------------------------------------------------------------------ life
-
     @initialize(retain=st.sampled_from([1, 2, 5]))
     def begin(self, retain: int) -> None:
         self.server.begin(self.format, self.memory_mb, retain)
@@ -185,8 +183,6 @@ class StoresAndModel(RuleBasedStateMachine):
         self.state[family].clear()
         self.rows(family)
 
-    # --------------------------------------------------------------------------------------------------- changes
-
     @rule(data=st.data(), value=VALUES)
     def put(self, data: st.DataObject, value: Value) -> None:
         family, key = self._row(data)
@@ -227,8 +223,6 @@ class StoresAndModel(RuleBasedStateMachine):
         first, *others = self.state[family].get(key, ())[1:] or (None,)
         if first is not None:
             self._change_row(("put", family, key, first), *(("merge", family, key, value) for value in others))
-
-    # ----------------------------------------------------------------------------------------------------- reads
 
     @rule(data=st.data())
     def get(self, data: st.DataObject) -> None:
@@ -276,8 +270,6 @@ class StoresAndModel(RuleBasedStateMachine):
             ),
             ordered,
         )
-
-    # ------------------------------------------------------------------------------------------- steps and checks
 
     def _row(self, data: st.DataObject, families: tuple[str, ...] = tuple(sorted(KEYS))) -> tuple[str, Key]:
         """A family and a key, of those that are there more often than not."""

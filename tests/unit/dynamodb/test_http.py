@@ -370,9 +370,6 @@ def test_nothing_is_learned_from_a_mock(moto: BotoTables, dummy_credentials: Non
         assert client._direct._targets == {}
 
 
-# ------------------------------------------------------------------------------------------------- what answers bring
-
-
 def damaged(times: int, make: Callable[[Reply], Reply]) -> Callable[[Request, Forward], Reply]:
     """A rule: that many answers are changed, and later ones have their checksum."""
     left = [None] * times
@@ -433,9 +430,6 @@ def test_an_answer_that_is_no_json_is_of_unknown_outcome(
         meter = Meter()
         tables.metered(meter).delete([key for key, _ in parts("http", 1)])
         assert (meter.requests, meter.retries) == (2, 1)
-
-
-# ---------------------------------------------------------------------------------------------------------- the network
 
 
 @pytest.fixture
@@ -573,9 +567,6 @@ def test_clocks_that_differ_are_reported(settings: Settings, proxy: FaultProxy, 
         with pytest.raises(ConfigurationError, match="AWS refuses the credentials: Signature expired: earlier"):
             tables.metered(meter).write(parts("http", 1))
     assert (way_of(proxy.requests[-1]), meter.requests) == (way.name, 1)
-
-
-# ------------------------------------------------------------------------------------------------------------------ TLS
 
 
 @pytest.fixture
