@@ -99,11 +99,29 @@ def test_stock_moto_fails() -> None:
     assert found.figures == {}
 
 
-def answered(reply: Reply, change: Callable[[dict[str, Any]], object]) -> Reply:
-    """An answer with another body."""
-    body = json.loads(reply.raw)
-    change(body)
-    return reply._replace(raw=json.dumps(body).encode())
+def sent(operation: str, change: Callable[[dict[str, Any]], object]) -> Rule:
+    """Requests of an operation have another body."""
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        if request.operation == operation:
+            change(request.body)
+        return forward(request)
+
+    return rule
+
+
+def answered(operation: str, change: Callable[[dict[str, Any]], object]) -> Rule:
+    """Answers to an operation have another body."""
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        reply = forward(request)
+        if request.operation == operation:
+            body = json.loads(reply.raw)
+            change(body)
+            reply = reply._replace(raw=json.dumps(body).encode())
+        return reply
+
+    return rule
 
 
 def without_conditions(request: Request, forward: Forward) -> Reply:
@@ -115,23 +133,6 @@ def without_conditions(request: Request, forward: Forward) -> Reply:
         else:
             request.body.get("ExpressionAttributeNames", {}).pop("#refused", None)
             request.body.get("ExpressionAttributeValues", {}).pop(":run", None)
-    return forward(request)
-
-
-def reversed_queries(request: Request, forward: Forward) -> Reply:
-    if request.operation == "Query":
-        return forward(request._replace(body=request.body | {"ScanIndexForward": False}))
-    return forward(request)
-
-
-def first_pages(request: Request, forward: Forward) -> Reply:
-    reply = forward(request)
-    return answered(reply, lambda body: body.pop("LastEvaluatedKey", None)) if request.operation == "Query" else reply
-
-
-def unbounded_ranges(request: Request, forward: Forward) -> Reply:
-    if request.operation == "Query":
-        request.body["ExpressionAttributeValues"][":high"] = {"S": "~~~~"}
     return forward(request)
 
 
@@ -179,45 +180,26 @@ def lost(operation: str, which: int) -> Rule:
 
 def small_numbers(request: Request, forward: Forward) -> Reply:
     reply = forward(request)
-    if request.operation != "GetItem":
-        return reply
     return reply._replace(raw=reply.raw.replace(b"9223372036854775807", b"9223372036854775808"))
 
 
-def texts_for_bytes(request: Request, forward: Forward) -> Reply:
-    if request.operation == "PutItem":
-        for value in request.body["Item"].values():
-            if "B" in value:
-                value["B"] = value["B"][:400]
-    return forward(request)
+def cut_bytes(body: dict[str, Any]) -> None:
+    for value in body["Item"].values():
+        if "B" in value:
+            value["B"] = value["B"][:400]
 
 
-def half_batches(request: Request, forward: Forward) -> Reply:
-    reply = forward(request)
-    if request.operation != "BatchGetItem":
-        return reply
-    return answered(reply, lambda body: [found.clear() for found in body.get("Responses", {}).values()])
+def sort_lists(body: dict[str, Any]) -> None:
+    for value in body.get("Item", {}).values():
+        if "L" in value:
+            value["L"].sort(key=repr)
 
 
-def sorted_lists(request: Request, forward: Forward) -> Reply:
-    reply = forward(request)
-    if request.operation != "GetItem":
-        return reply
-
-    def sort(body: dict[str, Any]) -> None:
-        for value in body.get("Item", {}).values():
-            if "L" in value:
-                value["L"].sort(key=repr)
-
-    return answered(reply, sort)
-
-
-def no_maps(request: Request, forward: Forward) -> Reply:
-    if request.operation == "UpdateItem" and "epochs" in request.body["UpdateExpression"]:
-        request.body["ConditionExpression"] = "attribute_exists(epochs)"
+def without_maps(body: dict[str, Any]) -> None:
+    if "epochs" in body["UpdateExpression"]:
+        body["ConditionExpression"] = "attribute_exists(epochs)"
         for name in (":before", ":deleting"):
-            del request.body["ExpressionAttributeValues"][name]
-    return forward(request)
+            del body["ExpressionAttributeValues"][name]
 
 
 def another_error(request: Request, forward: Forward) -> Reply:
@@ -252,9 +234,15 @@ BROKEN: dict[str, tuple[Callable[[], Rule], set[str]]] = {
             "conditions at once",
         },
     ),
-    "another order": (lambda: reversed_queries, {"order of sort keys", "ranges of sort keys", "pages of 1 MB"}),
-    "one page": (lambda: first_pages, {"pages of 1 MB"}),
-    "ranges without an end": (lambda: unbounded_ranges, {"ranges of sort keys"}),
+    "another order": (
+        lambda: sent("Query", lambda body: body.update(ScanIndexForward=False)),
+        {"order of sort keys", "ranges of sort keys", "pages of 1 MB"},
+    ),
+    "one page": (lambda: answered("Query", lambda body: body.pop("LastEvaluatedKey", None)), {"pages of 1 MB"}),
+    "ranges without an end": (
+        lambda: sent("Query", lambda body: body["ExpressionAttributeValues"].update({":high": {"S": "~~~~"}})),
+        {"ranges of sort keys"},
+    ),
     "whole items": (lambda: whole_items, {"keys without values"}),
     "no deletes": (lambda: no_deletes, {"deleted items"}),
     "stale reads": (stale_reads, {"read after write"}),
@@ -263,10 +251,13 @@ BROKEN: dict[str, tuple[Callable[[], Rule], set[str]]] = {
     "lost batches": (lambda: lost("BatchWriteItem", 10), {"puts at once"}),
     "lost batch": (lambda: lost("BatchWriteItem", 41), {"batches of writes"}),
     "wrong numbers": (lambda: small_numbers, {"numbers"}),
-    "cut bytes": (lambda: texts_for_bytes, {"binary values", "large items"}),
-    "empty batches": (lambda: half_batches, {"batches of reads"}),
-    "lists as sets": (lambda: sorted_lists, {"lists, sets and maps"}),
-    "no conditions on maps": (lambda: no_maps, {"conditions on maps"}),
+    "cut bytes": (lambda: sent("PutItem", cut_bytes), {"binary values", "large items"}),
+    "empty batches": (
+        lambda: answered("BatchGetItem", lambda body: [found.clear() for found in body.get("Responses", {}).values()]),
+        {"batches of reads"},
+    ),
+    "lists as sets": (lambda: answered("GetItem", sort_lists), {"lists, sets and maps"}),
+    "no conditions on maps": (lambda: sent("UpdateItem", without_maps), {"conditions on maps"}),
     "another error": (lambda: another_error, {"missing table"}),
     "a verb that is not allowed": (lambda: no_batches, {"permissions of reads and writes"}),
 }
