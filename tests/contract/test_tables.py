@@ -24,7 +24,6 @@ RUN = "6d0f7a3e-0000-4000-8000-000000000000"
 
 @pytest.fixture(params=["memory", "moto", "http", "boto3"])
 def tables(request: pytest.FixtureRequest) -> Tables:
-    """Each implementation of the seam in turn."""
     found: Tables = request.getfixturevalue(request.param)
     return found
 
@@ -41,12 +40,10 @@ def everything(tables: Tables, store: str) -> list[tuple[Key, Item]]:
 
 
 def test_tables_that_fit_have_no_drift(tables: Tables) -> None:
-    """Tables with the right keys are found to fit."""
     assert tables.check() == []
 
 
 def test_items_come_back_with_every_kind_of_value(tables: Tables, store: str) -> None:
-    """Text, bytes, whole numbers, lists of bytes and maps of numbers come back as they were written."""
     key = part_key(store, 2**64 - 1, Attempt(b"\xff" * 16), 999_999, 1)
     values: Item = {
         "text": "dé\u2028jà \U0001f600 #/",
@@ -112,7 +109,6 @@ def test_write_replaces_and_is_seen_at_once(tables: Tables, store: str) -> None:
 
 
 def test_twenty_five_of_both_tables_in_one_write(tables: Tables, store: str) -> None:
-    """One write takes 25 items, of both tables and of several partition keys."""
     meta = meta_key_of(store)
     items = [*parts(store, 24), (meta, item_key(meta) | {"format": FORMAT})]
     tables.write(items)
@@ -120,7 +116,6 @@ def test_twenty_five_of_both_tables_in_one_write(tables: Tables, store: str) -> 
 
 
 def test_delete_takes_existing_and_missing_keys(tables: Tables, store: str) -> None:
-    """Deleting removes items, leaves others, and is no error for keys that do not exist."""
     items = parts(store, 5)
     tables.write(items)
     gone = [key for key, _ in items[:3]]

@@ -29,12 +29,10 @@ PART_NUMBERS = ("format", "records", "raw_bytes", "fragment", "fragments", "hash
 
 
 def attempt(text: str) -> Attempt:
-    """Read an attempt."""
     return Attempt(bytes.fromhex(text))
 
 
 def changes(listed: list[Vector]) -> list[Change]:
-    """Read changes."""
     return [
         Change(
             each["operation"],
@@ -47,14 +45,12 @@ def changes(listed: list[Vector]) -> list[Change]:
 
 
 def part_item(vector: Vector) -> tuple[Key, Item]:
-    """Read one item of the delta table."""
     key = Key("delta", vector["store_shard"], vector["part"])
     item: Item = {name: vector[name] for name in ("store_shard", "part", "codec", *PART_NUMBERS)}
     return key, item | {"data": bytes.fromhex(vector["data"])}
 
 
 def version_entry(vector: Vector) -> VersionEntry:
-    """Read the fields of a version entry."""
     read: dict[str, Callable[[Any], Any]] = {
         **dict.fromkeys(("attempt", "parent"), attempt),
         **dict.fromkeys(("schema", "digest", "bounds"), bytes.fromhex),
@@ -68,7 +64,6 @@ def version_entry(vector: Vector) -> VersionEntry:
 
 
 def items_of(vector: Vector) -> list[tuple[Key, Item]]:
-    """Make the items that a vector's chunk becomes."""
     chunk = Chunk(vector["records"], vector["hash_min"], vector["hash_max"], bytes.fromhex(vector["run"]))
     name, first = attempt(vector["attempt"]), vector["first_sequence"]
     codec = vector["items"][0]["codec"]
@@ -78,7 +73,6 @@ def items_of(vector: Vector) -> list[tuple[Key, Item]]:
 
 @pytest.mark.parametrize("vector", FORMAT["key_hashes"], ids=lambda vector: f"{len(vector['key']) // 2} bytes")
 def test_key_hashes(vector: Vector) -> None:
-    """A key has the hash of the vector."""
     assert key_hash(bytes.fromhex(vector["key"])) == vector["hash"]
 
 
@@ -91,7 +85,6 @@ def test_runs(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", FORMAT["refused_runs"], ids=lambda vector: vector["name"])
 def test_refused_runs(vector: Vector) -> None:
-    """Records of other operations are refused."""
     with pytest.raises(CorruptStateError):
         list(decode_changes(bytes.fromhex(vector["run"])))
 
@@ -167,7 +160,6 @@ def name_of(message: type) -> str:
 
 
 def field(message: type, name: str, given: Any) -> Any:
-    """Read the value of a message's field."""
     if name in ("attempt", "parent", "base_attempt", "held_attempt"):
         return attempt(given)
     if name == "token" or (name == "run" and message in (protocol.Append, protocol.Rows, protocol.Packed)):
@@ -193,7 +185,6 @@ def test_frames(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", PROTOCOL["blocks"], ids=lambda vector: vector["name"])
 def test_blocks(vector: Vector) -> None:
-    """A block becomes the changes of the vector, or an error."""
     block = bytes.fromhex(vector["block"])
     if vector["changes"] is None:
         with pytest.raises(CorruptStateError, match="a block"):
@@ -203,5 +194,4 @@ def test_blocks(vector: Vector) -> None:
 
 
 def test_every_message_has_a_frame() -> None:
-    """There is a vector for each type of message."""
     assert {vector["name"] for vector in FRAMES} == set(map(name_of, protocol.MESSAGES.values()))

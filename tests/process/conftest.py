@@ -13,7 +13,6 @@ from tests.support.sidecar import Sidecar, Start, Talk, spark_names
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start sidecars of the test's own; all end with it."""
     started: list[Sidecar] = []
 
     def make(**arguments: Any) -> Sidecar:
@@ -36,13 +35,11 @@ def sidecar() -> Iterator[Sidecar]:
 
 @pytest.fixture
 def settings(embedded: EmbeddedDynamoDB) -> dict[str, str]:
-    """The settings in HELLO."""
     return spark_names(embedded.settings)
 
 
 @pytest.fixture
 def connect(sidecar: Sidecar) -> Iterator[Callable[[], Talk]]:
-    """Make connections to the shared sidecar; all are closed."""
     made: list[Talk] = []
 
     def make() -> Talk:
@@ -56,5 +53,4 @@ def connect(sidecar: Sidecar) -> Iterator[Callable[[], Talk]]:
 
 @pytest.fixture
 def talk(connect: Callable[[], Talk], settings: dict[str, str]) -> Talk:
-    """A connection that is welcome."""
     return connect().hello(settings)

@@ -57,12 +57,10 @@ def database() -> Iterator[EmbeddedDynamoDB]:
 
 @pytest.fixture(scope="module")
 def where(database: EmbeddedDynamoDB) -> list[str]:
-    """The options that reach it."""
     return ["--endpoint", database.endpoint, "--region", REGION]
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=60, check=False, env=env)
 
 
@@ -232,7 +230,6 @@ def test_progress_reports_from_a_pipe(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_unreachable_endpoint_is_reported_within_seconds() -> None:
-    """An endpoint that does not answer is an error within seconds that names it and its setting."""
     since = time.monotonic()
     said = refused("tables", "check", "--endpoint", "http://127.0.0.1:9", "--region", REGION)
     assert time.monotonic() - since < ERROR_WITHIN_S
@@ -283,7 +280,6 @@ def test_the_build_names_the_javas_to_install(tmp_path: Path) -> None:
 
 
 def test_local_reports_a_port_in_use(database: EmbeddedDynamoDB) -> None:
-    """A second embedded DynamoDB on one port is an error that names the port."""
     port = database.endpoint.rpartition(":")[2]
     assert f"choose another port, or 0 for a free one port={port}" in refused("local", "--port", port)
 

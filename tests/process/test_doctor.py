@@ -266,7 +266,6 @@ BROKEN: dict[str, tuple[Callable[[], Rule], set[str]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_engine_fails(name: str, embedded: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each defect is found by its checks."""
     rule, checks = BROKEN[name]
     wanted = checks | {each for check in checks for each in NEEDED.get(check, ())}
     monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in wanted])
@@ -287,7 +286,6 @@ def test_each_check_that_fails_has_an_engine_that_fails_it() -> None:
 
 
 def test_tables_that_are_missing_end_the_checks(embedded: EmbeddedDynamoDB) -> None:
-    """Nothing else can be checked then."""
     with closing(Probe(Settings(endpoint=embedded.endpoint, region=REGION, delta_table="missing"))) as probe:
         found = diagnose(probe)
     assert [each.name for each in found.checks] == ["tables"]
@@ -296,7 +294,6 @@ def test_tables_that_are_missing_end_the_checks(embedded: EmbeddedDynamoDB) -> N
 
 
 def test_an_engine_that_does_not_answer_is_an_error() -> None:
-    """It is no verdict."""
     with (
         closing(Probe(Settings(endpoint=f"http://127.0.0.1:{free_port()}", region=REGION))) as probe,
         pytest.raises(UnavailableError, match="the engine does not answer"),

@@ -36,7 +36,6 @@ def database() -> Iterator[EmbeddedDynamoDB]:
 
 
 def answers(endpoint: str) -> bool:
-    """Whether something listens at an endpoint."""
     url = urlsplit(endpoint)
     with socket.socket() as probe:
         return probe.connect_ex((str(url.hostname), int(url.port or 0))) == 0
@@ -72,7 +71,6 @@ def test_it_takes_names_and_region_from_the_settings() -> None:
 
 
 def test_only_what_is_missing_is_made(database: EmbeddedDynamoDB) -> None:
-    """Of two tables, the one that is missing is made and named."""
     settings = Settings(
         delta_table="dynastate-delta", snapshot_table="another", region=REGION, endpoint=database.endpoint
     )
@@ -135,7 +133,6 @@ with EmbeddedDynamoDB() as running:
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_number_that_is_no_port_is_refused(port: int) -> None:
-    """A number outside of 0 to 65535 is refused before anything is started."""
     with pytest.raises(ConfigurationError, match="from 0 to 65535"):
         EmbeddedDynamoDB(port=port)
 
@@ -153,7 +150,6 @@ def test_the_environment_of_the_caller_does_not_reach_it(monkeypatch: pytest.Mon
 
 
 def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where moto cannot be imported, the error is the pip command."""
     (tmp_path / "moto.py").write_text("raise ImportError('no moto here')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     with pytest.raises(ConfigurationError, match=r"pip install 'moto\[dynamodb,server\]' waitress"):
@@ -161,7 +157,6 @@ def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path, monke
 
 
 def test_its_own_end_is_an_error_in_wait() -> None:
-    """A server that dies is an error for the caller of `wait`."""
     with EmbeddedDynamoDB() as running:
         os.kill(running.pid, signal.SIGKILL)
         with pytest.raises(UnavailableError, match="has ended"):
@@ -169,7 +164,6 @@ def test_its_own_end_is_an_error_in_wait() -> None:
 
 
 def test_it_has_no_endpoint_before_it_runs() -> None:
-    """Asking for endpoint or process outside of the block is a defect of the caller, and an error."""
     stopped = EmbeddedDynamoDB()
     with pytest.raises(InternalError, match="does not run"):
         _ = stopped.endpoint

@@ -34,7 +34,6 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file
 
 @pytest.fixture
 def sidecar() -> Iterator[Sidecar]:
-    """The real process."""
     with closing(Sidecar()) as running:
         assert running.said == "ready\n", running.log()
         yield running
@@ -62,7 +61,6 @@ def test_a_link_or_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder's owner must be the user the sidecar runs as."""
     tmp_path.chmod(0o700)
     monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(ConfigurationError, match=f"owner={tmp_path.stat().st_uid}"):
@@ -118,7 +116,6 @@ def test_a_process_of_another_user_is_refused(sidecar: Sidecar, embedded: Embedd
 
 
 def test_tokens_are_compared_in_constant_time() -> None:
-    """Nothing is done with the token but one hmac.compare_digest."""
     tree = ast.parse(Path(under_test.__file__).read_text())
     users = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_token"]
     compared = [

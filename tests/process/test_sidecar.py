@@ -106,7 +106,6 @@ def test_another_program_or_version_is_refused(connect: Callable[[], Talk], fram
 def test_a_wrong_setting_is_refused(
     connect: Callable[[], Talk], settings: dict[str, str], changed: Any, kind: int, said: str
 ) -> None:
-    """A setting that is unknown, of the wrong kind or out of range is a configuration error that names it."""
     talk = connect()
     text = changed if isinstance(changed, str) else json.dumps(settings | changed if changed else changed)
     found, _, message = talk.last_error(hello(TOKEN, dynastate.__version__, text))
@@ -154,7 +153,6 @@ def test_a_round_trip(talk: Talk, connect: Callable[[], Talk], settings: dict[st
 
 
 def test_a_missing_version_leaves_the_connection_ready(talk: Talk, store: str) -> None:
-    """A version that is not there is an error that names those that are; the connection is ready again."""
     talk.write(store, A, {b"a": b"1"})
     kind, named, message = talk.fail(Open(store, 7, NO_ATTEMPT, ()))
     assert (kind, named) == (VersionMissingError.kind, store)
@@ -237,7 +235,6 @@ def test_frames_out_of_order(connect: Callable[[], Talk], settings: dict[str, st
 
 @pytest.mark.parametrize("frame", [HELLO, OPEN, BEGIN, UNKNOWN])
 def test_frames_out_of_order_while_writing(talk: Talk, http: BotoTables, store: str, frame: bytes) -> None:
-    """HELLO, OPEN or a second BEGIN within an attempt ends the connection, and with it the attempt."""
     begin_large(talk, http, store, A)
     kind, named, message = talk.last_error(frame)
     assert (kind, named) == (MismatchError.kind, store)
@@ -254,7 +251,6 @@ def test_frames_out_of_order_while_writing(talk: Talk, http: BotoTables, store: 
     ],
 )
 def test_broken_frames_end_the_connection(talk: Talk, frame: bytes, said: str) -> None:
-    """A frame that cannot be read is answered by what is wrong with it, and the connection closed."""
     kind, _, message = talk.last_error(frame)
     assert kind == MismatchError.kind
     assert said in message

@@ -50,14 +50,12 @@ def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedDynam
 
 @pytest.fixture
 def proxy(dynamodb: EmbeddedDynamoDB | Dynoxide) -> Iterator[FaultProxy]:
-    """A fault proxy in front of the DynamoDB."""
     with FaultProxy(dynamodb.endpoint) as opened:
         yield opened
 
 
 @pytest.fixture
 def sidecar() -> Iterator[Sidecar]:
-    """The process, with the environment that the JVM gives it."""
     with closing(Sidecar(environment=credentials() | {"MALLOC_ARENA_MAX": "2"})) as running:
         assert running.said == "ready\n", running.log()
         yield running
@@ -82,7 +80,6 @@ def rows(seed: int, count: int, length: int = 1000) -> State:
 
 
 def commit(talk: Talk) -> Any:
-    """Commit, and return the answer, whatever it is."""
     talk.send(protocol.encode(Commit({0: 0}, SCHEMA)))
     return talk.answer()
 
@@ -152,7 +149,6 @@ def test_two_hundred_stores_commit_at_once(
 
 
 def in_parallel(work: Callable[[int], Result], numbers: Sequence[int]) -> list[Result]:
-    """Do something for each number in a thread of its own, all at once."""
     with ThreadPoolExecutor(len(numbers)) as pool:
         return list(pool.map(work, numbers))
 

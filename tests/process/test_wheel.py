@@ -37,14 +37,12 @@ def build(root: Path, into: Path, *options: str) -> None:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The files of the wheel in a folder, by name."""
     with zipfile.ZipFile(folder / f"dynastate-{__version__}-py3-none-any.whl") as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> dict[str, bytes]:
-    """The wheel's files by name."""
     return files_of(built)
 
 
@@ -79,7 +77,6 @@ def test_jars_are_of_this_version(wheel: dict[str, bytes]) -> None:
 
 
 def test_licence_is_in_both(built: Path, wheel: dict[str, bytes], metadata: Message) -> None:
-    """The text of the licence, and its name in the metadata."""
     text = (ROOT / "LICENSE").read_bytes()
     assert wheel[f"dynastate-{__version__}.dist-info/licenses/LICENSE"] == text
     assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])

@@ -32,7 +32,6 @@ from tests.simulation.model import Model, Node, State, short, violation
 
 
 def as_rows(found: State) -> list[Row]:
-    """Rows as a reader returns them, in the order of their keys."""
     return [_as_row(key, found[key]) for key in sorted(found)]
 
 

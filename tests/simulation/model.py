@@ -34,7 +34,6 @@ def short(version: VersionId) -> str:
 
 
 def apply(state: State, changes: Iterable[Change]) -> State:
-    """The rows after some changes."""
     after = dict(state)
     for change in changes:
         if change.value is None:
@@ -96,7 +95,6 @@ class Model:
     _cuts: list[int] = field(default_factory=list)
 
     def begin(self, version: VersionId, parent: VersionId, changes: list[Change], run: str) -> Node:
-        """Add an attempt that begins to write."""
         node = Node(version, parent, changes, apply(self.nodes[parent].state, changes), run)
         self.nodes[version] = node
         return node

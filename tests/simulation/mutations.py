@@ -47,8 +47,6 @@ MUTATIONS: Final[dict[str, tuple[Mutation, int]]] = {}
 
 
 def found_by(seed: int) -> Callable[[Mutation], Mutation]:
-    """Add a mutation to MUTATIONS."""
-
     def add(mutation: Mutation) -> Mutation:
         MUTATIONS[mutation.__name__] = mutation, seed
         return mutation
@@ -201,8 +199,6 @@ def keeps_rows_of_buckets_that_became_empty() -> AbstractContextManager[Any]:
 
 @found_by(seed=265)
 def cleans_up_for_replaced_runs() -> AbstractContextManager[Any]:
-    """Executors of a replaced run continue to clean up."""
-
     def newest_epoch(meta: StoreMeta | None, run: str) -> int | None:
         return None if meta is None else meta.epochs.get(run)
 

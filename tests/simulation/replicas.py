@@ -55,7 +55,6 @@ class Replica(DynamoDB):
         self.other._incoming.clear()
 
     def back(self) -> None:
-        """Answer requests again."""
         self.is_cut = False
 
     def item(self, name: str, key: Wire) -> Wire | None:
@@ -89,12 +88,10 @@ class Replica(DynamoDB):
 
 
 def no_delay() -> float:
-    """The delay of strongly consistent replicas."""
     return 0.0
 
 
 def two_regions(names: Mapping[Role, str], clock: Callable[[], float], delay: Callable[[], float]) -> list[Replica]:
-    """The replicas of both Regions."""
     one, other = (Replica(region, names, clock, delay) for region in NAMES)
     one.other, other.other = other, one
     return [one, other]

@@ -50,7 +50,6 @@ def first_found(name: str, tries: int = TRIES) -> tuple[int, str]:
 
 
 def digest_of(seed: int) -> str:
-    """The digest of a schedule that was run."""
     schedule = Schedule(seed)
     schedule.run()
     return schedule.digest()

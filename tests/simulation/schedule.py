@@ -285,7 +285,6 @@ class Schedule:
         return Attempt(chance.randbytes(12) + self._attempts.to_bytes(4, "big"))
 
     def _asked(self, version: VersionId) -> VersionId:
-        """A version as the driver names it."""
         return VersionId(version[0], NO_ATTEMPT) if self.checkpoint_format == 1 and version != EMPTY else version
 
     def _spawn_task(
@@ -440,7 +439,6 @@ class Schedule:
         return True
 
     def _tips(self) -> list[tuple[Model, VersionId]]:
-        """The newest version of each store."""
         return [(model, model.chain[model.newest]) for model in self.current]
 
     def _run_on(self, executors: list[Executor], tips: list[tuple[Model, VersionId]], chance: random.Random) -> None:

@@ -29,7 +29,6 @@ class Clock:
 
 
 def put(replica: Replica, value: int) -> None:
-    """Write one item, always the same."""
     replica.put_item(TableName=TABLE, Item=to_wire({"store_shard": "s", "part": "p", "value": value}))
 
 

@@ -33,7 +33,6 @@ def parts_of(tables: Tables, store: str) -> list[tuple[Key, Item]]:
 
 
 def buckets_of(tables: Tables, store: str) -> list[str]:
-    """Sort keys of all items of buckets."""
     shards = (store_shard(store, shard) for shard in range(SHARDS))
     return sorted(key.sort for each in shards for key in tables.list_keys("snapshot", each, "bucket/", "bucket/~"))
 
@@ -45,20 +44,17 @@ def everything_of(tables: Tables, store: str) -> list[Item]:
 
 
 def items_of(tables: Tables, store: str) -> dict[str, Item]:
-    """All items of a store in the snapshot-group table by sort key."""
     found = tables.query("snapshot", store_shard(store, 0), "a", "~")
     return {key.sort: item for key, item in found}
 
 
 def graph(tables: Tables, store: str) -> VersionGraph:
-    """Read all version lists of a store."""
     low, high = graph_range(0, 10**20 - 1)
     found = tables.query("snapshot", store_shard(store, 0), low, high)
     return VersionGraph(store, [(key, item) for key, item in found if not key.sort.startswith("schema/")])
 
 
 def entry(tables: Tables, store: str, version: int, by: Attempt = NO_ATTEMPT) -> VersionEntry:
-    """Read one version entry."""
     return graph(tables, store).find(version, by)
 
 

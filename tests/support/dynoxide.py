@@ -70,7 +70,6 @@ class DynamoDBProcess:
 
     @property
     def pid(self) -> int:
-        """Process id while it runs."""
         assert self._process is not None
         return self._process.pid
 
@@ -89,14 +88,12 @@ class DynamoDBProcess:
             time.sleep(0.05)
 
     def create_tables(self) -> None:
-        """Create both tables."""
         with pytest.MonkeyPatch.context() as patch:
             for name, value in credentials().items():
                 patch.setenv(name, value)
             create_tables(self.settings)
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -66,7 +66,6 @@ def commit(
 def write(
     engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str | QueryRun = "run-1"
 ) -> VersionId:
-    """Commit changes, one chunk each."""
     return commit(engine, store, by, *changes, base=base, run=run)[0]
 
 

@@ -238,11 +238,9 @@ class MemoryTables(UnthrottledTables):
         """Go on: nothing here takes long."""
 
     def keys(self, role: Role) -> list[Key]:
-        """Keys of all items of a table, in order."""
         return sorted(key for key in self.items if key.role == role)
 
     def called(self, verb: str) -> list[Call]:
-        """Requests of one verb, in the order they came."""
         return [call for call in self.calls if call.verb == verb]
 
     def _begin(self, verb: str, keys: Sequence[Key]) -> None:
@@ -356,7 +354,6 @@ class Door:
             assert self._changed.wait_for(lambda: self._arrived >= arrived, 10)
 
     def open(self) -> None:
-        """Let all writes pass."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
@@ -415,7 +412,6 @@ class Dying(FailingTables):
 
 
 def client_error(code: str, status: int = 400, message: str = "said DynamoDB", **members: object) -> ClientError:
-    """The error boto3 raises for an error answer."""
     answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}, **members}
     return ClientError(answer, "Operation")
 

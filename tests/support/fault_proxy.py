@@ -186,7 +186,6 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """The connections that are open."""
         return len(self._server.peers) if self._server else 0
 
     def cut(self) -> None:

@@ -35,7 +35,6 @@ def of_rules() -> dict[str, str]:
 
 
 def names(expression: str) -> set[str]:
-    """The metrics that an expression reads."""
     return set(_WORDS.findall(expression))
 
 

@@ -23,7 +23,6 @@ _UNIX_LISTENS = 0x10000
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of what a process started."""
     found: list[int] = []
     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -68,7 +67,6 @@ def listening(pid: int) -> set[str]:
 
 
 def sockets(pid: int) -> int:
-    """How many sockets a process has open."""
     return sum(link.startswith("socket:") for link in _open_files(pid))
 
 

@@ -19,7 +19,6 @@ SHARDS = 4
 
 
 def attempt(number: int) -> Attempt:
-    """Make the attempt of a number."""
     return Attempt(number.to_bytes(16, "big"))
 
 
@@ -27,7 +26,6 @@ A, B, C, D, Z = (attempt(number) for number in (0xA, 0xB, 0xC, 0xD, 0x2A))
 
 
 def noise(length: int, seed: str = "seed") -> bytes:
-    """Make bytes that do not compress."""
     return hashlib.shake_128(seed.encode()).digest(length)
 
 
@@ -41,7 +39,6 @@ def query_run(run: str = "run-1", location: str = CHECKPOINT, query: str = QUERY
 
 
 def chunk(changes: Changes) -> Chunk:
-    """Make one chunk of changes."""
     hashes = [key_hash(key) for key in changes]
     raw = encode_changes(Change(PUT, 0, key, value) for key, value in changes.items())
     return Chunk(len(changes), min(hashes), max(hashes), raw)

@@ -31,7 +31,6 @@ WITHIN_S = 30.0
 
 
 def error_of(answer: Any) -> tuple[int, str, str]:
-    """Kind, store and message of an error."""
     assert isinstance(answer, protocol.Error), answer
     return answer
 
@@ -41,7 +40,6 @@ ROWS = (protocol.Rows, protocol.Packed)
 
 
 def chunk_of(answer: protocol.Rows | protocol.Packed) -> StoredChunk:
-    """The chunk in an answer."""
     codec, raw_bytes = (
         (answer.codec, answer.raw_bytes) if isinstance(answer, protocol.Packed) else (RAW, len(answer.changes))
     )
@@ -95,13 +93,11 @@ class Talk:
         return error
 
     def hello(self, settings: dict[str, str]) -> Talk:
-        """Say HELLO, and be welcome."""
         self.send(hello(TOKEN, dynastate.__version__, json.dumps(settings)))
         assert self.answer() == protocol.Welcome(dynastate.__version__)
         return self
 
     def check(self) -> Any:
-        """Ask whether the tables are there and fit."""
         self.send(protocol.encode(protocol.Check()))
         return self.answer()
 
@@ -120,14 +116,12 @@ class Talk:
         return dict(answer.counters)
 
     def write(self, store: str, by: Attempt, changes: Changes, base: VersionId = EMPTY) -> VersionId:
-        """Commit one chunk of changes."""
         self.begin(store, by, base)
         self.append(changes)
         self.commit()
         return VersionId(base[0] + 1, by)
 
     def open(self, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[VersionId] = ()) -> Opened:
-        """Open a version and take its rows."""
         self.send(protocol.encode(Open(store, version, by, tuple(have))))
         chunks: list[StoredChunk] = []
         found = self.answer()
@@ -154,7 +148,6 @@ class Talk:
         return changed
 
     def state(self, store: str, version: int) -> State:
-        """Read a version whole."""
         return fold(self.open(store, version).chunks)
 
     def fail(self, message: Any) -> tuple[int, str, str]:
@@ -168,23 +161,19 @@ class Talk:
 
 
 def begin(store: str, by: Attempt, base: VersionId = EMPTY) -> bytes:
-    """Make a BEGIN frame."""
     return protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *base, by))
 
 
 def append(changes: Changes) -> bytes:
-    """Make an APPEND frame."""
     made = chunk(changes)
     return protocol.encode(Append(made.records, made.hash_min, made.hash_max, made.changes))
 
 
 def hello(token: bytes, package: str, settings: str) -> bytes:
-    """Make a HELLO frame."""
     return protocol.encode(Hello(protocol.PROTOCOL, token, package, settings))
 
 
 def raw_frame(number: int, body: bytes) -> bytes:
-    """Make a frame of any body."""
     return protocol.HEADER.pack(len(body) + 1, number) + body
 
 

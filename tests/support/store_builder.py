@@ -22,7 +22,6 @@ Columns = Sequence[tuple[str, Any]]
 
 
 def struct(columns: Columns) -> dict[str, Any]:
-    """Make a schema of Spark of columns."""
     return {"type": "struct", "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns]}
 
 

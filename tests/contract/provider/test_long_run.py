@@ -115,7 +115,6 @@ class Executor:
         return self._jvm.tell(op, **order)["ours"]
 
     def fails(self, op: str, **order: Any) -> bool:
-        """Give an order that may fail."""
         return "error" in self._jvm.answers(op, **order)["ours"]
 
     def start(self, run: str) -> None:
@@ -124,7 +123,6 @@ class Executor:
         self.run = run
 
     def change(self, base: Commit, changes: list[Change]) -> None:
-        """Open a version, and change it."""
         self.tell("open", version=base.version, ids=base.ids)
         self.tell("batch", changes=changes)
 
@@ -401,7 +399,6 @@ def executors(
     environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[list[Executor]]:
-    """Two JVMs."""
     folder = tmp_path_factory.mktemp("long")
     conf = dynamodb | {"spark.sql.streaming.stateStore.dynastate.endpoint": trapped[1].endpoint}
     command = java("StoreServer", *(f"{name}={value}" for name, value in conf.items()))

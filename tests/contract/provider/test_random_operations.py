@@ -150,7 +150,6 @@ class StoresAndModel(RuleBasedStateMachine):
 
     @rule()
     def abort(self) -> None:
-        """The task fails, and is run again."""
         self.server.tell("abort")
         self._open(self.base)
 
@@ -172,7 +171,6 @@ class StoresAndModel(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        """Maintenance beside the batch."""
         self.server.tell("maintain")
 
     @precondition(lambda self: self.format == 2)
@@ -283,7 +281,6 @@ class StoresAndModel(RuleBasedStateMachine):
         change(self.state, changes)
 
     def _change_row(self, *changes: Change) -> None:
-        """Change one row, and read it."""
         self._change(*changes)
         self._get(*changes[0][1:3])
 
@@ -309,7 +306,6 @@ class StoresAndModel(RuleBasedStateMachine):
         return made
 
     def _open(self, commit: Commit) -> None:
-        """Open a version, and read all of it."""
         self.server.tell("open", version=commit.version, ids=commit.ids if commit.ids[0] else None)
         self.base = commit
         self.state = deepcopy(commit.state)
@@ -341,7 +337,6 @@ def server(
     environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
-    """One JVM for all examples."""
     folder = tmp_path_factory.mktemp("random")
     command = java("StoreServer", *(f"{name}={value}" for name, value in dynamodb.items()))
     with StoreServer(command, environment, folder / "log") as jvm:

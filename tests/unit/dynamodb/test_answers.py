@@ -86,7 +86,6 @@ def test_answers_are_those_of_the_standard_library(case: str) -> None:
 
 @pytest.mark.parametrize("case", PLAIN)
 def test_plain_answers_are_read_without_the_library(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of DynamoDB's answers is plain."""
     monkeypatch.setattr(answers, "HTTPResponse", None)
     with answering([PLAIN[case]]) as connection:
         assert read_answer(connection).status == int(PLAIN[case][9:12])
@@ -94,7 +93,6 @@ def test_plain_answers_are_read_without_the_library(case: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_broken_answers_are_errors(case: str) -> None:
-    """An answer that ends too early, or is none, is never taken for one."""
     with answering([BROKEN[case]]) as connection, pytest.raises((HTTPException, OSError)):
         read_answer(connection)
 

@@ -22,12 +22,10 @@ from tests.support.fakes import Clock, FailingClient, Fault, Longest, client_err
 
 @pytest.fixture
 def group(store: str) -> Key:
-    """The key of the test's own version list."""
     return version_list_key(store, 1)
 
 
 def entries(tables: BotoTables, group: Key) -> list[bytes]:
-    """Read a version list."""
     found = tables.get([group]).get(group, {}).get("versions", [])
     assert isinstance(found, list)
     return found

@@ -73,7 +73,6 @@ def test_a_missing_snapshot_group_table_names_its_own_setting(rig: Callable[...,
 
 
 def test_no_region_is_said_when_the_client_is_made(dummy_credentials: None) -> None:
-    """Without a Region no client is made, and the error names the setting and the variable."""
     with pytest.raises(ConfigurationError, match=rf"no AWS Region is known; set {PREFIX}region, or AWS_REGION"):
         BotoTables(Settings())
 
@@ -115,7 +114,6 @@ def test_endpoint_of_the_environment(dummy_credentials: None, monkeypatch: pytes
 def test_a_wrong_profile_is_said_when_the_client_is_made(
     dummy_credentials: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An AWS profile that does not exist is a configuration error."""
     monkeypatch.setenv("AWS_PROFILE", "missing")
     with pytest.raises(ConfigurationError, match=r"check .*the AWS profile: .*missing"):
         BotoTables(Settings(region=REGION))
@@ -174,7 +172,6 @@ def test_an_endpoint_that_hangs_is_given_up_in_time(rig: Callable[..., Rig]) -> 
 
 @pytest.mark.parametrize("body", [{}, {"hello": "world"}, "<html>hello</html>"])
 def test_an_endpoint_that_is_no_dynamodb_is_said(rig: Callable[..., Rig], body: Any) -> None:
-    """Something else that answers 200 at the endpoint is reported as no DynamoDB, with the setting."""
     said = rf"what answers at http://127\.0\.0\.1:9 is no DynamoDB; check {PREFIX}endpoint"
     for ask in (
         lambda tables: tables.check(),

@@ -81,7 +81,6 @@ class Way(NamedTuple):
 
 @pytest.fixture(params=[BOTO3, DIRECT])
 def way(request: pytest.FixtureRequest, dummy_credentials: None) -> Iterator[Way]:
-    """Each way in turn."""
     with ExitStack() as opened:
 
         def make(settings: Settings) -> Client:
@@ -96,14 +95,12 @@ def way(request: pytest.FixtureRequest, dummy_credentials: None) -> Iterator[Way
 
 @pytest.fixture
 def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
-    """A fault proxy before the embedded DynamoDB."""
     with FaultProxy(embedded.endpoint) as opened:
         yield opened
 
 
 @pytest.fixture
 def settings(embedded: EmbeddedDynamoDB, proxy: FaultProxy) -> Settings:
-    """The settings for the fault proxy."""
     return replace(embedded.settings, endpoint=proxy.endpoint)
 
 
@@ -184,7 +181,6 @@ def test_answers_are_json_with_base64(separators: tuple[str, str]) -> None:
     ],
 )
 def test_what_is_no_json_with_base64_is_refused(body: bytes) -> None:
-    """Nothing is taken from it."""
     with pytest.raises(ValueError, match=r"base64|ASCII|not found|Expecting|Extra|padding"):
         http_module.decoded(body)
 
@@ -209,7 +205,6 @@ def test_requests_and_answers_are_those_of_boto3(settings: Settings, proxy: Faul
 
 
 def test_other_operations_are_boto3s(settings: Settings, proxy: FaultProxy, way: Way) -> None:
-    """What is not in every batch is sent by boto3."""
     client = way.client(settings)
     for _ in range(2):
         client.send("describe_table", TableName=DELTA_TABLE)
@@ -350,7 +345,6 @@ def test_proxies_are_boto3s(
 def test_an_endpoint_with_a_path_is_boto3s(
     settings: Settings, proxy: FaultProxy, dummy_credentials: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only plain endpoints are sent to without boto3."""
     proxy.rule = lambda *_: Reply(200, b'{"UnprocessedItems": {}}')
     caplog.set_level("INFO", "dynastate")
     with closing(Client(replace(settings, endpoint=f"{proxy.endpoint}/prefix"))) as client:

@@ -43,7 +43,6 @@ def test_unprocessed_items_are_sent_again_with_growing_pauses(rig: Callable[...,
 
 
 def test_progress_resets_the_deadline(rig: Callable[..., Rig]) -> None:
-    """As long as something is done each time, the deadline does not come."""
     items = parts("s", 25)
     at = rig(*[unprocessed(items[-left:]) for left in range(24, 0, -1)], OK, request_deadline_s=1, answer_s=0.4)
     at.tables.metered(at.meter).write(items)
@@ -158,7 +157,6 @@ def test_unprocessed_keys_are_asked_for_again_and_consistently(rig: Callable[...
 
 
 def test_the_deadline_ends_a_read_that_makes_no_progress(rig: Callable[..., Rig]) -> None:
-    """Keys that stay unprocessed until the deadline are an UnavailableError, and no smaller answer."""
     rest = {"dynastate-delta": {"Keys": [to_wire(item_key(key)) for key, _ in parts("s", 1)]}}
     at = rig((200, {"Responses": {}, "UnprocessedKeys": rest}), request_deadline_s=3)
     with pytest.raises(UnavailableError, match="operation=BatchGetItem table=dynastate-delta"):
@@ -180,7 +178,6 @@ def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) ->
 
 
 def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> None:
-    """A scan's page without items is not the end either."""
     key = to_wire(item_key(GROUP))
     found = to_wire({"store_shard": GROUP.store_shard})
     at = rig(

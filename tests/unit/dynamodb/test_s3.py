@@ -31,7 +31,6 @@ DEADLINE_S = 30
 
 
 def answered(code: str, status: int, operation: str = "PutObject") -> ClientError:
-    """Make an error that S3 answers with."""
     return ClientError(
         {"Error": {"Code": code, "Message": "said so"}, "ResponseMetadata": {"HTTPStatusCode": status}}, operation
     )
@@ -103,7 +102,6 @@ class At:
         self.now += max(seconds, 0.001)
 
     def put(self) -> Meter:
-        """Put the object."""
         meter = Meter()
         self.objects.metered(meter).put(PLACE, b"object")
         return meter
@@ -143,7 +141,6 @@ def test_what_passes_is_retried(at: At, fault: Any) -> None:
 
 
 def test_a_body_that_is_cut_off_is_read_again(at: At) -> None:
-    """A body that ends early fails while it is read, and the request is sent again."""
     at.put()
     at.client.faults.append(("cut", None))
     meter = Meter()
@@ -208,7 +205,6 @@ def test_an_object_that_is_not_there(at: At) -> None:
 
 
 def test_deletes_in_part_are_completed(at: At) -> None:
-    """Objects that S3 could not delete are sent again, and only these."""
     places = [PLACE._replace(name=f"n/{number}") for number in range(3)]
     at.client.objects = dict.fromkeys((place.key for place in places), b"")
     at.client.faults.append(("some", ValueError()))

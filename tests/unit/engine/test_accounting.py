@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
 def listed(tables: Tables, store: str) -> StorageSize:
-    """The size of everything both tables have of a store."""
     found = everything_of(tables, store)
     return StorageSize(len(found), sum(map(item_bytes, found)))
 
@@ -112,7 +111,6 @@ def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> 
 
 
 def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables, store: str) -> None:
-    """A restarted sidecar reports no account until maintenance has read the lists."""
     newest = write_versions(engines(), store, 25)[-1]
     engine = engines()
     newest, spent = commit(engine, store, attempt(26), {b"x": b"y"}, base=newest)

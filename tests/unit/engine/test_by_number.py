@@ -36,7 +36,6 @@ def make(engine: Engine, store: str, run: QueryRun, versions: int, base: Version
 
 
 def read_for(engine: Engine, store: str, run: QueryRun, version: int) -> State:
-    """Read a version by its number for a run."""
     opening = engine.open(store, version, NO_ATTEMPT, (), run)
     assert engine.find(store, version, NO_ATTEMPT, run).entry == opening.entry
     return fold(opening.chunks, fold(opening.snapshot_chunks))
@@ -118,7 +117,6 @@ def test_a_location_that_is_adopted_again(engines: Engines, tables: Tables, stor
 
 
 def test_the_newest_queries_are_listed(engines: Engines, tables: Tables, store: str) -> None:
-    """A meta item lists a bounded number of queries."""
     make(engines(), store, query_run("run-0"), 1)
     assert graph(tables, store).required_meta.queries == {1: QUERY}
     for number in range(1, QUERIES_KEPT + 3):

@@ -296,7 +296,6 @@ def test_a_commit_that_fails_leaves_nothing_visible(
 
 
 def test_a_failed_append_refuses_the_commit(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
-    """After a failed append no version without that chunk can be committed."""
     failing_tables.fail("get", Fault(UnavailableError("throttled")))
     under_way = begin(failing_engine, store, A)
     with pytest.raises(UnavailableError):
@@ -343,13 +342,11 @@ def test_an_ended_attempt_refuses_any_step(engine: Engine, store: str) -> None:
 
 @pytest.mark.parametrize(("base", "by"), [((0, NO_ATTEMPT), NO_ATTEMPT), ((0, A), B), ((1, NO_ATTEMPT), B)])
 def test_an_attempt_needs_an_id_and_a_parent(engine: Engine, store: str, base: VersionId, by: Attempt) -> None:
-    """An attempt without an id, or with a parent that does not go with its base, is refused."""
     with pytest.raises(InternalError, match="an attempt needs an id"):
         begin(engine, store, by, base=base)
 
 
 def test_a_store_name_that_fits_no_key_is_refused(engine: Engine) -> None:
-    """A name that makes no key is refused before anything is sent, for writing and for reading."""
     for name in ("", "a#b", "n" * 1025, "é" * 513):
         with pytest.raises(ConfigurationError, match="a store name must have"):
             begin(engine, name, A)

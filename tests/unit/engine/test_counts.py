@@ -27,7 +27,6 @@ ROW, LIST = b"row", b"list"
 
 
 def changes_of(*changes: Change) -> Chunk:
-    """Make one chunk of changes, of any kind."""
     hashes = [key_hash(change.key) for change in changes]
     return Chunk(len(changes), min(hashes), max(hashes), encode_changes(changes))
 

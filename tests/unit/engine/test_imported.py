@@ -58,7 +58,6 @@ def test_an_installed_version_is_read_and_continued(engine: Engine, tables: Tabl
 
 
 def test_an_installed_version_without_rows(engine: Engine, tables: Tables, store: str) -> None:
-    """A partition without rows has a version all the same."""
     assert begin_import(engine, store, attempt(1), {}).commit()
     assert read(engine, store, NUMBER) == {}
     assert verify(tables, store).findings == ()
@@ -108,7 +107,6 @@ def test_the_changes_of_a_version_whose_parent_was_deleted_are_known(
 
 
 def changed(engine: Engine, store: str, first: int, last: VersionId) -> dict[int, int]:
-    """The number of records that each version changed."""
     feed = engine.changes(store, first, *last)
     return {version: sum(each.records for each in chunks) for version, chunks in feed.versions}
 

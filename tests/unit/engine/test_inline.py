@@ -90,7 +90,6 @@ def test_a_flush_leaves_them_for_the_entry(memory: MemoryTables, store: str) -> 
 
 
 def test_an_attempt_that_ends_leaves_nothing(memory: MemoryTables, store: str) -> None:
-    """There is nothing to delete."""
     engine = make_engine(memory, inline_bytes=INLINE_BYTES_MAX)
     begin(engine, store, attempt(1), SMALL).abort()
     assert parts_of(memory, store) == []

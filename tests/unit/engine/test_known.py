@@ -20,12 +20,10 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def engine(engines: Engines) -> Engine:
-    """One engine with a cache."""
     return engines(cache_bytes=MIB)
 
 
 def cost_of(engine: Engine, store: str, version: VersionId) -> tuple[State, Meter]:
-    """Open a version whole; its rows, and what that cost."""
     opening = engine.open(store, *version)
     return fold(opening.chunks, fold(opening.snapshot_chunks)), opening.meter
 

@@ -66,12 +66,10 @@ def shrink_objects(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def names_of(tables: MemoryTables) -> list[str]:
-    """Tell the names of all objects."""
     return sorted(place.name for place in tables.objects.objects)
 
 
 def dice(seed: int) -> random.Random:
-    """Make a generator that gives the same at every run."""
     return random.Random(seed)  # noqa: S311
 
 
@@ -81,7 +79,6 @@ def rows(generator: random.Random, count: int, size: int = 200) -> State:
 
 
 def test_large_changes_are_one_object_and_an_entry(tables: MemoryTables, engines: Engines) -> None:
-    """A commit of many KB takes one PUT, and its parts no items."""
     engine = engines(objects=S3_URL)
     changes = rows(dice(1), 100)
     made = begin(engine, STORE, attempt(1), changes).commit({0: 0}, "{}")
@@ -93,7 +90,6 @@ def test_large_changes_are_one_object_and_an_entry(tables: MemoryTables, engines
 
 
 def test_small_changes_are_items(tables: MemoryTables, engines: Engines) -> None:
-    """Changes of up to `objectsThresholdKb` are items."""
     few = rows(dice(1), 10, 300)
     write(engines(objects=S3_URL), STORE, attempt(1), few)
     assert (len(tables.keys("delta")), tables.objects.objects) == (1, {})
@@ -210,7 +206,6 @@ def test_a_chunk_after_a_flush_is_an_item(tables: MemoryTables, engines: Engines
 
 
 def test_an_abort_deletes_the_objects(tables: MemoryTables, engines: Engines) -> None:
-    """Nothing is left of an attempt that was aborted."""
     under_way = begin(engines(**ALL), STORE, attempt(1), rows(dice(1), 20))
     under_way.flush()
     under_way.abort()
@@ -387,7 +382,6 @@ def test_sparse_objects_are_rewritten(tables: MemoryTables, engines: Engines) ->
 
 
 def test_dense_objects_are_carried_on(tables: MemoryTables, engines: Engines) -> None:
-    """A snapshot that changes little writes little."""
     engine = engines(**ALL, snapshot_threshold=Decimal(0))
     state = rows(dice(3), 400)
     first = write(engine, STORE, attempt(1), state)

@@ -45,7 +45,6 @@ def write_large(engine: Engine, store: str) -> tuple[VersionId, State]:
 
 
 def looked_up(engine: Engine, store: str, version: VersionId, key: bytes) -> tuple[bytes | None, Meter]:
-    """The value of a key, and what reading it cost."""
     opening = engine.lookup(store, *version, key_hash(key))
     return fold(opening.chunks, fold(opening.snapshot_chunks)).get(key), opening.meter
 
@@ -138,7 +137,6 @@ def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) 
 @pytest.mark.parametrize("cache_bytes", [0, MIB])
 @pytest.mark.parametrize("seed", range(5))
 def test_buckets_together_are_the_version(engines: Engines, store: str, seed: int, cache_bytes: int) -> None:
-    """All buckets of a version together are all its rows, with or without a snapshot."""
     dice = random.Random(seed)  # noqa: S311  # the same rows at every run
     engine = engines(cache_bytes=cache_bytes)
     made, states = [EMPTY], [State()]
@@ -224,7 +222,6 @@ def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, 
 
 
 def test_of_many_parts_a_bucket_reads_those_that_may_hold_its_rows(engines: Engines, store: str) -> None:
-    """The parts whose bounds touch the buckets, and no others."""
     made, state = write_large(engines(), store)
     reader = engines(cache_bytes=MIB)
     first = reader.buckets(store, *made, 3, [5])

@@ -31,7 +31,6 @@ MIB = 1024 * 1024
 
 
 def looked_up(engine: Engine, store: str, version: VersionId, key: bytes) -> tuple[bytes | None, Meter]:
-    """The value of a key, and what reading it cost."""
     opening = engine.lookup(store, *version, key_hash(key))
     return fold(opening.chunks, fold(opening.snapshot_chunks)).get(key), opening.meter
 
@@ -46,7 +45,6 @@ def corrupt(engine: Engine, store: str, version: int) -> str:
 
 
 def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines, store: str) -> None:
-    """A chunk with some fragments in the cache is read completely."""
     dice = random.Random(6)  # noqa: S311  # bytes that cannot be compressed
     first, last = sorted((b"a", b"b"), key=key_hash)
     state = {first: dice.randbytes(500_000), last: dice.randbytes(200_000)}
@@ -154,7 +152,6 @@ def test_sidecars_divide_what_one_would_have(
 
 
 def test_several_reads_are_under_way_at_once(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
-    """A recovery has as many reads under way at once as there may be requests."""
     write(failing_engine, store, A, *({b"%d" % number: b"1"} for number in range(4 * Limits.window_parts)))
     pair = threading.Barrier(2, timeout=10)
 

@@ -22,7 +22,6 @@ WITHIN_S = 10.0
 
 @pytest.fixture
 def door() -> Door:
-    """A closed door."""
     return Door()
 
 
@@ -68,7 +67,6 @@ def busy_writer(writers: Writers, door: Door) -> PartWriter:
 
 
 def items(store: str, count: int, size: int = 10, first: int = 0, namespace: str = "orders") -> list[tuple[Key, Item]]:
-    """Make parts of a store."""
     keys = [part_key(f"{namespace}/{store}", 1, NO_ATTEMPT, sequence, 4) for sequence in range(first, first + count)]
     return [(key, item_key(key) | {"data": bytes(size)}) for key in keys]
 
@@ -91,17 +89,14 @@ def wait_for(*attempts: PendingWrites) -> None:
 
 
 def sizes(memory: MemoryTables) -> list[int]:
-    """How many items each write had."""
     return [len(call.keys) for call in memory.called("write")]
 
 
 def stores(keys: Iterable[Key]) -> list[str]:
-    """The stores of keys, in their order."""
     return list(dict.fromkeys(key.store_shard.split("#")[0].removeprefix("orders/") for key in keys))
 
 
 def test_items_go_out_in_requests_of_25(memory: MemoryTables, door: Door, writers: Writers) -> None:
-    """Queued items are written 25 a request, in their order, and the rest in the last one."""
     brought, part_writer = items("a", 61), writers(1)
     pending = submit(part_writer, brought[:1])
     door.wait_for(1)
@@ -115,7 +110,6 @@ def test_items_go_out_in_requests_of_25(memory: MemoryTables, door: Door, writer
 
 
 def test_items_submitted_together_share_a_request(memory: MemoryTables, door: Door, writers: Writers) -> None:
-    """25 items submitted together make one request, even if workers are idle."""
     door.open()
     part_writer = writers(8)
     for round_ in range(20):
@@ -124,7 +118,6 @@ def test_items_submitted_together_share_a_request(memory: MemoryTables, door: Do
 
 
 def test_several_requests_are_under_way_at_once(door: Door, writers: Writers) -> None:
-    """As many requests as there are threads run at once."""
     pending = submit(writers(3), items("a", 75))
     door.wait_for(3)
     door.open()

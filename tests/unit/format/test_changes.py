@@ -18,7 +18,6 @@ CHANGES = st.one_of(
 
 @given(st.lists(CHANGES, max_size=8))
 def test_round_trip(changes: list[Change]) -> None:
-    """Changes come back from their records as they were, in order."""
     assert list(decode_changes(encode_changes(changes))) == changes
 
 

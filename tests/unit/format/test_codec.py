@@ -24,7 +24,6 @@ MISSING = r"need zstandard, the extra zstd of dynastate, .*; pip install zstanda
 
 @pytest.fixture
 def no_zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python in which zstandard is not installed."""
     monkeypatch.setitem(sys.modules, "zstandard", None)
 
 
@@ -41,7 +40,6 @@ def test_round_trip(chunk: bytes, wanted: str, dense: bool) -> None:  # noqa: FB
 
 @pytest.mark.parametrize("wanted", [LZ4, ZSTD])
 def test_incompressible_chunks_are_stored_raw(wanted: str) -> None:
-    """A chunk that its codec would not make smaller is stored as it is."""
     noise = random.Random(1).randbytes(1000)  # noqa: S311  # bytes that no codec can shrink, no secret
     assert compress(noise, wanted) == (RAW, noise)
     assert compress(bytes(1000), wanted)[0] == wanted

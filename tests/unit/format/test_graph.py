@@ -29,12 +29,10 @@ A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
 
 
 def entry(version: int, attempt: Attempt, parent: Attempt = NO_ATTEMPT, epoch: int = 1) -> VersionEntry:
-    """Make a version entry without parts."""
     return VersionEntry(version, attempt, parent, epoch, bytes(8), 0, 0, 0, 0, parts_digest([]), {0: 0})
 
 
 def group(*entries: VersionEntry) -> tuple[Key, Item]:
-    """Make the item of the group that these entries lie in."""
     key = version_list_key(STORE, entries[0].version)
     item: Item = item_key(key) | {"format": FORMAT}
     return key, item | {"versions": [encode_entry(STORE, each) for each in entries]}
@@ -79,7 +77,6 @@ def test_versions_of_one_run(
 
 
 def test_a_route_follows_parents_not_epochs() -> None:
-    """A route follows each entry's parent, even where another attempt of that version has a higher epoch."""
     graph = VersionGraph(STORE, [group(entry(1, A), entry(1, B, epoch=9), entry(2, C, A))])
     base, entries = graph.route(2, C)
     assert base == EMPTY

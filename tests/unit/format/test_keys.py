@@ -30,7 +30,6 @@ ATTEMPTS = st.binary(min_size=16, max_size=16).map(Attempt)
 
 @pytest.mark.parametrize("length", [0, 1, 15, 17, 32])
 def test_an_attempt_is_sixteen_bytes(length: int) -> None:
-    """Bytes of any other length are no attempt."""
     with pytest.raises(CorruptStateError, match="16 bytes"):
         Attempt(bytes(length))
 
@@ -50,7 +49,6 @@ def test_the_longest_keys_fit_into_dynamodb() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), ATTEMPTS, st.integers(0, PARTS_MAX - 1)), max_size=6))
 def test_parts_sort_as_their_numbers_do(places: list[tuple[int, Attempt, int]]) -> None:
-    """Sort keys of parts are in the order of version, attempt, sequence."""
     keys = {place: part_key(STORE, place[0], place[1], place[2], 1).sort for place in places}
     assert sorted(places, key=keys.__getitem__) == sorted(places)
 

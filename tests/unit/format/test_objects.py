@@ -27,7 +27,6 @@ A = Attempt(bytes(15) + b"\x01")
 
 
 def parts_of(sizes: list[int]) -> tuple[list[bytes], list[Key]]:
-    """Make the frames of parts with data of these sizes, and their keys."""
     frames: list[bytes] = []
     keys: list[Key] = []
     for sequence, size in enumerate(sizes):

@@ -31,14 +31,12 @@ A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
 
 
 def part(run: bytes = b"the same again and again " * 9) -> tuple[Key, Item]:
-    """Make the one part of a chunk."""
     ((key, item),) = part_items(STORE, 1, A, 0, 4, Chunk(1, 5, 5, run))
     return key, item
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 999), st.integers(1, 256))
 def test_a_chunk_comes_back_from_its_parts(run: bytes, first: int, shards: int) -> None:
-    """What a chunk becomes is read back as that chunk."""
     items = part_items(STORE, 3, B, first, shards, Chunk(1, 0, 2**32 - 1, run))
     parts = [parse_part(key, item) for key, item in items]
     assert join_fragments(items[0][0], parts).changes == run

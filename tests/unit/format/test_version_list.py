@@ -49,7 +49,6 @@ ENTRIES = st.builds(
 
 @given(ENTRIES, st.binary(max_size=40))
 def test_an_entry_comes_back(made: VersionEntry, bounds: bytes) -> None:
-    """A version entry is read back as it was written."""
     assert decode_entry(STORE, encode_entry(STORE, made)) == made
     bounded = replace(made, parts=len(bounds), bounds=bounds * 2)
     assert decode_entry(STORE, encode_entry(STORE, bounded)) == bounded

@@ -41,7 +41,6 @@ messages = pytest.mark.parametrize("made", MESSAGES.values(), ids=lambda made: s
 
 
 def kinds(made: type) -> list[Any]:
-    """Kinds of a message's fields."""
     return list(get_type_hints(made, include_extras=True).values())
 
 
@@ -67,7 +66,6 @@ def test_messages_round_trip(made: Any, data: st.DataObject) -> None:
 
 @given(st.binary(min_size=32, max_size=32))
 def test_the_token_is_taken_before_the_rest(token: bytes) -> None:
-    """The token of a HELLO can be taken before the rest is read."""
     assert protocol.token_of_hello(protocol.encode(protocol.Hello(1, token, "", ""))[HEAD:]) == token
 
 
@@ -75,7 +73,6 @@ def test_the_token_is_taken_before_the_rest(token: bytes) -> None:
 @given(data=st.data())
 @settings(max_examples=5)
 def test_a_body_of_another_length_is_refused(made: Any, data: st.DataObject) -> None:
-    """Every body that is cut, and one with bytes left, is refused."""
     frame = protocol.encode(made(*(data.draw(VALUES[kind]) for kind in kinds(made))))
     for length in range(HEAD, len(frame)):
         with pytest.raises(MismatchError, match="ends within a field"):
@@ -85,7 +82,6 @@ def test_a_body_of_another_length_is_refused(made: Any, data: st.DataObject) -> 
 
 
 def test_text_that_is_not_utf8_is_refused() -> None:
-    """Text fields are UTF-8."""
     frame = protocol.encode(Open("store", 1, A, ())).replace(b"store", b"st\xffre")
     with pytest.raises(MismatchError, match="not UTF-8"):
         decode(frame)
