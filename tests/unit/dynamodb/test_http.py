@@ -6,7 +6,6 @@ import gc
 import json
 import random
 import socket
-import time
 from base64 import b64encode
 from binascii import crc32
 from collections.abc import Callable, Iterator
@@ -37,11 +36,13 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
 from tests.support.certificates import context_of, make_certificate
 from tests.support.credential_services import CredentialServices
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, error, let_pass
+from tests.support.processes import wait_until
 
 BOTO3, DIRECT = "boto3", "direct"
 KEY: Item = {"store_shard": "requests#0", "part": "a"}
@@ -308,8 +309,7 @@ def test_credentials_that_expire_in_mid_run_are_replaced(
             for _ in range(4):
                 tables.metered(meter).write(parts("http", 1))
     sent = [(access_key_of(each), way_of(each)) for each in proxy.requests]
-    expected = [("ONE", BOTO3), ("ONE", DIRECT), ("ONE", DIRECT), ("TWO", BOTO3), ("TWO", DIRECT)]
-    assert sent == expected
+    assert sent == [("ONE", BOTO3), ("ONE", DIRECT), ("ONE", DIRECT), ("TWO", BOTO3), ("TWO", DIRECT)]
     assert (meter.requests, meter.retries) == (5, 1)
 
 
@@ -407,23 +407,22 @@ def test_an_answer_that_is_no_json_is_of_unknown_outcome(
     settings: Settings, proxy: FaultProxy, dummy_credentials: None, transport: str
 ) -> None:
     """Nothing is taken from it, and the request is sent again."""
+    page, empty = Reply(200, b"<html>hello</html>", "text/html"), Reply(200, b"{}")
+    items = parts("http", 1)
+    keys = [key for key, _ in items]
+    requests: list[tuple[int, Reply, Callable[[Tables], object], object]] = [
+        (2, page, lambda tables: tables.write(items), None),
+        (1, page, lambda tables: tables.get(keys), dict(items)),
+        (1, empty, lambda tables: tables.get(keys), dict(items)),
+        (1, empty, lambda tables: tables.delete(keys), None),
+    ]
     with closing(BotoTables(replace(settings, transport=transport))) as tables:
-        tables.write(parts("http", 1))
-        proxy.rule = damaged(2, lambda _: Reply(200, b"<html>hello</html>", "text/html"))
-        meter = Meter()
-        tables.metered(meter).write(parts("http", 1))
-        assert (meter.requests, meter.retries) == (3, 2)
-        for make in (lambda _: Reply(200, b"<html>hello</html>", "text/html"), lambda _: Reply(200, b"{}")):
-            proxy.rule = damaged(1, make)
+        tables.write(items)
+        for times, answer, send, expected in requests:
+            proxy.rule = damaged(times, lambda _, answer=answer: answer)  # type: ignore[misc]
             meter = Meter()
-            assert set(tables.metered(meter).get([key for key, _ in parts("http", 1)])) == {
-                key for key, _ in parts("http", 1)
-            }
-            assert (meter.requests, meter.retries) == (2, 1)
-        proxy.rule = damaged(1, lambda _: Reply(200, b"{}"))
-        meter = Meter()
-        tables.metered(meter).delete([key for key, _ in parts("http", 1)])
-        assert (meter.requests, meter.retries) == (2, 1)
+            assert send(tables.metered(meter)) == expected
+            assert (meter.requests, meter.retries) == (times + 1, times)
 
 
 @pytest.fixture
@@ -502,7 +501,7 @@ def test_connections_that_were_closed_meanwhile_are_not_used(settings: Settings,
     for _ in range(3):
         client.send("query", **REQUESTS["query"])
         proxy.cut()
-        wait_until(lambda: proxy.connections == 0)
+        wait_until(lambda: proxy.connections == 0, "connections are open")
     assert client.send("query", **REQUESTS["query"])["Items"] == [to_wire(ITEM)]
     assert way_of(proxy.requests[-1]) == way.name
 
@@ -522,7 +521,7 @@ def test_connections_are_kept_for_all_threads(settings: Settings, proxy: FaultPr
         list(pool.map(work, range(10 * threads)))
     assert proxy.connections <= 2 * threads  # those of boto3, too
     client.close()
-    wait_until(lambda: proxy.connections == 0)
+    wait_until(lambda: proxy.connections == 0, "connections are open")
 
 
 def test_connections_end_with_what_keeps_them(settings: Settings, proxy: FaultProxy, dummy_credentials: None) -> None:
@@ -533,15 +532,7 @@ def test_connections_end_with_what_keeps_them(settings: Settings, proxy: FaultPr
     assert way_of(proxy.requests[-1]) == DIRECT
     del tables
     gc.collect()
-    wait_until(lambda: proxy.connections == 0)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for another thread."""
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: proxy.connections == 0, "connections are open")
 
 
 def test_clocks_that_differ_are_reported(settings: Settings, proxy: FaultProxy, way: Way) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -39,14 +38,6 @@ def write_large(engine: Engine, store: str, number: int, base: VersionId, run: s
 def list_bytes(tables: Tables, store: str, version: int) -> int:
     key = version_list_key(store, version)
     return item_bytes(tables.get([key])[key])
-
-
-@pytest.fixture
-def on_memory(memory: MemoryTables) -> Iterator[Engine]:
-    """An engine on tables in memory."""
-    found = make_engine(memory)
-    yield found
-    found.close()
 
 
 def fill(engine: Engine, tables: Tables, store: str, base: VersionId, run: str) -> VersionId:
@@ -90,20 +81,22 @@ def test_a_version_made_repeatedly_does_not_fill_its_list(engine: Engine, tables
 
 
 @pytest.mark.parametrize("version", [1, 2, 10])
-def test_large_attempts_do_not_fill_a_list(on_memory: Engine, memory: MemoryTables, store: str, version: int) -> None:
+def test_large_attempts_do_not_fill_a_list(
+    memory_engine: Engine, memory: MemoryTables, store: str, version: int
+) -> None:
     """A batch that each run makes again, with entries of 10 KB: also the first one, which has none before it."""
-    base = write_versions(on_memory, store, version - 1, run="run-0")[-1]
+    base = write_versions(memory_engine, store, version - 1, run="run-0")[-1]
     for number in range(1, 46):
-        made = write_large(on_memory, store, 1000 + number, base, f"run-{number // 3}")
+        made = write_large(memory_engine, store, 1000 + number, base, f"run-{number // 3}")
         assert list_bytes(memory, store, version) < LIST_BYTES_MAX + 15_000
-    assert read(on_memory, store, *made) == {**numbers(version - 1), b"n": b"1045"}
-    assert read(on_memory, store, version, attempt(1043)), "an attempt of the run before"
+    assert read(memory_engine, store, *made) == {**numbers(version - 1), b"n": b"1045"}
+    assert read(memory_engine, store, version, attempt(1043)), "an attempt of the run before"
     assert graph(memory, store).versions() == list(range(1, version + 1))
 
 
-def test_a_full_list_is_shortened_before_the_append(on_memory: Engine, memory: MemoryTables, store: str) -> None:
+def test_a_full_list_is_shortened_before_the_append(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Other commits filled it, and could not shorten it: attempts that the driver passed over go first."""
-    one = write(on_memory, store, A, {b"one": b"1"})
+    one = write(memory_engine, store, A, {b"one": b"1"})
     key = version_list_key(store, 1)
     listed = memory.items[key]["versions"]
     assert isinstance(listed, list)
@@ -112,10 +105,10 @@ def test_a_full_list_is_shortened_before_the_append(on_memory: Engine, memory: M
     raw = [encode_entry(store, each) for each in others]
     fit = (STORED_BYTES_MAX - item_bytes(memory.items[key])) // (len(raw[0]) + 1)
     memory.items[key]["versions"] = [*listed, *raw[:fit]]
-    two = write_large(on_memory, store, 3000, one, "run-1")
+    two = write_large(memory_engine, store, 3000, one, "run-1")
     assert memory.called("put_over")
     assert list_bytes(memory, store, 1) < LIST_BYTES_MAX + 15_000
-    assert read(on_memory, store, *two) == {b"one": b"1", b"n": b"3000"}
+    assert read(memory_engine, store, *two) == {b"one": b"1", b"n": b"3000"}
 
 
 def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: str) -> None:
@@ -128,47 +121,49 @@ def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: s
 
 
 @pytest.mark.parametrize("how", ["refused", "forks"])
-def test_a_full_list_of_one_run_says_what_to_do(on_memory: Engine, memory: MemoryTables, store: str, how: str) -> None:
+def test_a_full_list_of_one_run_says_what_to_do(
+    memory_engine: Engine, memory: MemoryTables, store: str, how: str
+) -> None:
     """What the newest two runs made may be needed, so a commit fails; the commit of a later run deletes it.
 
     Clean-up deletes nothing of it: that a run has entered does not prove which attempt the driver has chosen.
 
     Runs that the list refuses stay refused. A list that a fork depends on is left, and the error names the fork.
     """
-    base = write_versions(on_memory, store, 1, run="run-0")[-1]
+    base = write_versions(memory_engine, store, 1, run="run-0")[-1]
     key = version_list_key(store, 1)
     memory.items[key] |= {how: frozenset({"other/0/0/default"})}
-    last = fill(on_memory, memory, store, base, "run-1")
+    last = fill(memory_engine, memory, store, base, "run-1")
     with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*start the query again"):
-        write_large(on_memory, store, 2000, base, "run-1")
-    run_two = begin(on_memory, store, B, {b"n": b"2"}, base=base, run="run-2")
+        write_large(memory_engine, store, 2000, base, "run-1")
+    run_two = begin(memory_engine, store, B, {b"n": b"2"}, base=base, run="run-2")
     with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*start the query again"):
         run_two.commit(LARGE, SCHEMA)
     if how == "forks":
-        run_three = begin(on_memory, store, C, {b"n": b"2"}, base=base, run="run-3")
+        run_three = begin(memory_engine, store, C, {b"n": b"2"}, base=base, run="run-3")
         with pytest.raises(ConfigurationError, match=r"no room.*while forks depend on it: other. Drop them"):
             run_three.commit(LARGE, SCHEMA)
         return
-    run_three = begin(on_memory, store, C, {b"n": b"3"}, base=base, run="run-3")
+    run_three = begin(memory_engine, store, C, {b"n": b"3"}, base=base, run="run-3")
     run_three.flush()
     before = memory.items[key]
     with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
-        clean_store(on_memory, memory, store, 2)
+        clean_store(memory_engine, memory, store, 2)
     assert memory.items[key] == before
-    assert read(on_memory, store, *last)
+    assert read(memory_engine, store, *last)
     run_three.commit(LARGE, SCHEMA)
     assert list_bytes(memory, store, 2) < LIST_BYTES_MAX + 15_000
-    made = write_large(on_memory, store, 3000, base, "run-3")
-    assert read(on_memory, store, *made) == {b"1": b"1", b"n": b"3000"}
+    made = write_large(memory_engine, store, 3000, base, "run-3")
+    assert read(memory_engine, store, *made) == {b"1": b"1", b"n": b"3000"}
     assert memory.items[key]["refused"] == frozenset({"other/0/0/default"})
 
 
 @pytest.mark.parametrize("entries", ["many", "large"])
 def test_clean_up_leaves_what_the_driver_may_have_chosen(
-    on_memory: Engine, memory: MemoryTables, store: str, entries: str
+    memory_engine: Engine, memory: MemoryTables, store: str, entries: str
 ) -> None:
     """A batch was made again and again, and succeeded; then many runs died before they committed the next one."""
-    base = write_versions(on_memory, store, 2)[-1]
+    base = write_versions(memory_engine, store, 2)[-1]
     if entries == "many":
         numbers_of_run = {run: range(100 * run, 100 * run + 8) for run in range(2, 20)}
     else:
@@ -176,37 +171,37 @@ def test_clean_up_leaves_what_the_driver_may_have_chosen(
     keys = LARGE if entries == "large" else {0: 1}
     for run, made_by in numbers_of_run.items():
         for number in made_by:
-            begun = begin(on_memory, store, attempt(number), {b"n": b"%d" % number}, base=base, run=f"run-{run}")
+            begun = begin(memory_engine, store, attempt(number), {b"n": b"%d" % number}, base=base, run=f"run-{run}")
             begun.commit(keys, SCHEMA)
     chosen = VersionId(3, attempt(made_by[0]))
     last = VersionId(3, attempt(number))
     for run in range(20, 38):
-        begin(on_memory, store, attempt(9000 + run), {b"x": b"1"}, base=chosen, run=f"run-{run}").flush()
+        begin(memory_engine, store, attempt(9000 + run), {b"x": b"1"}, base=chosen, run=f"run-{run}").flush()
     with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
-        clean_store(on_memory, memory, store, 100)
+        clean_store(memory_engine, memory, store, 100)
     for each in (chosen, last):
-        assert read(on_memory, store, *each)[b"n"] == b"%d" % int.from_bytes(each.attempt, "big")
+        assert read(memory_engine, store, *each)[b"n"] == b"%d" % int.from_bytes(each.attempt, "big")
 
 
-def test_a_long_list_keeps_the_bases_of_others(on_memory: Engine, memory: MemoryTables, store: str) -> None:
+def test_a_long_list_keeps_the_bases_of_others(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Version 3 of the first run is the base of version 4, which a restart at batch 2 left behind."""
-    made = write_versions(on_memory, store, 4)
-    last = commit_120(on_memory, store, made[2])
+    made = write_versions(memory_engine, store, 4)
+    last = commit_120(memory_engine, store, made[2])
     listed = {each.id for each in graph(memory, store).entries()}
     assert {made[3], made[4], last} <= listed
     assert len(listed) <= LISTED_MAX + 1
     assert [each for each in verify(memory, store).findings if each.what != "orphaned"] == []
-    assert read(on_memory, store, *made[4])[b"4"] == b"4"
+    assert read(memory_engine, store, *made[4])[b"4"] == b"4"
 
 
-def test_a_long_list_keeps_what_another_query_means(on_memory: Engine, memory: MemoryTables, store: str) -> None:
+def test_a_long_list_keeps_what_another_query_means(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """It was taken back, and made version 3 again, before the next query began in its place."""
-    made = write_versions(on_memory, store, 4)
-    again = write(on_memory, store, A, {b"3": b"again"}, base=made[2], run="run-2")
+    made = write_versions(memory_engine, store, 4)
+    again = write(memory_engine, store, A, {b"3": b"again"}, base=made[2], run="run-2")
     base = EMPTY
     for number in range(1, LISTED_MAX + 20):
         run = query_run(f"other-{number}", query="other")
-        under_way = on_memory.begin(store, run, *base, attempt(2000 + number))
+        under_way = memory_engine.begin(store, run, *base, attempt(2000 + number))
         under_way.append(chunk({b"1": b"other"}))
         under_way.commit({0: 1}, SCHEMA)
         if base.version < 3:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from unittest.mock import Mock
 
@@ -12,11 +12,11 @@ import pytest
 from dynastate.engine.objects import ObjectRule, StreamWriter
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format import objects as object_format
-from dynastate.format.changes import PUT, Change, encode_changes, key_hash
+from dynastate.format.changes import key_hash
 from dynastate.format.keys import EMPTY, VersionId, meta_key
 from dynastate.format.namespace import namespace_key
 from dynastate.format.objects import FRAME_BYTES, ObjectId, delta_prefix, delta_stream
-from dynastate.format.parts import Chunk, part_items
+from dynastate.format.parts import part_items
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
@@ -26,7 +26,6 @@ from tests.support.contents import entry, graph, named_keys, named_objects
 from tests.support.engine_driver import (
     Engines,
     begin,
-    closing,
     fold,
     read,
     recover,
@@ -46,16 +45,9 @@ LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 ALL = {"objects": S3_URL, "objects_threshold_kb": 0}
 
 
-@pytest.fixture(name="tables")
-def make_tables() -> MemoryTables:
-    """Make empty tables, and an S3 beside them."""
-    return MemoryTables()
-
-
-@pytest.fixture(name="engines")
-def make_engines(tables: MemoryTables) -> Iterator[Engines]:
-    """Make engines on these tables, closed at the end."""
-    yield from closing(tables)
+@pytest.fixture
+def tables(memory: MemoryTables) -> MemoryTables:
+    return memory
 
 
 @pytest.fixture(name="small_objects")
@@ -163,17 +155,9 @@ def test_one_bucket_is_a_range_of_an_object(tables: MemoryTables, engines: Engin
     assert set(fold(found.snapshot_chunks)) == {key for key in state if key_hash(key) >> 29 == 5}
     assert found.meter.gets == 1
     assert found.meter.object_bytes_read < sum(map(len, tables.objects.objects.values())) / 8
-
-
-def test_few_requests_read_all(tables: MemoryTables, engines: Engines) -> None:
-    """Neighbouring buckets are read together, up to a bound."""
-    engine = engines(**ALL)
-    state = rows(dice(5), 400)
-    version = write(engine, STORE, attempt(1), state)
-    save_snapshot(engine, STORE, version, state)
     opening = engines().open(STORE, *version)
     assert fold(opening.snapshot_chunks) == state
-    assert opening.meter.gets == 1
+    assert opening.meter.gets == 1, "neighbouring buckets are read together"
 
 
 def test_parts_of_a_large_attempt(
@@ -197,9 +181,7 @@ def test_a_chunk_after_a_flush_is_an_item(tables: MemoryTables, engines: Engines
     under_way = begin(engines(**ALL), STORE, attempt(1), rows(dice(1), 20))
     under_way.flush()
     late = rows(dice(2), 20)
-    hashes = [key_hash(key) for key in late]
-    raw = encode_changes(Change(PUT, 0, key, value) for key, value in late.items())
-    under_way.append(Chunk(len(late), min(hashes), max(hashes), raw))
+    under_way.append(chunk(late))
     under_way.commit({0: 0}, "{}")
     assert (len(tables.objects.objects), len(tables.keys("delta"))) == (1, 1)
     assert read(engines(), STORE, 1) == rows(dice(1), 20) | late
@@ -449,13 +431,12 @@ def test_objects_of_eight_mebibytes(tables: MemoryTables, engines: Engines) -> N
     """A large attempt is in full objects and one that is not."""
     engine = engines(objects=S3_URL)
     generator = dice(4)
-    parts: list[Callable[[], State]] = [lambda: {generator.randbytes(8): generator.randbytes(250_000)}] * 40
-    made = [part() for part in parts]
-    write(engine, STORE, attempt(1), *made)
+    parts = [{generator.randbytes(8): generator.randbytes(250_000)} for _ in range(40)]
+    write(engine, STORE, attempt(1), *parts)
     sizes = [len(tables.objects.objects[place]) for place in sorted(tables.objects.objects)]
     assert sizes[:-1] == [Limits.object_bytes]
     assert 0 < sizes[-1] < Limits.object_bytes
-    assert read(engines(), STORE, 1) == {key: value for part in made for key, value in part.items()}
+    assert read(engines(), STORE, 1) == {key: value for part in parts for key, value in part.items()}
 
 
 def test_object_names_have_their_makers() -> None:
