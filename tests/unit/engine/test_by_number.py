@@ -18,7 +18,7 @@ from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.storage.tables import Tables
 from tests.support.contents import graph
-from tests.support.engine_driver import Engines, fold, read
+from tests.support.engine_driver import Engines, fold, read, write
 from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, State, attempt, chunk, namespace_of, query_run
 
 MOVED = "file:/moved/state"
@@ -41,6 +41,13 @@ def read_for(engine: Engine, store: str, run: QueryRun, version: int) -> State:
     return fold(opening.chunks, fold(opening.snapshot_chunks))
 
 
+def fork_of(tables: Tables, store: str, version: int | None = None) -> str:
+    """Fork the namespace; return the name of the store there."""
+    namespace = namespace_of(store)
+    fork_namespace(tables, namespace, f"{namespace}-fork", version)
+    return store.replace(namespace, f"{namespace}-fork", 1)
+
+
 def test_a_restored_checkpoint_resumes_from_its_own_query(engines: Engines, store: str) -> None:
     """Another query ran at the same place meanwhile, and has made all versions once more, and further ones."""
     first, second, again = query_run("a-1"), query_run("b-1", query="other"), query_run("a-2")
@@ -50,12 +57,12 @@ def test_a_restored_checkpoint_resumes_from_its_own_query(engines: Engines, stor
     assert read(engines(), store, 3) == dict.fromkeys([b"1", b"2", b"3"], b"b-1"), "a reader gets the current query's"
 
     made = make(engines(), store, again, 1, mine)
-    own = dict.fromkeys([b"1", b"2", b"3"], b"a-1") | {b"4": b"a-2"}
-    assert read_for(engines(), store, again, 4) == read(engines(), store, *made) == own
+    state = dict.fromkeys([b"1", b"2", b"3"], b"a-1") | {b"4": b"a-2"}
+    assert read_for(engines(), store, again, 4) == read(engines(), store, *made) == state
     back = query_run("b-2", query="other")
     assert read_for(engines(), store, back, 5) == read(engines(), store, *others)
     make(engines(), store, back, 1, others)
-    assert read_for(engines(), store, query_run("a-3"), 4) == own
+    assert read_for(engines(), store, query_run("a-3"), 4) == state
 
 
 def test_another_querys_version_is_not_taken_for_a_lost_one(engines: Engines, store: str) -> None:
@@ -83,9 +90,7 @@ def test_a_fork_knows_whose_its_versions_are(engines: Engines, tables: Tables, s
     """A fork of the current query's state is none of an earlier one, whose checkpoint was kept."""
     make(engines(), store, query_run("a-1"), 3)
     make(engines(), store, query_run("b-1", query="other"), 3)
-    namespace = namespace_of(store)
-    fork_namespace(tables, namespace, f"{namespace}-fork", None)
-    fork = store.replace(namespace, f"{namespace}-fork", 1)
+    fork = fork_of(tables, store)
     assert read_for(engines(), fork, query_run("b-2", MOVED, query="other"), 3)[b"3"] == b"b-1"
     assert read_for(engines(), fork, query_run("a-2", MOVED), 3)[b"3"] == b"a-1", "it holds each attempt at its version"
 
@@ -97,17 +102,16 @@ def test_a_location_that_is_adopted_again(engines: Engines, tables: Tables, stor
     adopt_stores(tables, [store], MOVED)
     moved = make(engines(), store, query_run("new-1", MOVED), 4, base)
     assert read_for(engines(), store, query_run("new-2", MOVED), 4)[b"4"] == b"new-1"
-    namespace = namespace_of(store)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):  # a copy of either's checkpoint
-        fork_namespace(tables, namespace, f"{namespace}-fork", 5)
+        fork_of(tables, store, 5)
     adopt_stores(tables, [store], CHECKPOINT)
     back = query_run("old-2")
     for version in (4, 5):
         with pytest.raises(ConfigurationError, match=f"several checkpoint locations.*rollback.*{MOVED},{CHECKPOINT}"):
             read_for(engines(), store, back, version)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
-        fork_namespace(tables, namespace, f"{namespace}-fork", 5)
-    assert fork_namespace(tables, namespace, f"{namespace}-fork", 3).version == 3
+        fork_of(tables, store, 5)
+    assert graph(tables, fork_of(tables, store, 3)).versions()[-1] == 3
     for version in (3, 6, 7):
         assert read_for(engines(), store, back, version) == read(engines(), store, version)
     make(engines(), store, back, 2, base)
@@ -185,8 +189,7 @@ def test_a_query_that_may_be_forgotten(engines: Engines, tables: Tables, store: 
     last = QUERIES_KEPT - 1
     own = query_run("again", query=f"query-{last}")
     assert read_for(engines(), store, own, 3)[b"3"] == f"run-{last}".encode()
-    namespace = namespace_of(store)
-    assert fork_namespace(tables, namespace, f"{namespace}-fork", None).version == 3
+    assert graph(tables, fork_of(tables, store)).versions()[-1] == 3
 
 
 def test_a_number_that_a_deleted_version_had(engines: Engines, tables: Tables, store: str) -> None:
@@ -252,9 +255,7 @@ def test_clean_up_leaves_no_twin_of_what_was_continued(engines: Engines, tables:
     """One run made the version twice, and another location continued from the one that counts."""
     base = make(engines(), store, query_run("old-1"), 4)
     for by in (700, 701):
-        twin = engines().begin(store, query_run("old-1"), *base, attempt(by))
-        twin.append(chunk({b"5": b"%d" % by}))
-        twin.commit({0: 0}, SCHEMA)
+        write(engines(), store, attempt(by), {b"5": b"%d" % by}, base=base, run="old-1")
     adopt_stores(tables, [store], MOVED)
     moved = make(engines(), store, query_run("new-1", MOVED), 12, VersionId(5, attempt(701)))
     compact_store(engines(), tables, store)
@@ -269,9 +270,7 @@ def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: 
     """A number that the origin and the first test both made is refused to the next test; what is clear is read."""
     made = make(engines(), store, query_run("run-1"), 8)
     make(engines(), store, query_run("run-1"), 2, made)
-    namespace = namespace_of(store)
-    fork_namespace(tables, namespace, f"{namespace}-fork", 10)
-    fork = store.replace(namespace, f"{namespace}-fork", 1)
+    fork = fork_of(tables, store, 10)
     first, second = query_run("t-1", "file:/c1/state"), query_run("t-2", "file:/c2/state")
     assert read_for(engines(), fork, first, 10)[b"10"] == b"run-1"
     tip = VersionId(10, graph(tables, fork).find(10, NO_ATTEMPT).attempt)
@@ -284,7 +283,7 @@ def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: 
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
         read_for(engines(), fork, query_run("t-5", "file:/c3/state"), 10)
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
-        fork_namespace(tables, f"{namespace}-fork", f"{namespace}-third", 10)
+        fork_of(tables, fork, 10)
 
 
 @pytest.mark.parametrize("is_adopted", [False, True], ids=["claimed", "adopted before its first run"])
@@ -295,9 +294,7 @@ def test_a_fork_that_a_second_test_uses(
     """The origin counts for all up to the fork's version, also where its own are deleted; the moved one's are clear."""
     made = make(engines(), store, query_run("run-1"), 8)
     make(engines(), store, query_run("run-1"), 2, made)
-    namespace = namespace_of(store)
-    fork_namespace(tables, namespace, f"{namespace}-fork", 10)
-    fork = store.replace(namespace, f"{namespace}-fork", 1)
+    fork = fork_of(tables, store, 10)
     if is_adopted:
         adopt_stores(tables, [fork], "file:/c1/state")
     make(engines(), fork, query_run("t-1", "file:/c1/state"), 3, made)

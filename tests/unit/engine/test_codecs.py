@@ -14,8 +14,7 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.storage.tables import Tables
 from tests.support.contents import everything_of
-from tests.support.engine_driver import Engines, make_engine, read, save_snapshot, write
-from tests.support.fakes import MemoryTables
+from tests.support.engine_driver import Engines, read, save_snapshot, write
 from tests.support.samples import State, attempt, namespace_of
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
@@ -66,17 +65,6 @@ def test_all_rows_are_in_the_codec_that_is_set(engines: Engines, tables: Tables,
     """Parts of commits and items of buckets."""
     fill(engines, store, codec)
     assert codecs_of(everything_of(tables, store)) == {codec}
-
-
-def test_a_missing_package_is_refused_before_anything_is_written(
-    memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An engine that is to write zstd needs its package; one that writes LZ4 does not."""
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ConfigurationError, match="pip install zstandard"):
-        make_engine(memory, compression="zstd")
-    assert not memory.items
-    make_engine(memory).close()
 
 
 def test_rows_without_their_package_are_not_corrupt(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dynastate.dynamodb.http import decoded
 from dynastate.dynamodb.wire import from_wire
 from dynastate.engine import catalog
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError
-from dynastate.format.items import Item
 from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, meta_key
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.inspection.inspect import inspect_store
@@ -33,23 +31,11 @@ STORE = "orders/0/0/default"
 MESSAGE = "has format 2, this package reads 3; only versions before 0.2.0 wrote it.*use empty tables"
 
 
-def item_of(wire: dict[str, Any]) -> Item:
-    def value(raw: dict[str, Any]) -> dict[str, Any]:
-        ((kind, held),) = raw.items()
-        if kind == "B":
-            return {"B": base64.b64decode(held)}
-        if kind == "L":
-            return {"L": [value(each) for each in held]}
-        return {"M": {name: value(each) for name, each in held.items()}} if kind == "M" else raw
-
-    return from_wire({name: value(each) for name, each in wire.items()})
-
-
 @pytest.fixture
 def tables() -> MemoryTables:
     tables = MemoryTables()
-    for each in json.loads(FILE.read_text()):
-        item = item_of(each["item"])
+    for each in decoded(b'{"items": %s}' % FILE.read_bytes())["items"]:
+        item = from_wire(each["item"])
         (sort,) = item.keys() & {"entry", "part"}
         tables.items[Key(each["table"], str(item["store_shard"]), str(item[sort]))] = item
     return tables

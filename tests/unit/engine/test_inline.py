@@ -74,26 +74,20 @@ def test_the_engine_of_a_sidecar_writes_them(memory: MemoryTables, store: str) -
     engine.close()
 
 
-def test_a_flush_leaves_them_for_the_entry(memory: MemoryTables, store: str) -> None:
-    """What may still be inline is not queued before the commit; more than one chunk is."""
-    engine = make_engine(memory, inline_bytes=INLINE_BYTES_MAX)
+def test_a_flush_leaves_them_for_the_entry(engines: Engines, tables: Tables, store: str) -> None:
+    """What may still be inline is not queued before the commit, and an abort leaves none; more than one chunk is."""
+    engine = engines(inline_bytes=INLINE_BYTES_MAX)
+    begin(engine, store, attempt(1), SMALL).abort()
+    assert parts_of(tables, store) == []
     under_way = begin(engine, store, attempt(1), SMALL)
     under_way.flush()
     made = under_way.commit({0: 2}, SCHEMA)
-    assert (made.entry.parts, parts_of(memory, store)) == (0, [])
+    assert (made.entry.parts, parts_of(tables, store)) == (0, [])
     under_way = begin(engine, store, attempt(2), {b"a": b"3"}, base=VersionId(1, attempt(1)))
     under_way.flush()
     under_way.append(chunk({b"b": b"4"}))
     assert under_way.commit({0: 2}, SCHEMA).entry.parts == 2
     assert read(engine, store, 2) == {b"a": b"3", b"b": b"4"}
-    engine.close()
-
-
-def test_an_attempt_that_ends_leaves_nothing(memory: MemoryTables, store: str) -> None:
-    engine = make_engine(memory, inline_bytes=INLINE_BYTES_MAX)
-    begin(engine, store, attempt(1), SMALL).abort()
-    assert parts_of(memory, store) == []
-    engine.close()
 
 
 def test_snapshots_and_clean_up(always_worth_it: None, engines: Engines, tables: Tables, store: str) -> None:

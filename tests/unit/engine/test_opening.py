@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 
 import pytest
 
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.engine.engine import Engine
 from dynastate.engine.hash_ranges import hash_ranges
 from dynastate.engine.opening import HeldChanges
@@ -17,8 +21,9 @@ from dynastate.format.keys import EMPTY, NO_ATTEMPT, Key, VersionId, store_shard
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.contents import buckets_of, graph, items_of, parts_of
-from tests.support.engine_driver import Engines, begin, fold, read, save_snapshot, write, write_versions
+from tests.support.engine_driver import Engines, begin, fold, make_engine, read, save_snapshot, write, write_versions
 from tests.support.fakes import MemoryTables
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, limit_reads
 from tests.support.samples import SCHEMA, SHARDS, A, B, C, State, Z, attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
@@ -333,3 +338,43 @@ def test_recovery_falls_back_from_a_corrupt_snapshot(
     engine.clean_up(store, "run-1", *made[7], 2, 0, 0)
     assert [each.version for each in graph(tables, store).snapshots()] == [5]
     assert read(engines(), store, *made[7]) == state | {b"6": b"6", b"7": b"7"}
+
+
+def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines, store: str) -> None:
+    dice = random.Random(6)  # noqa: S311  # bytes that cannot be compressed
+    first, last = sorted((b"a", b"b"), key=key_hash)
+    state = {first: dice.randbytes(500_000), last: dice.randbytes(200_000)}
+    writing = engines()
+    one = write(writing, store, attempt(1), {first: state[first]}, {last: state[last]})
+    two = write(writing, store, attempt(2), {b"c": dice.randbytes(360_000)}, base=one)
+    engine = engines(cache_bytes=MIB)
+    for version, key in ((one, first), (two, b"c"), (two, last), (two, first), (one, last)):
+        found, _ = looked_up(engine, store, version, key)
+        assert key == b"c" or found == state[key]
+
+
+@pytest.mark.parametrize(("shards", "part_bytes"), [(4, 200_000), (1, 260_000), (64, 380_000)])
+@pytest.mark.usefixtures("dummy_credentials")
+def test_no_request_asks_for_more_than_dynamodb_answers(
+    embedded: EmbeddedDynamoDB, store: str, shards: int, part_bytes: int
+) -> None:
+    """BatchGetItem answers with 1 MB of a partition key and 16 MB in all: larger windows look like throttles."""
+    count = 60
+    unprocessed = []
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        reply = limit_reads(request, forward)
+        unprocessed.append(json.loads(reply.raw).get("UnprocessedKeys"))
+        return reply
+
+    with FaultProxy(embedded.endpoint, rule) as proxy:
+        tables = BotoTables(replace(embedded.settings, endpoint=proxy.endpoint))
+        engine = make_engine(tables, shards=shards)
+        dice = random.Random(7)  # noqa: S311  # bytes that cannot be compressed
+        state = {b"%d" % number: dice.randbytes(part_bytes) for number in range(count)}
+        made = write(engine, store, attempt(1), *({key: value} for key, value in state.items()))
+        assert read(engine, store, *made) == state
+        assert looked_up(engine, store, made, b"1")[0] == state[b"1"]
+        engine.close()
+        tables.close()
+    assert not any(unprocessed)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import random
 import threading
-from dataclasses import replace
 
 import pytest
 
-from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.engine import reader, windows
 from dynastate.engine.engine import Engine
 from dynastate.errors import CorruptStateError
-from dynastate.format.changes import key_hash
-from dynastate.format.keys import NO_ATTEMPT, VersionId
+from dynastate.format.keys import NO_ATTEMPT
 from dynastate.format.parts import part_items
 from dynastate.runtime import Limits
 from dynastate.settings import Settings
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.contents import parts_of
-from tests.support.engine_driver import Engines, fold, make_engine, read, write
+from tests.support.engine_driver import make_engine, read, write
 from tests.support.fakes import FailingTables, MemoryTables
-from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, limit_reads
-from tests.support.samples import A, attempt, chunk, noise
+from tests.support.samples import A, chunk, noise
 
 MIB = 1024 * 1024
-
-
-def looked_up(engine: Engine, store: str, version: VersionId, key: bytes) -> tuple[bytes | None, Meter]:
-    opening = engine.lookup(store, *version, key_hash(key))
-    return fold(opening.chunks, fold(opening.snapshot_chunks)).get(key), opening.meter
 
 
 def corrupt(engine: Engine, store: str, version: int) -> str:
@@ -42,46 +29,6 @@ def corrupt(engine: Engine, store: str, version: int) -> str:
     said = str(failed.value)
     assert f"store={store}" in said or f"store_shard={store}#" in said
     return said
-
-
-def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines, store: str) -> None:
-    dice = random.Random(6)  # noqa: S311  # bytes that cannot be compressed
-    first, last = sorted((b"a", b"b"), key=key_hash)
-    state = {first: dice.randbytes(500_000), last: dice.randbytes(200_000)}
-    writing = engines()
-    one = write(writing, store, attempt(1), {first: state[first]}, {last: state[last]})
-    two = write(writing, store, attempt(2), {b"c": dice.randbytes(360_000)}, base=one)
-    engine = engines(cache_bytes=MIB)
-    for version, key in ((one, first), (two, b"c"), (two, last), (two, first), (one, last)):
-        found, _ = looked_up(engine, store, version, key)
-        assert key == b"c" or found == state[key]
-
-
-@pytest.mark.parametrize(("shards", "part_bytes"), [(4, 200_000), (1, 260_000), (64, 380_000)])
-@pytest.mark.usefixtures("dummy_credentials")
-def test_no_request_asks_for_more_than_dynamodb_answers(
-    embedded: EmbeddedDynamoDB, store: str, shards: int, part_bytes: int
-) -> None:
-    """BatchGetItem answers with 1 MB of a partition key and 16 MB in all: larger windows look like throttles."""
-    count = 60
-    unprocessed = []
-
-    def rule(request: Request, forward: Forward) -> Reply:
-        reply = limit_reads(request, forward)
-        unprocessed.append(json.loads(reply.raw).get("UnprocessedKeys"))
-        return reply
-
-    with FaultProxy(embedded.endpoint, rule) as proxy:
-        tables = BotoTables(replace(embedded.settings, endpoint=proxy.endpoint))
-        engine = make_engine(tables, shards=shards)
-        dice = random.Random(7)  # noqa: S311  # bytes that cannot be compressed
-        state = {b"%d" % number: dice.randbytes(part_bytes) for number in range(count)}
-        made = write(engine, store, attempt(1), *({key: value} for key, value in state.items()))
-        assert read(engine, store, *made) == state
-        assert looked_up(engine, store, made, b"1")[0] == state[b"1"]
-        engine.close()
-        tables.close()
-    assert not any(unprocessed)
 
 
 def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tables: Tables, store: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format import parts
-from dynastate.format.codec import CODEC_BYTES, LZ4, ZSTD, compress
+from dynastate.format.codec import CODEC_BYTES, compress
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import Attempt, Key, SnapshotId
 from dynastate.format.parts import (
@@ -85,24 +84,6 @@ def test_an_impossible_part_is_refused_before_memory_is_taken(codec: str, raw_by
     crc = parts._part_crc(key, fields, data)
     with pytest.raises(CorruptStateError, match="unknown codec or an impossible size"):
         parse_part(key, item | {"codec": codec, "raw_bytes": raw_bytes, "crc32": crc})
-
-
-def test_both_codecs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part names its codec; without the package of that codec it is refused, and not called corrupt."""
-    run = b"the same again and again " * 9
-    chunk = Chunk(1, 5, 5, run)
-    made = [
-        *part_items(STORE, 1, A, 0, 4, chunk, ZSTD),
-        *bucket_items(STORE, SnapshotId(1, A), 0, 0, 4, chunk, ZSTD),
-        *part_items(STORE, 1, A, 0, 4, chunk),
-    ]
-    assert [item["codec"] for _, item in made] == [ZSTD, ZSTD, LZ4]
-    parts = [(key, parse_part(key, item)) for key, item in made]
-    assert [join_fragments(key, [part]).changes for key, part in parts] == 3 * [run]
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ConfigurationError, match="pip install zstandard"):
-        _ = join_fragments(parts[0][0], [parts[0][1]]).changes
-    assert join_fragments(parts[2][0], [parts[2][1]]).changes == run
 
 
 @given(st.sampled_from(CODEC_BYTES), st.binary(max_size=30), st.integers(1, 100), st.integers(-1, 3))
