@@ -57,7 +57,7 @@ def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> Non
     sixth = write(engine, store, attempt(6), {b"6": b"6"}, base=fifth)
     save_snapshot(engine, store, fifth, numbers(5))
     engine.clean_up(store, RUN, *sixth, retain=2, least=1, most=0)
-    zombie.commit({0: 1}, '{"families":[]}')
+    zombie.commit({0: 1}, SCHEMA)
     assert read(engines(), store, 5) == numbers(5)
     assert read(engines(), store, 6) == numbers(6)
     # Clean-up continues, too.
@@ -119,8 +119,7 @@ def test_clean_up_after_another_one_by_a_newer_version_died(
 
 def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: MemoryTables, store: str) -> None:
     """A Query has pages: the meta item on the first has no newer run, the next one has that run's snapshots."""
-    engine, torn = engines(), MemoryTables()
-    torn.items = memory.items
+    engine = engines()
     old = write_versions(engine, store, 20)
     save_snapshot(engine, store, old[18], numbers(18))
     made: list[VersionId] = []
@@ -133,17 +132,25 @@ def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: Memo
         save_snapshot(engine, store, made[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
         engine.clean_up(store, "run-2", *made[-1], retain=2, least=1, most=0)
 
-    def pages(role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
-        if made or not low <= META <= high:
-            return memory.query(role, store_shard, low, high)
-        first = memory.query(role, store_shard, low, META)
-        start_over()
-        return first + memory.query(role, store_shard, f"{META}~", high)
-
-    torn.query = pages  # type: ignore[method-assign]  # two pages, and the other run between them
-    engines(torn).clean_up(store, RUN, *old[20], retain=2, least=1, most=0)
+    engines(torn_tables(memory, f"{META}~", start_over)).clean_up(store, RUN, *old[20], retain=2, least=1, most=0)
     assert len(made) == 12
     assert read(engine, store, *made[-1]) == dict.fromkeys(numbers(12), b"new")
+
+
+def torn_tables(memory: MemoryTables, second: str, happens: Callable[[], object]) -> MemoryTables:
+    """Tables on which something happens once between two pages of a Query: the second begins at that sort key."""
+    torn, to_come = MemoryTables(), [happens]
+    torn.items = memory.items
+
+    def pages(role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
+        if not to_come or not low <= second <= high:
+            return memory.query(role, store_shard, low, high)
+        first = [pair for pair in memory.query(role, store_shard, low, high) if pair[0].sort < second]
+        to_come.pop()()
+        return first + memory.query(role, store_shard, second, high)
+
+    torn.query = pages  # type: ignore[method-assign]
+    return torn
 
 
 def whole(engine: Engine, store: str, _: Sequence[VersionId]) -> State:
@@ -164,25 +171,20 @@ def test_versions_are_made_again_while_a_reader_reads(
     engines: Engines, memory: MemoryTables, store: str, read_state: Callable[[Engine, str, Sequence[VersionId]], State]
 ) -> None:
     """A Query has pages: the version list on the first has no newer run, the next one has that run's versions."""
-    engine, torn = engines(), MemoryTables()
-    torn.items = memory.items
+    engine = engines()
     old = write_versions(engine, store, 12)
     made: list[VersionId] = []
 
-    def pages(role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
-        if made or not low <= "list/0000000000000001" <= high:
-            return memory.query(role, store_shard, low, high)
-        first = memory.query(role, store_shard, low, "list/0000000000000000")
-        base = old[8]
+    def make_again() -> None:
+        made.append(old[8])
         for number in range(9, 13):
-            base = write(engine, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
-            made.append(base)
-        return first + memory.query(role, store_shard, "list/0000000000000001", high)
+            row = {b"%d" % number: b"new"}
+            made.append(write(engine, store, attempt(100 + number), row, base=made[-1], run="run-2"))
 
-    torn.query = pages  # type: ignore[method-assign]  # two pages, and the other run between them
+    torn = torn_tables(memory, "list/0000000000000001", make_again)
     new = {b"%d" % number: b"new" for number in range(9, 13)}
     assert read_state(engines(torn), store, old) == numbers(8) | new
-    assert len(made) == 4
+    assert len(made) == 5
 
 
 def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
@@ -258,7 +260,7 @@ def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Eng
         row = {b"%d" % number: b"new"}
         fresh.append(write(engine, store, attempt(200 + number), row, base=fresh[-1], run="run-2"))
     zombie.append(chunk({b"13": b"13"}))
-    zombie.commit({0: 13}, '{"families":[]}')
+    zombie.commit({0: 13}, SCHEMA)
     save_snapshot(old, store, made[11], numbers(11), run="run-0")
     assert old.clean_up(store, "run-0", 13, attempt(113), retain=2, least=1, most=0)[0].items_deleted == 0
     assert read(engines(), store, *fresh[6]) == dict.fromkeys(numbers(6), b"new")
@@ -317,25 +319,26 @@ def test_clean_up_overtakes_a_reader(engines: Engines, store: str, held: tuple[i
     assert read(engine, store, *made[6]) == numbers(6)
 
 
-def test_clean_up_deletes_the_snapshot_of_a_reader(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """Its manifest is not lost, since the snapshot was deleted: there is another route."""
+@pytest.mark.parametrize("behind", ["reader", "clean-up"])
+def test_clean_up_deletes_the_snapshot_that_another_reads(
+    engines: Engines, memory: MemoryTables, store: str, behind: str
+) -> None:
+    """Its manifest is not lost, since the snapshot was deleted: a reader takes another route; a clean-up ends."""
     engine = engines()
     made = write_versions(engine, store, 9)
     save_snapshot(engine, store, made[3], numbers(3))
-    reader = engines(Overtaken(memory, lambda: delete_the_first_snapshot(engine, store, made)))
-    with pytest.raises(RouteInvalidError, match="deleted a snapshot"):
-        reader.open(store, *made[9])
-    assert read(reader, store, *made[9]) == numbers(9)
 
+    def delete_the_first_snapshot() -> None:
+        save_snapshot(engine, store, made[8], numbers(8))
+        engine.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)
 
-def test_clean_up_overtakes_another_one(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """The one behind ends, and reports nothing as corrupt."""
-    engine = engines()
-    made = write_versions(engine, store, 9)
-    save_snapshot(engine, store, made[3], numbers(3))
-    behind = engines(Overtaken(memory, lambda: delete_the_first_snapshot(engine, store, made)))
-    assert behind.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)[0].items_deleted == 0
-    assert read(engine, store, *made[9]) == numbers(9)
+    overtaken = engines(Overtaken(memory, delete_the_first_snapshot))
+    if behind == "reader":
+        with pytest.raises(RouteInvalidError, match="deleted a snapshot"):
+            overtaken.open(store, *made[9])
+    else:
+        assert overtaken.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)[0].items_deleted == 0
+    assert read(overtaken, store, *made[9]) == numbers(9)
 
 
 def interrupted_clean_ups(
@@ -502,11 +505,6 @@ def test_a_number_is_made_again_while_it_is_read(engines: Engines, memory: Memor
     with pytest.raises(VersionMissingError, match="but not by that attempt"):
         read_as_promised(model.scheduler, engines(Overtaken(memory, drop_and_make_again)), model, asked, {})
     assert asked in model.promised()
-
-
-def delete_the_first_snapshot(engine: Engine, store: str, made: list[VersionId]) -> None:
-    save_snapshot(engine, store, made[8], numbers(8))
-    engine.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.commit import INLINE_BYTES_MAX
+from dynastate.engine.engine import Engine
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.fork import fork_namespace
@@ -53,25 +56,25 @@ def test_few_changes_are_within_the_entry(engines: Engines, tables: Tables, stor
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 @pytest.mark.parametrize("more", [0, 1])
-def test_the_limit_is_in_compressed_bytes(memory: MemoryTables, store: str, compression: str, more: int) -> None:
+def test_the_limit_is_in_compressed_bytes(
+    engines: Engines, tables: Tables, store: str, compression: str, more: int
+) -> None:
     """Changes of that size are within the entry; one byte more, and they are a part."""
-    engine = make_engine(memory, inline_bytes=INLINE_BYTES_MAX, compression=compression)
+    engine = engines(inline_bytes=INLINE_BYTES_MAX, compression=compression)
     state = incompressible(INLINE_BYTES_MAX + more)
     made = write(engine, store, attempt(1), state)
-    assert len(parts_of(memory, store)) == more
+    assert len(parts_of(tables, store)) == more
     assert read(engine, store, *made) == state
     dense = {b"key %d" % number: bytes(40) for number in range(20)}
     made = write(engine, store, attempt(2), dense, base=made)
-    assert len(parts_of(memory, store)) == more
+    assert len(parts_of(tables, store)) == more
     assert read(engine, store, *made) == state | dense
-    engine.close()
 
 
-def test_the_engine_of_a_sidecar_writes_them(memory: MemoryTables, store: str) -> None:
+def test_the_engine_of_a_sidecar_writes_them(memory: MemoryTables) -> None:
     """It is the default, without a setting."""
-    engine = make_engine(memory)
-    assert type(engine)(memory, Settings()).commits.inline_bytes == INLINE_BYTES_MAX
-    engine.close()
+    with closing(Engine(memory, Settings())) as engine:
+        assert engine.commits.inline_bytes == INLINE_BYTES_MAX
 
 
 def test_a_flush_leaves_them_for_the_entry(engines: Engines, tables: Tables, store: str) -> None:
