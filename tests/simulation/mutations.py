@@ -304,10 +304,8 @@ def commits_for_killed_tasks() -> AbstractContextManager[Any]:
 def lets_copies_of_a_checkpoint_write() -> AbstractContextManager[Any]:
     """A run enters from whatever location."""
 
-    def entered(
-        original: Callable[..., Item], store: str, item: Item, meta: StoreMeta, run: QueryRun, **rest: Any
-    ) -> Item:
-        return original(store, item, meta, run._replace(location=meta.location or run.location), **rest)
+    def entered(original: Callable[..., Item], store: str, meta: StoreMeta, run: QueryRun, **rest: Any) -> Item:
+        return original(store, meta, run._replace(location=meta.location or run.location), **rest)
 
     return replaced(sessions, "_entered", entered)
 

@@ -155,7 +155,7 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     found = spent(progress, range(len(outcome.metrics)))
     held = usage_of_namespace(tables, folder.name)
     assert sum(each.versions for each in held.values()) == len(stores) * len(outcome.metrics)
-    by_operator = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0])[1].epochs.keys())
+    by_operator = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0]).epochs.keys())
     reported = [each["dynastateStoredItems"] for each in by_operator]
     assert len(set(reported)) == len(reported) == len(case.operators)
     assert dict(enumerate(reported)) == {operator: each.stored.items for operator, each in held.items()}

@@ -459,7 +459,7 @@ def test_a_namespace_with_another_operators_state_is_refused(
 ) -> None:
     """A join's stores, which have other names than an aggregation's, are found."""
     store = "joined/0/0/left-keyToNumValues"
-    item = meta_item(store, StoreMeta(4, {"run": 1}, {1: "query"}, "", {1: "file:/elsewhere/state"}), "0.2.0", "")
+    item = meta_item(store, StoreMeta(4, {"run": 1}, {1: "query"}, "", {1: "file:/elsewhere/state"}))
     list_store(tables, store)
     assert tables.put_new(meta_key(store), item)
     with pytest.raises(ConfigurationError, match=r"the namespace has state already.*file:/elsewhere/state"):

@@ -82,7 +82,7 @@ def top(
             look += 1
             activities = monitor.look()
             if reports is not None:
-                runs = read_meta(tables, names[0])[1].epochs.keys()
+                runs = read_meta(tables, names[0]).epochs.keys()
                 operators = reports.last_batch(runs)
                 activities = with_report(activities, operators, reports.last_duration_ms(runs))
             _show(call, in_order(activities, sort), look, sort, with_reports=reports is not None)

@@ -89,7 +89,7 @@ class StoreAccount:
         ids = {entry.id for entry in graph.entries()}
         lists = {version_list_key(self._store, version).sort for version, _ in ids.difference(deleted)}
         # A commit may be listed before it is reported here.
-        self._named = lists | {each for each in ids if each.version == self._newest[1]} | set(graph.descriptions())
+        self._named = lists | {each for each in ids if each.version == self._newest[1]} | set(graph.descriptions)
         counted = self._named | ids | {each.id for each in graph.snapshots() if each.stage != WRITING}
         self._since = {name: size for name, size in self._since.items() if name not in counted}
 

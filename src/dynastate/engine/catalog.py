@@ -17,15 +17,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dynastate.engine.graphs import meta_items
 from dynastate.engine.namespaces import STORE_NAMES, NamespaceItems, not_complete, place_of, read_namespace, read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import META, Key, check_store, lists_from, meta_key, store_shard, where
-from dynastate.format.meta import StoreMeta, meta_lost, parse_meta, query_runs
+from dynastate.format.keys import META, Key, check_store, lists_from, store_shard, where
+from dynastate.format.meta import StoreMeta, meta_lost, parse_metas, query_runs
 from dynastate.format.namespace import NamespaceRecord, namespace_key, store_key
 from dynastate.format.version_list import VERSIONS
-from dynastate.storage.tables import Tables, get_apart
+from dynastate.storage.tables import Tables
 
 EVERY: Final = "*"
 #: The number of stores that a message names.
@@ -48,15 +49,14 @@ class QueryStores:
 
 
 def by_query(
-    items: Mapping[str, Item], record: NamespaceRecord | None, starts: Mapping[str, Item] | None = None
+    metas: Mapping[str, StoreMeta], record: NamespaceRecord | None, starts: Mapping[str, StoreMeta] | None = None
 ) -> QueryStores:
     """Stores by the query that they belong to, by their meta items and the record of their namespace.
 
     `starts` are the stores to choose the current query from. If none of them is of partition 0, all stores belong to
     the current query. By default, `starts` are all stores. If none of these is of partition 0, all are beginning.
     """
-    metas = {store: parse_meta(store, item) for store, item in items.items()}
-    candidates = metas if starts is None else {store: parse_meta(store, item) for store, item in starts.items()}
+    candidates = metas if starts is None else starts
     first_metas = {store: meta for store, meta in candidates.items() if store.split("/")[2:3] == ["0"]}
     if not first_metas:
         return QueryStores([], [], list(metas)) if starts is None else QueryStores(list(metas), [])
@@ -84,11 +84,12 @@ def queries_of(
     """
     if namespace_items.is_copied:
         raise not_complete(namespace_items.namespace)
-    metas = [parse_meta(store, item) for store, item in {**items, **(starts or {})}.items()]
+    metas, start_metas = parse_metas(items), None if starts is None else parse_metas(starts)
     record = namespace_items.record
-    if any(query_runs(meta) and not (record and meta.last_run in record.epochs) for meta in metas):
+    all_metas = (*metas.values(), *(start_metas or {}).values())
+    if any(query_runs(meta) and not (record and meta.last_run in record.epochs) for meta in all_metas):
         record = read_record(tables, namespace_items.namespace)
-    return by_query(items, record, starts)
+    return by_query(metas, record, start_metas)
 
 
 def _current(first_metas: Mapping[str, StoreMeta], record: NamespaceRecord | None) -> str:
@@ -112,7 +113,7 @@ def select_stores(tables: Tables, pattern: str) -> QueryStores:
     selected = [store for store in namespace_items.listed if _is_selected(store, operator, partition, name)]
     prefixes = tuple(f"{namespace}/{each}/0/" for each in {0, operator})
     first_stores = [store for store in namespace_items.listed if store.startswith(prefixes)]
-    items = _metas(tables, dict.fromkeys((*first_stores, *selected)))
+    items = meta_items(tables, dict.fromkeys((*first_stores, *selected)))
     metas, starts = ({store: items[store] for store in stores if store in items} for stores in (selected, first_stores))
     if partition in ("", EVERY):
         _refuse_lost(tables, namespace_items, metas)
@@ -174,7 +175,9 @@ def _refuse_lost(tables: Tables, namespace_items: NamespaceItems, stores: Collec
     following = {_store(namespace, operator, number, name) for (operator, name), number in numbers.items()}
     for store in sorted(following.intersection(namespace_items.listed)):
         if _is_lost(tables, store):
-            raise _first_batch_open(store) if _metas(tables, [store]) else meta_lost(store)  # begun meanwhile, or lost
+            raise (
+                _first_batch_open(store) if meta_items(tables, [store]) else meta_lost(store)
+            )  # begun meanwhile, or lost
 
 
 def _refuse_missing(stores: QueryStores) -> None:
@@ -292,7 +295,7 @@ def with_lost(tables: Tables, namespace_items: NamespaceItems) -> tuple[dict[str
     metas = stores_in_list(tables, namespace_items)
     unlisted = find_unlisted(tables, namespace_items)
     lost = [*find_lost(tables, namespace_items, metas), *unlisted]
-    begun = _metas(tables, lost)
+    begun = meta_items(tables, lost)
     return metas | begun, [store for store in lost if store not in begun]
 
 
@@ -318,7 +321,7 @@ def find_unlisted(tables: Tables, namespace_items: NamespaceItems) -> list[str]:
     listed_operators = {operator for operator, _ in partitions_of}
     operators = [each for each in range(max(listed_operators) + 2) if each not in listed_operators]
     starts = [_store(namespace, operator, 0, name) for operator in operators for name in STORE_NAMES]
-    metas = _metas(tables, [*partitions, *starts])
+    metas = meta_items(tables, [*partitions, *starts])
     stores = [*metas, *(each for each in partitions if each not in metas and _is_lost(tables, each))]
     # A store that was begun meanwhile is listed by now.
     listed = read_namespace(tables, namespace).listed if stores else []
@@ -343,14 +346,7 @@ def find_stores(tables: Tables, namespace: str) -> dict[str, Item]:
 
 def stores_in_list(tables: Tables, namespace_items: NamespaceItems) -> dict[str, Item]:
     """Stores as by `find_stores`, given the items of the namespace."""
-    return _metas(tables, namespace_items.listed)
-
-
-def _metas(tables: Tables, stores: Iterable[str]) -> dict[str, Item]:
-    """The meta items of stores, in order. Stores without one are left out."""
-    keys = {store: meta_key(store) for store in stores}
-    items = get_apart(tables, list(keys.values()))
-    return {store: items[key] for store, key in keys.items() if key in items}
+    return meta_items(tables, namespace_items.listed)
 
 
 def find_lost(tables: Tables, namespace_items: NamespaceItems, intact_stores: Iterable[str]) -> list[str]:

@@ -1,19 +1,46 @@
-"""Reads of version graphs, items of snapshots, and manifests."""
+"""Reads of meta items, version graphs, items of snapshots, and manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dynastate.engine.known import KnownStores
 from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError, RouteInvalidError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import VersionId, check_store, graph_range, manifest_key, snapshot_key, store_shard, where
+from dynastate.format.keys import (
+    VersionId,
+    check_store,
+    graph_range,
+    manifest_key,
+    meta_key,
+    snapshot_key,
+    store_shard,
+    where,
+)
 from dynastate.format.manifest import SnapshotManifest, parse_manifest
+from dynastate.format.meta import StoreMeta, parse_metas
 from dynastate.format.snapshot import DONE, Snapshot
 from dynastate.format.version_list import VersionEntry
-from dynastate.storage.tables import Tables
+from dynastate.storage.tables import Tables, get_apart
+
+
+def meta_items(tables: Tables, stores: Iterable[str]) -> dict[str, Item]:
+    """The meta items of stores, in order. Stores without one are left out."""
+    keys = {store: meta_key(store) for store in stores}
+    items = get_apart(tables, list(keys.values()))
+    return {store: items[key] for store, key in keys.items() if key in items}
+
+
+def read_metas(tables: Tables, stores: Iterable[str]) -> dict[str, StoreMeta]:
+    """The contents of meta items, as by `meta_items`."""
+    return parse_metas(meta_items(tables, stores))
+
+
+def find_meta(tables: Tables, store: str) -> StoreMeta | None:
+    """The content of a store's meta item. Returns None if there is none."""
+    return read_metas(tables, [store]).get(store)
 
 
 def read_graph(tables: Tables, known_stores: KnownStores, store: str, lowest: int, highest: int) -> VersionGraph:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dynastate.engine import cleanup, snapshot_threshold, snapshots
-from dynastate.engine.graphs import learn_manifest, learn_route, read_graph
+from dynastate.engine.graphs import find_meta, learn_manifest, learn_route, read_graph
 from dynastate.engine.known import KnownStores
 from dynastate.engine.objects import ObjectRule, enter_location
 from dynastate.engine.pace import Pace
@@ -16,9 +16,9 @@ from dynastate.engine.sessions import Sessions
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import RouteInvalidError
 from dynastate.format.graph import VersionGraph
-from dynastate.format.keys import VERSION_MAX, Attempt, meta_key
+from dynastate.format.keys import VERSION_MAX, Attempt
 from dynastate.format.manifest import SnapshotManifest, bits_for
-from dynastate.format.meta import newest_epoch, parse_meta
+from dynastate.format.meta import newest_epoch
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 from dynastate.settings import Settings
@@ -186,7 +186,7 @@ class Maintenance:
         objects = steps.find_orphan_objects(end, entries) if is_first else []
         has_looked &= end == lowest
         if orphans or objects:
-            is_newest = self._newest_epoch(tables, store, run_id) == epoch
+            is_newest = newest_epoch(find_meta(tables, store), run_id) == epoch
             has_looked &= is_newest
             if is_newest:
                 steps.remove_orphans(orphans, objects)
@@ -206,10 +206,5 @@ class Maintenance:
         """
         epoch = newest_epoch(graph.meta, run_id)
         if epoch is not None and any(each.epoch > epoch for each in graph.snapshots()):
-            return self._newest_epoch(tables, graph.store, run_id)
+            return newest_epoch(find_meta(tables, graph.store), run_id)
         return epoch
-
-    def _newest_epoch(self, tables: Tables, store: str, run_id: str) -> int | None:
-        key = meta_key(store)
-        item = tables.get([key]).get(key)
-        return None if item is None else newest_epoch(parse_meta(store, item), run_id)

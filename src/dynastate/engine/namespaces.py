@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from dynastate.engine.graphs import read_metas
 from dynastate.engine.updates import advance_epoch, unchanged
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item, check_format
-from dynastate.format.keys import check_store, meta_key
-from dynastate.format.meta import DELETING, DROPPED, QueryRun, StoreMeta, parse_meta
+from dynastate.format.keys import check_store
+from dynastate.format.meta import DELETING, QueryRun, StoreMeta
 from dynastate.format.namespace import (
     COPY,
     NAMESPACE_RANGE,
@@ -112,10 +113,9 @@ def delete_fork(tables: Tables, namespace: str, plan: ForkPlan) -> int:
     return int(tables.delete_over(fork_key(namespace), unchanged({"id": plan.id})))
 
 
-def first_stores(tables: Tables, namespace: str) -> dict[str, Item]:
+def first_stores(tables: Tables, namespace: str) -> dict[str, StoreMeta]:
     """The stores of partition 0 of operator 0, with their meta items: every query has some."""
-    stores = {meta_key(store): store for name in STORE_NAMES for store in [f"{namespace}/0/0/{name}"]}
-    return {stores[key]: item for key, item in tables.get(list(stores)).items()}
+    return read_metas(tables, [f"{namespace}/0/0/{name}" for name in STORE_NAMES])
 
 
 def is_entered(tables: Tables, store: str, meta: StoreMeta | None, run: QueryRun) -> bool:
@@ -170,16 +170,15 @@ def refuse_location(store: str, location: str, run: QueryRun) -> None:
         )
 
 
-def refuse_deleting(tables: Tables, store: str, item: Item) -> None:
+def refuse_deleting(tables: Tables, store: str, meta: StoreMeta) -> None:
     """Refuse a run of a store that a drop of its namespace deletes, or a clean-up of an earlier query's stores.
 
     A drop marks all stores before it deletes anything; a clean-up only marks the stores of earlier queries.
     """
-    if item.get(DROPPED) != DELETING:
+    if meta.dropped != DELETING:
         return
-    namespace, query = store.split("/", maxsplit=1)[0], parse_meta(store, item).query
-    first_metas = first_stores(tables, namespace)
-    if any(DROPPED not in each and parse_meta(name, each).query != query for name, each in first_metas.items()):
+    namespace = store.split("/", maxsplit=1)[0]
+    if any(not each.dropped and each.query != meta.query for each in first_stores(tables, namespace).values()):
         raise ConfigurationError(
             "this store is of an earlier query, and a clean-up that deletes it runs or was cut off: end that with "
             f"dynastate clean {namespace}",
@@ -192,6 +191,6 @@ def refuse_deleting(tables: Tables, store: str, item: Item) -> None:
 
 def _refuse_used(tables: Tables, namespace: str, run: QueryRun) -> None:
     """Refuse a run from another location than the stores of partition 0, which every query has."""
-    for store, item in first_stores(tables, namespace).items():
-        refuse_deleting(tables, store, item)
-        refuse_location(store, parse_meta(store, item).location, run)
+    for store, meta in first_stores(tables, namespace).items():
+        refuse_deleting(tables, store, meta)
+        refuse_location(store, meta.location, run)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from dynastate.engine.cache import Cache
-from dynastate.engine.graphs import read_graph
+from dynastate.engine.graphs import find_meta, read_graph
 from dynastate.engine.known import KnownStores
 from dynastate.engine.namespaces import is_entered, list_store, refuse_deleting, refuse_location
 from dynastate.engine.objects import enter_location
@@ -17,17 +17,7 @@ from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
 from dynastate.format.items import Item, size_of
 from dynastate.format.keys import NO_ATTEMPT, meta_key
-from dynastate.format.meta import (
-    EPOCHS_KEPT,
-    OBJECTS,
-    ORIGIN,
-    QueryRun,
-    StoreMeta,
-    meta_item,
-    meta_lost,
-    newest_epoch,
-    parse_meta,
-)
+from dynastate.format.meta import EPOCHS_KEPT, OBJECTS, QueryRun, StoreMeta, meta_item, meta_lost, newest_epoch
 from dynastate.storage.tables import Tables
 from dynastate.version import __version__
 
@@ -99,24 +89,28 @@ class Sessions:
         """
         key, time = meta_key(store), self._clock().isoformat(timespec="seconds")
         for _ in range(EPOCHS_KEPT):
-            item = tables.get([key]).get(key)  # 1
-            if item is None:
+            meta = find_meta(tables, store)  # 1
+            if meta is None:
                 epoch = 1 + self._dropped_epoch(tables, store, base)
                 if not is_entered(tables, store, None, run):  # 2
                     continue
-                objects = frozenset([self._location] if self._location else [])
-                queries, locations = {epoch: run.query}, {epoch: run.location}
                 new_meta = StoreMeta(
-                    self._shards, {run.id: epoch}, queries, began=time, locations=locations, objects=objects
+                    self._shards,
+                    {run.id: epoch},
+                    queries={epoch: run.query},
+                    began=time,
+                    locations={epoch: run.location},
+                    objects=frozenset([self._location] if self._location else []),
+                    package=__version__,
+                    created=time,
                 )
-                new_item = meta_item(store, new_meta, __version__, time)
+                new_item = meta_item(store, new_meta)
                 list_store(tables, store)  # 3
                 if tables.put_new(key, new_item):
                     self._known_stores.account(store).wrote(key.sort, size_of(new_item))
                     self._known_stores.forget_above(store, 0)
                     return Session(store, run.id, epoch, self._shards)
                 continue
-            meta = parse_meta(store, item)
             run_epoch = newest_epoch(meta, run.id)
             if run_epoch is not None:
                 self._known_stores.forget_above(store, run_epoch)
@@ -124,8 +118,8 @@ class Sessions:
             if run.id in meta.epochs:
                 enter_location(tables, store, meta, self._location)
                 return Session(store, run.id, meta.epochs[run.id], meta.shards)
-            refuse_deleting(tables, store, item)
-            changes = _entered(store, item, meta, run, base=base, time=time)
+            refuse_deleting(tables, store, meta)
+            changes = _entered(store, meta, run, base=base, time=time)
             is_known = meta.query == run.query and self._recorded.get((key.namespace, run.id))
             if not (is_known or is_entered(tables, store, meta, run)):  # 2
                 continue
@@ -153,12 +147,12 @@ class Sessions:
         return graph.dropped_epoch
 
 
-def _entered(store: str, item: Item, meta: StoreMeta, run: QueryRun, base: int, time: str) -> Item:
+def _entered(store: str, meta: StoreMeta, run: QueryRun, base: int, time: str) -> Item:
     """The attributes of a meta item, except the epoch, that a run changes when it enters. A run may be refused."""
-    if ORIGIN in item and base == 0:
+    if meta.origin and base == 0:
         raise ConfigurationError(
             "this namespace is a fork, and this query starts from nothing: start it on a copy of the checkpoint of "
-            f"{str(item[ORIGIN]).split('/')[0]}, or in another namespace",
+            f"{meta.origin.split('/')[0]}, or in another namespace",
             store=store,
         )
     refuse_location(store, meta.location, run)

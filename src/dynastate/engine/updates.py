@@ -7,7 +7,7 @@ from typing import Final
 
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import SPECS, Key
-from dynastate.format.meta import DELETING, DROPPED, FORKS, oldest_runs
+from dynastate.format.meta import DELETING, DROPPED, EPOCH, EPOCHS, FORKS, oldest_runs
 from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Condition, Update
@@ -80,8 +80,8 @@ def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int],
     """
     epoch, oldest = 1 + max(epochs.values()), oldest_runs(epochs)
     newer_epochs = {name: number for name, number in epochs.items() if name not in oldest}
-    changes: Item = {"epoch": epoch, "epochs": {**newer_epochs, run: epoch}}
-    condition = Condition(equal={"epochs": {**epochs}}, unequal={DROPPED: DELETING})
+    changes: Item = {EPOCH: epoch, EPOCHS: {**newer_epochs, run: epoch}}
+    condition = Condition(equal={EPOCHS: {**epochs}}, unequal={DROPPED: DELETING})
     return tables.update(key, Update(condition, sets=changes | attributes, removes=[DROPPED])) is not None
 
 

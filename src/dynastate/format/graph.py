@@ -32,15 +32,15 @@ from dynastate.runtime import limits
 class VersionGraph:
     """The versions of one store from a lowest one up, its snapshots and its meta item, as its table lists them.
 
-    `meta` is None, and `meta_item` empty, if the meta item does not exist.
+    `meta` is None if the meta item does not exist.
     """
 
     def __init__(self, store: str, items: Iterable[tuple[Key, Item]], lowest: int = 0) -> None:
         self.store = store
         self._lowest = lowest
         self.meta: StoreMeta | None = None
-        self.meta_item: Item = {}
-        self._schemas: dict[str, Item] = {}
+        #: The meta item and the schema items, by sort key.
+        self.descriptions: dict[str, Item] = {}
         self._entries: dict[int, dict[Attempt, VersionEntry]] = {}
         self._snapshots: dict[VersionId, Snapshot] = {}
         #: The errors of skipped snapshots.
@@ -61,10 +61,10 @@ class VersionGraph:
     def add(self, key: Key, item: Item) -> None:
         """Add an item that was read from the snapshot-group table."""
         if key.sort == META:
-            self.meta, self.meta_item = parse_meta(self.store, item), item
+            self.meta, self.descriptions[META] = parse_meta(self.store, item), item
         elif key.sort.startswith("schema/"):
             check_format(key, item)
-            self._schemas[key.sort] = item
+            self.descriptions[key.sort] = item
         elif key.sort.startswith("list/"):
             listed = self.lists[key] = []
             self.list_attributes[key] = {name: value for name, value in item.items() if name != VERSIONS}
@@ -99,10 +99,6 @@ class VersionGraph:
                 self._entries[version] = attempts
             else:
                 del self._entries[version]
-
-    def descriptions(self) -> dict[str, Item]:
-        """The meta item and the schema items, by sort key."""
-        return self._schemas | ({META: self.meta_item} if self.meta_item else {})
 
     @property
     def required_meta(self) -> StoreMeta:
@@ -158,7 +154,7 @@ class VersionGraph:
 
     def schema(self, entry: VersionEntry) -> str:
         key = keys.schema_key(self.store, entry.schema)
-        item = self._schemas.get(key.sort)
+        item = self.descriptions.get(key.sort)
         if item is None:
             raise CorruptStateError("the schema item of a version is lost", version=entry.version, **where(key))
         return parse_schema(key, item)

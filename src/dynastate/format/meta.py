@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT, Item, check_format, is_map, item_key, number
 from dynastate.format.keys import SHARDS_MAX, Key, meta_key, schema_digest, schema_key, where
 
-#: The newest runs whose epochs a meta item lists.
+#: The newest runs, and the newest queries, that a meta item lists.
 EPOCHS_KEPT: Final = 16
-#: The pins of forks that depend on an item. It is not replaced or deleted while there are any.
-FORKS: Final = "forks"
-#: In a meta item: the store was forked, so clean-up may have deleted items that a fork needed long after the others.
-FORKED: Final = "forked"
-#: In the meta item of a fork: its origin, the version, the sort keys in the origin that it still depends on, and its
-#: pin in `forks` of these items.
-ORIGIN, ORIGIN_VERSION, PINS, PIN = "origin", "origin_version", "pins", "pin"
-#: In the meta item of a store that is to be dropped. The next run removes the mark, unless items are being deleted.
-DROPPED: Final = "dropped"
-MARKED, DELETING = 1, 2
-#: In a meta item: every location of S3 in which the store may have objects.
-OBJECTS: Final = "objects"
-#: In a meta item: the newest queries that a store has had, each by its first epoch.
-QUERIES: Final = "queries"
 QUERIES_KEPT: Final = 16
-#: In a meta item, by the first epochs of queries and locations: the lowest version that their runs resumed from, and
-#: the highest version that existed when a location was adopted.
-BASES, HEIGHTS = "bases", "heights"
+#: The names of attributes of a meta item in conditions and updates. `forks` is also in other items that a fork needs:
+#: none of them is replaced or deleted while it is there.
+EPOCH, EPOCHS, LOCATIONS, HEIGHTS, OBJECTS = "epoch", "epochs", "locations", "heights", "objects"
+DROPPED, FORKS, FORKED, PIN, PINS = "dropped", "forks", "forked", "pin", "pins"
+#: The values of `dropped`. The next run removes the mark, unless items are being deleted.
+MARKED, DELETING = 1, 2
 #: In a schema item, and in a version list of a fork: its last writer. A drop deletes an item only if its writer is
 #: still the one that it read.
 WRITER: Final = "writer"
@@ -50,29 +39,49 @@ class QueryRun(NamedTuple):
     location: str
 
 
+#: Metadata of an attribute that is only shown: it decides neither what is read, nor what is written or deleted.
+_SHOWN: Final = {"is_shown": True}
+
+
+def _optional(kind: type, **metadata: bool) -> Any:
+    """An attribute of a kind that not every meta item has. An empty value is in place of none."""
+    return field(default_factory=kind, metadata={"kind": kind, **metadata})
+
+
 @dataclass(frozen=True, slots=True)
 class StoreMeta:
-    """The meta item of a store: shards, epochs by run id, and the queries and locations that it belonged to.
+    """The meta item of a store: a field for each attribute, except those that all items have, the store and `epoch`.
 
-    `queries` are the ids of queries, each by its first epoch. The last one entered at the time `began`, by the clock of
-    its executor, which decides nothing.
+    `epochs` are by run id. `queries` are the ids of queries that the store belonged to, each by its first epoch. The
+    last one entered at the time `began`, by the clock of its executor.
     `locations` are locations of checkpoints, each by its first epoch; a new fork has none.
-    `objects` are the locations of S3, as s3://bucket/prefix, in which the store may have objects.
     `bases` are the lowest versions that runs of a query or from a location resumed from. `heights` are the highest
     versions that existed when a location was adopted. Both are by the first epoch of the query or location. The first
     query and location have neither, except the first location of a fork, which has a base.
-    `origin_version` is the version that a fork was made of; 0 if the store is no fork.
+    `objects` are the locations of S3, as s3://bucket/prefix, in which the store may have objects.
+    A fork has its `origin`, the version that it was made of, the sort keys in the origin that it still depends on
+    (`pins`), and its `pin`, which is in `forks` of these items.
+    `forks` are the pins of forks that depend on the item. A store that was `forked` may lack items that a fork needed
+    long after the others. A store that is to be `dropped` is MARKED, and then DELETING.
     """
 
     shards: int
     epochs: Mapping[str, int]
     queries: Mapping[int, str]
-    began: str
+    began: str = field(metadata=_SHOWN)
     locations: Mapping[int, str]
-    objects: frozenset[str] = frozenset()
     bases: Mapping[int, int] = field(default_factory=dict)
     heights: Mapping[int, int] = field(default_factory=dict)
-    origin_version: int = 0
+    objects: frozenset[str] = _optional(frozenset)
+    origin: str = _optional(str)
+    origin_version: int = _optional(int)
+    pin: str = _optional(str)
+    pins: frozenset[str] = _optional(frozenset)
+    forks: frozenset[str] = _optional(frozenset)
+    forked: frozenset[str] = _optional(frozenset)
+    dropped: int = _optional(int)
+    package: str = _optional(str, **_SHOWN)
+    created: str = _optional(str, **_SHOWN)
 
     @property
     def epoch(self) -> int:
@@ -116,16 +125,16 @@ class StoreMeta:
         if self.query != run.query:
             listed = {**self.queries, self.epoch + 1: run.query}
             queries = {first: listed[first] for first in sorted(listed)[-QUERIES_KEPT:]}
-            changed |= {"began": time, QUERIES: by_epoch(queries)}
+            changed |= {"began": time, "queries": by_epoch(queries)}
         if not self.location:
             locations = {self.epoch + 1: run.location}
-            changed["locations"] = by_epoch(locations)
+            changed[LOCATIONS] = by_epoch(locations)
         newest = {max(begun) for begun in (queries, locations) if len(begun) > 1}
         if self.origin_version:
             newest.add(max(locations))
         bases = {first: each for first, each in self.bases.items() if first in {*queries, *locations}}
         bases |= {first: min(base, bases.get(first, base)) for first in newest}
-        return changed if bases == self.bases else changed | {BASES: by_epoch(bases)}
+        return changed if bases == self.bases else changed | {"bases": by_epoch(bases)}
 
     def query_at(self, epoch: int) -> str:
         """The query of the runs with an epoch; empty if it is not known."""
@@ -167,16 +176,22 @@ class StoreMeta:
 
     def attributes(self) -> Item:
         """The attributes of the item."""
-        several: Item = {OBJECTS: self.objects} if self.objects else {}
-        several |= {name: by_epoch(each) for name, each in ((BASES, self.bases), (HEIGHTS, self.heights)) if each}
-        return several | {
+        optional: Item = {name: value for name in _OPTIONAL if (value := getattr(self, name))}
+        optional |= {name: by_epoch(each) for name, each in (("bases", self.bases), (HEIGHTS, self.heights)) if each}
+        return optional | {
             "shards": self.shards,
-            "epoch": self.epoch,
-            "epochs": dict(self.epochs),
-            QUERIES: by_epoch(self.queries),
+            EPOCH: self.epoch,
+            EPOCHS: dict(self.epochs),
+            "queries": by_epoch(self.queries),
             "began": self.began,
-            "locations": by_epoch(self.locations),
+            LOCATIONS: by_epoch(self.locations),
         }
+
+
+#: Every attribute of a meta item, without its key; and those that are only shown.
+ATTRIBUTES: Final = frozenset(["format", "store", EPOCH, *(each.name for each in fields(StoreMeta))])
+SHOWN: Final = frozenset(each.name for each in fields(StoreMeta) if "is_shown" in each.metadata)
+_OPTIONAL: Final = {each.name: each.metadata["kind"] for each in fields(StoreMeta) if "kind" in each.metadata}
 
 
 def by_epoch(values: Mapping[int, Value]) -> dict[str, Value]:
@@ -189,16 +204,15 @@ def _at(texts: Mapping[int, str], epoch: int) -> str:
     return texts.get(max((first for first in texts if first <= epoch), default=0), "")
 
 
-def meta_item(store: str, meta: StoreMeta, package: str, time: str) -> Item:
-    """The meta item of a store that is made now."""
-    described: Item = {"format": FORMAT, "store": store, "package": package, "created": time}
+def meta_item(store: str, meta: StoreMeta) -> Item:
+    described: Item = {"format": FORMAT, "store": store}
     return item_key(meta_key(store)) | described | meta.attributes()
 
 
 def parse_meta(store: str, item: Item) -> StoreMeta:
     key = meta_key(store)
     check_format(key, item)
-    newest, epochs, shards = number(key, item, "epoch"), item.get("epochs"), number(key, item, "shards")
+    newest, epochs, shards = number(key, item, EPOCH), item.get(EPOCHS), number(key, item, "shards")
     if not is_map(epochs, int) or not 1 <= len(epochs) <= newest:
         raise CorruptStateError(f"{_CORRUPT}: it has no epochs", **where(key))
     if not 1 <= shards <= SHARDS_MAX or item.get("store") != store:
@@ -206,26 +220,29 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     # Epochs are given out one by one, and only the oldest are forgotten.
     if sorted(epochs.values()) != list(range(newest - len(epochs) + 1, newest + 1)):
         raise CorruptStateError(f"{_CORRUPT}: its epochs have a gap", **where(key))
-    queries, began = _parse_by_epoch(key, item.get(QUERIES), str, newest), item.get("began")
+    queries, began = _parse_by_epoch(key, item.get("queries"), str, newest), item.get("began")
     if not queries or not isinstance(began, str):
         raise CorruptStateError(f"{_CORRUPT}: it does not name its query", **where(key))
-    locations = _parse_by_epoch(key, item.get("locations"), str, newest)
-    bases, heights = (_parse_by_epoch(key, item.get(name, {}), int, newest) for name in (BASES, HEIGHTS))
-    objects = item.get(OBJECTS, frozenset())
-    if not isinstance(objects, frozenset):
-        raise CorruptStateError(f"{_CORRUPT}: its locations of objects are no texts", **where(key))
-    origin_version = number(key, item, ORIGIN_VERSION) if ORIGIN in item else 0
-    return StoreMeta(
-        shards,
-        epochs,
-        queries=queries,
-        began=began,
-        locations=locations,
-        objects=objects,
-        bases=bases,
-        heights=heights,
-        origin_version=origin_version,
-    )
+    locations = _parse_by_epoch(key, item.get(LOCATIONS), str, newest)
+    bases, heights = (_parse_by_epoch(key, item.get(name, {}), int, newest) for name in ("bases", HEIGHTS))
+    if "origin" in item:
+        number(key, item, "origin_version")
+    optional = {name: _parse_optional(key, item, name, kind) for name, kind in _OPTIONAL.items()}
+    return StoreMeta(shards, epochs, queries, began, locations, bases, heights, **optional)
+
+
+def parse_metas(items: Mapping[str, Item]) -> dict[str, StoreMeta]:
+    """Meta items by their stores."""
+    return {store: parse_meta(store, item) for store, item in items.items()}
+
+
+def _parse_optional(key: Key, item: Item, name: str, kind: type) -> Any:
+    value = item.get(name)
+    if isinstance(value, kind):
+        return value
+    if name in item and name not in SHOWN:
+        raise CorruptStateError(f"{_CORRUPT}: its attribute {name} has a wrong type", **where(key))
+    return kind()
 
 
 def _parse_by_epoch(key: Key, listed: object, kind: type[Value], newest: int) -> dict[int, Value]:

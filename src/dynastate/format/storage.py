@@ -41,7 +41,7 @@ def _parts_size(entry: VersionEntry, overhead: int) -> StorageSize:
 
 def lists_size(graph: VersionGraph, deleted: Collection[VersionId] = ()) -> StorageSize:
     """Size of everything except snapshots: version lists and parts, schemas, meta; without `deleted` versions."""
-    sizes = [size_of(item) for item in graph.descriptions().values()]
+    sizes = [size_of(item) for item in graph.descriptions.values()]
     for key, listed in graph.lists.items():
         stored_entries = [raw for raw, entry in listed if entry.id not in deleted]
         if stored_entries:

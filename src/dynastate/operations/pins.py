@@ -9,30 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from dynastate.engine.catalog import has_versions, read_version_lists
-from dynastate.engine.graphs import read_manifest
+from dynastate.engine.graphs import find_meta, read_manifest, read_metas
 from dynastate.engine.opening import retry_routes
 from dynastate.engine.updates import remove_from_set
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, meta_key, store_shard, version_list_key
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.meta import FORKS, ORIGIN, ORIGIN_VERSION, PIN, PINS
+from dynastate.format.meta import FORKS, PIN, PINS, StoreMeta
 from dynastate.format.snapshot import WRITING
-from dynastate.storage.tables import Tables, get_apart
-
-
-def pins_of(meta: Item) -> frozenset[str]:
-    """Sort keys of the items that a fork has pinned in its origin. Empty if it needs no origin."""
-    pins = meta.get(PINS, frozenset())
-    if not isinstance(pins, frozenset):
-        raise CorruptStateError("the store's meta item is corrupt: it has no set of pins", store=meta.get("store"))
-    return pins
-
-
-def pin_of(meta: Item) -> str:
-    """The pin of a fork with that meta item, as the set `forks` of its pinned items contains it."""
-    return str(meta.get(PIN))
+from dynastate.storage.tables import Tables
 
 
 def pins_on(item: Item) -> list[str]:
@@ -41,65 +28,56 @@ def pins_on(item: Item) -> list[str]:
     return sorted(pins) if isinstance(pins, frozenset) else []
 
 
-def forks_of(item: Item) -> list[str]:
-    """The stores of the forks that an item is pinned for, in order."""
-    return list(dict.fromkeys(fork_of(pin) for pin in pins_on(item)))
-
-
-def fork_of(pin: str) -> str:
-    """The store of the fork that has a pin."""
-    return pin.partition("#")[0]
+def forks_of(pins: Iterable[str]) -> list[str]:
+    """The stores of the forks that have these pins, in order."""
+    return list(dict.fromkeys(pin.partition("#")[0] for pin in sorted(pins)))
 
 
 def refuse_forked(tables: Tables, stores: Collection[str]) -> None:
     """Refuse if forks depend on one of these stores. Unpin items that are pinned for deleted forks."""
-    keys = [meta_key(store) for store in stores]
-    for key, item in get_apart(tables, keys).items():
-        if forks_of(item):
-            store = key.store_shard.removesuffix("#0")
+    for store, meta in read_metas(tables, stores).items():
+        if meta.forks:
             unpin_dropped(tables, store)
-            refuse_forks(store, meta_or_empty(tables, store))
+            refuse_forks(store, find_meta(tables, store))
 
 
-def refuse_forks(store: str, meta: Item) -> None:
+def refuse_forks(store: str, meta: StoreMeta | None) -> None:
     """Refuse if forks depend on the store of this meta item, and name the forks."""
-    namespaces = sorted({fork.split("/")[0] for fork in forks_of(meta)})
+    namespaces = sorted({pin.split("/")[0] for pin in meta.forks}) if meta else []
     if namespaces:
         raise ConfigurationError(f"forks depend on this state: {', '.join(namespaces)}; drop them first", store=store)
 
 
-def unpin(tables: Tables, store: str, meta: Item, names: Collection[str]) -> None:
+def unpin(tables: Tables, store: str, meta: StoreMeta, names: Collection[str]) -> None:
     """Unpin items in the origin of a fork, the meta item last; then remove them from the fork's list of pins.
 
     After a crash in between they are still listed, so that they are unpinned again.
     """
-    pin = pin_of(meta)
     for sort in sorted(names, key=lambda sort: (sort == META, sort)):
-        key = Key("snapshot", store_shard(str(meta[ORIGIN]), 0), sort)
-        remove_from_set(tables, key, FORKS, texts=[pin], attributes={})
+        key = Key("snapshot", store_shard(meta.origin, 0), sort)
+        remove_from_set(tables, key, FORKS, texts=[meta.pin], attributes={})
     if names:
-        remove_from_set(tables, meta_key(store), PINS, texts=names, attributes={PIN: pin} if PIN in meta else {})
+        remove_from_set(tables, meta_key(store), PINS, texts=names, attributes={PIN: meta.pin})
 
 
 def unpin_unneeded(tables: Tables, store: str) -> None:
     """Unpin the items of its origin that a fork no longer needs. An incomplete fork may need all of them."""
-    meta = meta_or_empty(tables, store)
-    pins, version = pins_of(meta), meta.get(ORIGIN_VERSION)
-    if pins and isinstance(version, int) and is_complete(tables, store, version):
-        needed_names = retry_routes(lambda _: _needed(tables, store, pins))  # a clean-up may run meanwhile
-        unpin(tables, store, meta, pins - needed_names)
+    meta = find_meta(tables, store)
+    if meta and meta.pins and is_complete(tables, store, meta.origin_version):
+        needed_names = retry_routes(lambda _: _needed(tables, store, meta.pins))  # a clean-up may run meanwhile
+        unpin(tables, store, meta, meta.pins - needed_names)
 
 
 def unpin_dropped(tables: Tables, store: str) -> None:
     """Unpin the items of this store that are pinned for deleted forks, which have no meta items."""
-    if not forks_of(meta_or_empty(tables, store)):
+    meta = find_meta(tables, store)
+    if not (meta and meta.forks):
         return
     low, high = graph_range(0, VERSION_MAX)
     items = list(tables.query("snapshot", store_shard(store, 0), low, high))
     # The meta items are read after the pins, so that the list of an incomplete fork contains all of its pins.
-    keys = {meta_key(fork): fork for _, item in items for fork in forks_of(item)}
-    metas = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
-    sorts_by_pin = {pin_of(item): pins_of(item) for fork, item in metas.items() if item.get(ORIGIN) == store}
+    forks = dict.fromkeys(fork for _, item in items for fork in forks_of(pins_on(item)))
+    sorts_by_pin = {each.pin: each.pins for each in read_metas(tables, forks).values() if each.origin == store}
     for key, item in sorted(items, key=lambda pair: pair[0].sort == META):
         dropped_pins = [pin for pin in pins_on(item) if key.sort not in sorts_by_pin.get(pin, ())]
         if dropped_pins:
@@ -136,8 +114,3 @@ def read_graph(tables: Tables, store: str, allowed: Collection[str] | None = Non
     if allowed is not None:
         items = [each for each in items if each[0].sort in allowed or not each[0].sort.startswith("snapshot/")]
     return VersionGraph(store, items)
-
-
-def meta_or_empty(tables: Tables, store: str) -> Item:
-    key = meta_key(store)
-    return tables.get([key]).get(key, {})

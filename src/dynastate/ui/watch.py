@@ -21,7 +21,7 @@ from dynastate.errors import (
     UnavailableError,
     VersionMissingError,
 )
-from dynastate.format.meta import DROPPED
+from dynastate.format.meta import parse_meta
 from dynastate.operations.lifecycle.runs import read_meta
 from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, with_report
 from dynastate.operations.monitoring.reports import Batch, ReportFile
@@ -268,7 +268,7 @@ class Watch:
         batches: Sequence[Batch] = ()
         if self._reports is not None:
             if self._epoch != self._runs_epoch:
-                self._runs = frozenset(read_meta(tables, self._stores[0])[1].epochs)
+                self._runs = frozenset(read_meta(tables, self._stores[0]).epochs)
                 self._runs_epoch = self._epoch
             operators = self._reports.last_batch(self._runs)
             activities = with_report(activities, operators, self._reports.last_duration_ms(self._runs))
@@ -297,7 +297,7 @@ class Watch:
         """List the stores of the current query, without those that are being dropped."""
         namespace_items = read_namespace(tables, self._last_look.namespace)
         items = stores_in_list(tables, namespace_items)
-        live_items = {store: item for store, item in items.items() if DROPPED not in item}
+        live_items = {store: item for store, item in items.items() if not parse_meta(store, item).dropped}
         stores = queries_of(tables, namespace_items, live_items).current
         if stores != self._stores:
             self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None

@@ -20,7 +20,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissi
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import MANIFEST_RANGE, STORE_RANGE, Key, check_store, store_shard
-from dynastate.format.meta import ORIGIN, meta_lost
+from dynastate.format.meta import StoreMeta, meta_lost
 from dynastate.format.storage import store_size
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.pins import forks_of
@@ -104,7 +104,7 @@ def inspect_store(tables: Tables, store: str) -> StoreSummary:
 
 def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool = False) -> StoreSummary:
     """Summarize a store by its version lists and snapshots, as `read_lists` returns them."""
-    meta, item, stored = graph.required_meta, graph.meta_item, store_size(graph, items)
+    meta, stored = graph.required_meta, store_size(graph, items)
     basics = StoreSummary(
         graph.store,
         bytes=stored.bytes,
@@ -112,11 +112,11 @@ def summarize(graph: VersionGraph, items: dict[Key, Item], *, is_earlier: bool =
         items=stored.items,
         epoch=meta.epoch,
         checkpoint=meta.location,
-        created=str(item.get("created", "")),
-        package=str(item.get("package", "")),
+        created=meta.created,
+        package=meta.package,
         shards=meta.shards,
-        origin=str(item.get(ORIGIN, "")),
-        forks=tuple(forks_of(item)),
+        origin=meta.origin,
+        forks=tuple(forks_of(meta.forks)),
         is_earlier=is_earlier,
     )
     if not graph.versions():
@@ -181,12 +181,12 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     """
     stores = every_store(tables, namespace) if namespace else tables.find_stores()
     names = sorted(stores, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
-    metas: dict[str, dict[str, Item]] = {}
+    metas: dict[str, dict[str, StoreMeta]] = {}
 
-    def look(view: BotoTables, name: str) -> tuple[StoreSummary | None, Item | None]:
+    def look(view: BotoTables, name: str) -> tuple[StoreSummary | None, StoreMeta | None]:
         try:
             graph, items = _read(view, name)
-            return summarize(graph, items), graph.meta_item
+            return summarize(graph, items), graph.meta
         except VersionMissingError:
             return None, None
         except CorruptStateError as error:
@@ -200,7 +200,7 @@ def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallbac
     earlier: set[str] = set()
     problems: dict[str, str] = {}
 
-    def divide(name: str, namespace_metas: dict[str, Item]) -> None:
+    def divide(name: str, namespace_metas: dict[str, StoreMeta]) -> None:
         try:
             earlier.update(by_query(namespace_metas, read_record(tables, name)).earlier)
         except CorruptStateError as error:

@@ -23,7 +23,6 @@ from dynastate.format.graph import ranges
 from dynastate.format.items import Item, check_format
 from dynastate.format.keys import Key, Role, SnapshotId, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest, decode_manifest, parse_manifest
-from dynastate.format.meta import DROPPED, FORKED, ORIGIN
 from dynastate.format.namespace import namespace_key, store_key
 from dynastate.format.objects import decode_frames, maker_of_object, store_prefix
 from dynastate.format.parts import Part, parse_part
@@ -32,7 +31,7 @@ from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspection.findings import Checked, Finding, Namer, Report, What
 from dynastate.operations.inspection.inspect import nothing_of
 from dynastate.operations.inspection.naming_items import NAMING, NamingItems, read_each
-from dynastate.operations.pins import needed_pins, pin_of, pins_of, pins_on
+from dynastate.operations.pins import needed_pins, pins_on
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.runtime import limits
 from dynastate.storage.meter import Meter
@@ -169,15 +168,16 @@ class _Check:
 
     def _find_unpinned(self) -> list[Finding]:
         """Find items of the origin that a fork needs, and that are not pinned for it."""
-        meta = self._names.graph.meta_item
-        origin, pin = str(meta.get(ORIGIN)), pin_of(meta)
-        pinned = [Key("snapshot", keys.store_shard(origin, 0), sort) for sort in sorted(self._needed(self._names))]
+        meta = self._names.graph.meta
+        if meta is None:
+            return []
+        pinned = [Key("snapshot", keys.store_shard(meta.origin, 0), sort) for sort in sorted(self._needed(self._names))]
         why = "this fork needs it, but it is not pinned: clean-up of its origin may delete it"
         unpinned: list[Finding] = []
         for key, pins in read_each(self._tables, pinned, lambda _, item: pins_on(item)):
             if isinstance(pins, CorruptStateError):
                 unpinned.append(_defect(key, pins, why))
-            elif pin not in (pins or ()):
+            elif meta.pin not in (pins or ()):
                 unpinned.append(_defect(key, None, why))
         return unpinned
 
@@ -185,7 +185,7 @@ class _Check:
         """Sort keys of the items that a fork needs in its origin. Empty if it is no fork, or incomplete."""
         holders = {each.holder for each in names.snapshots()}
         manifests = [each for node, each in self._manifests.items() if each is not None and node in holders]
-        return needed_pins(names.graph, manifests, pins_of(names.graph.meta_item))
+        return needed_pins(names.graph, manifests, names.graph.meta.pins if names.graph.meta else frozenset())
 
     def _read_manifests(self) -> None:
         snapshots = {keys.manifest_key(self._store, each.version, each.id): each for each in self._names.snapshots()}
@@ -465,7 +465,7 @@ class _Check:
         live = graph.reachable(entry for entry in graph.entries() if entry.epoch == newest)
         # A list that a fork needed, and versions of another location, outlive others: a parent above them may have been
         # deleted long ago.
-        has_gaps = FORKED in graph.meta_item or self._is_adopted
+        has_gaps = self._has_gaps(names)
         listed = graph.versions()
         lowest = min((version for version in listed if not graph.is_pinned(version)), default=0)
         # Clean-up may have begun to delete the versions up to this one.
@@ -473,8 +473,8 @@ class _Check:
         bases = graph.bases({each for each in whole if each not in without_schema}, unreadable)
         parents = {*bases, *whole, *self._find_lost_snapshot(names, bases)}
         # Late versions of a dropped query have lower epochs; a fork has epochs of its origin.
-        is_fork = graph.meta is None or ORIGIN in graph.meta_item
-        first_epoch = 0 if is_fork or graph.meta is None else min(graph.meta.locations, default=0)
+        meta = graph.meta
+        first_epoch = 0 if meta is None or meta.origin else min(meta.locations, default=0)
         dead: set[VersionId] = set()
         checked: list[Checked] = []
         for entry in graph.entries():
@@ -507,10 +507,13 @@ class _Check:
                     is_dead=node in dead,
                 )
             )
-        if graph.meta is not None and DROPPED not in graph.meta_item:
+        if meta is not None and not meta.dropped:
             self._find_gaps(names, {node for node, base in bases.items() if base is not None})
             self._find_lost_ends(names)
         return checked
+
+    def _has_gaps(self, names: NamingItems) -> bool:
+        return self._is_adopted or bool(names.graph.meta and names.graph.meta.forked)
 
     def _find_lost_snapshot(self, names: NamingItems, bases: Mapping[VersionId, VersionId | None]) -> list[VersionId]:
         """Report the snapshot that the current versions are read from, if its item is lost.
@@ -523,7 +526,7 @@ class _Check:
         manifest of a fork that was dropped and made again may have all: buckets of the origin are left out.
         """
         graph = names.graph
-        if not graph.versions() or DROPPED in graph.meta_item:  # a drop deletes the items first
+        if not graph.versions() or (graph.meta and graph.meta.dropped):  # a drop deletes the items first
             return []
         lowest = graph.lineage(graph.newest())[0]
         wanted_ids = {lowest.id, lowest.parent_id} - {each.of for each in graph.snapshots()}
@@ -567,7 +570,7 @@ class _Check:
         But it retains the versions that a fork needs, until a drop of the fork, and the versions of another location.
         A query that started over, or was taken back, makes versions below the versions of an older run.
         """
-        if self._is_adopted or FORKED in names.graph.meta_item:
+        if self._has_gaps(names):
             return
         entries = list(names.graph.entries())
         for version, following in pairwise(names.graph.versions()):

@@ -9,18 +9,19 @@ from functools import partial
 
 from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists
+from dynastate.engine.graphs import read_metas
 from dynastate.engine.namespaces import read_record
 from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import location_of, meta_key
-from dynastate.format.meta import ADOPTION, DROPPED, EPOCHS_KEPT, HEIGHTS, by_epoch, parse_meta
+from dynastate.format.meta import ADOPTION, EPOCHS_KEPT, HEIGHTS, LOCATIONS, by_epoch
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
-from dynastate.storage.tables import Tables, get_apart
+from dynastate.storage.tables import Tables
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ def state_location(checkpoint: str) -> str:
 
 def locations_of(tables: Tables, stores: Sequence[str]) -> tuple[str, ...]:
     """The current locations of stores, without repetitions."""
-    items = get_apart(tables, [meta_key(store) for store in stores])
-    metas = (parse_meta(key.store_shard.removesuffix("#0"), item) for key, item in items.items())
+    metas = read_metas(tables, stores).values()
     return tuple(dict.fromkeys(meta.location for meta in metas if meta.location))
 
 
@@ -100,17 +100,17 @@ def _adopt(tables: Tables, store: str, location: str) -> set[str]:
     """Adopt one store; return the runs that it refuses."""
     run = f"{ADOPTION}{runtime.new_id()}"
     for _ in range(EPOCHS_KEPT):
-        item, meta = read_meta(tables, store)
+        meta = read_meta(tables, store)
         other_runs = {run for run, epoch in meta.epochs.items() if meta.location_at(epoch) != location}
         if meta.location == location:
             return other_runs
-        if DROPPED in item:
+        if meta.dropped:
             raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
         refuse_runs(tables, store, other_runs)  # 1
         highest = max(VersionGraph(store, read_version_lists(tables, store).items()).versions(), default=0)
         new_epoch = meta.epoch + 1
         attributes: Item = {
-            "locations": by_epoch({**meta.locations, new_epoch: location}),
+            LOCATIONS: by_epoch({**meta.locations, new_epoch: location}),
             HEIGHTS: by_epoch({**meta.heights, new_epoch: highest}),
         }
         if advance_epoch(tables, meta_key(store), run, epochs=meta.epochs, attributes=attributes):  # 2

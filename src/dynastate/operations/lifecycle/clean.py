@@ -12,9 +12,9 @@ from threading import Lock
 from dynastate import runtime
 from dynastate.engine.catalog import SHOWN_MAX, is_first_batch_over, of_namespace
 from dynastate.engine.engine import Engine
+from dynastate.engine.graphs import read_metas
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
-from dynastate.format.keys import meta_key
-from dynastate.format.meta import DELETING, DROPPED, parse_meta
+from dynastate.format.meta import DELETING
 from dynastate.operations.lifecycle.drop import (
     Look,
     commits_of,
@@ -29,7 +29,7 @@ from dynastate.operations.pins import unpin_dropped, unpin_unneeded
 from dynastate.operations.scope import Outcomes, each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import Meter
-from dynastate.storage.tables import Tables, get_apart, other_locations
+from dynastate.storage.tables import Tables, other_locations
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,8 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
 def describe_earlier(tables: Tables, stores: Sequence[str], look: Look) -> list[str]:
     """A line for each query that `clean_earlier` would delete: its last commit, and its stores."""
     queries: dict[str, list[str]] = {}
-    for key, item in get_apart(tables, [meta_key(store) for store in stores]).items():
-        store = key.store_shard.removesuffix("#0")
-        queries.setdefault(parse_meta(store, item).query, []).append(store)
+    for store, meta in read_metas(tables, stores).items():
+        queries.setdefault(meta.query, []).append(store)
     lines = []
     for query, query_stores in queries.items():
         last_commits = (entry for store in query_stores for entry in commits_of(look[store], store)[-1:])
@@ -126,11 +125,10 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
     """
     namespace = stores[0].split("/")[0]
     first_batch_refusal, lock = cache(lambda: _first_batch(tables, namespace)), Lock()
-    metas = get_apart(tables, [meta_key(store) for store in stores])
-    store_metas = {store: parse_meta(store, metas[key]) for store in stores if (key := meta_key(store)) in metas}
-    deleting_stores = {store for store in store_metas if metas[meta_key(store)].get(DROPPED) == DELETING}
+    metas = read_metas(tables, stores)
+    deleting_stores = {store for store, meta in metas.items() if meta.dropped == DELETING}
     # A query that has entered by now is the current one; a query that enters later changes the meta item.
-    entered_stores = set(stores).difference(of_namespace(tables, namespace).earlier).intersection(store_metas)
+    entered_stores = set(stores).difference(of_namespace(tables, namespace).earlier).intersection(metas)
 
     def empty(view: Tables, store: str) -> Cleaned:
         items, reason = 0, ""
@@ -140,10 +138,10 @@ def clean_earlier(tables: Tables, stores: Sequence[str], progress: ProgressCallb
             with lock:  # so that it is read once
                 reason = first_batch_refusal()
         locations: list[str] = []
-        if not reason and store in store_metas:
+        if not reason and store in metas:
             try:
-                items = empty_store(view, store, store_metas[store].query)
-                locations = other_locations(tables, store_metas[store].objects)
+                items = empty_store(view, store, metas[store].query)
+                locations = other_locations(tables, metas[store].objects)
             except ConfigurationError as error:
                 reason = str(error)
         return Cleaned(

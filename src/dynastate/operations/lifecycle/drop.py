@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import find_stores, read_version_lists
+from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -19,20 +21,20 @@ from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import (
     DELETING,
     DROPPED,
+    EPOCHS,
     FORK,
     FORKS,
     MARKED,
-    ORIGIN,
     WRITER,
     StoreMeta,
-    parse_meta,
+    meta_item,
     query_runs,
 )
 from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.inspection.inspect import longest_gap_ms
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
-from dynastate.operations.pins import meta_or_empty, pins_of, refuse_forked, refuse_forks, unpin
+from dynastate.operations.pins import refuse_forked, refuse_forks, unpin
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
@@ -154,38 +156,40 @@ def _mark_dropped(tables: Tables, store: str, query: str | None = None) -> bool:
 
     After this no fork is made of the store, unless a run removes the mark.
     """
-    key = meta_key(store)
-    if key not in tables.get([key]):
+    meta = find_meta(tables, store)
+    if meta is None:
         return False
-    item, meta = read_meta(tables, store)
     if query not in (None, meta.query):
         raise _run_has_begun(store)
-    if DROPPED in item or tables.put_over(key, item | {DROPPED: MARKED}, unchanged({"epochs": item["epochs"]})):
+    if meta.dropped or _mark(tables, store, meta, MARKED):
         return True
-    newest_item = meta_or_empty(tables, store)
-    refuse_forks(store, newest_item)
-    if DROPPED not in newest_item:  # else only the answer was lost
+    newest_meta = find_meta(tables, store)
+    refuse_forks(store, newest_meta)
+    if not (newest_meta and newest_meta.dropped):  # else only the answer was lost
         raise _run_has_begun(store)
     return True
+
+
+def _mark(tables: Tables, store: str, meta: StoreMeta, mark: int) -> bool:
+    """Set `dropped` in a meta item without forks, unless a run has entered meanwhile; return whether it is set."""
+    condition = unchanged({EPOCHS: meta.epochs, **({DROPPED: meta.dropped} if meta.dropped else {})})
+    return tables.put_over(meta_key(store), meta_item(store, replace(meta, dropped=mark)), condition)
 
 
 def _run_has_begun(store: str) -> ConfigurationError:
     return ConfigurationError("a run of the query has begun meanwhile; stop the query first", store=store)
 
 
-def _begin_deleting(tables: Tables, store: str) -> tuple[Item, StoreMeta]:
-    """Keep runs from entering a store that is marked as dropped; return its meta item, and its content."""
-    item, meta = read_meta(tables, store)
-    if DROPPED not in item:
+def _begin_deleting(tables: Tables, store: str) -> StoreMeta:
+    """Keep runs from entering a store that is marked as dropped; return the content of its meta item."""
+    meta = read_meta(tables, store)
+    if not meta.dropped:
         raise _run_has_begun(store)
-    condition: Item = {"epochs": item["epochs"], DROPPED: MARKED}
-    if item[DROPPED] == MARKED and not tables.put_over(
-        meta_key(store), item | {DROPPED: DELETING}, unchanged(condition)
-    ):
-        item, meta = read_meta(tables, store)
-        if item.get(DROPPED) != DELETING:  # else only the answer was lost
+    if meta.dropped == MARKED and not _mark(tables, store, meta, DELETING):
+        meta = read_meta(tables, store)
+        if meta.dropped != DELETING:  # else only the answer was lost
             raise _run_has_begun(store)
-    return item, meta
+    return meta
 
 
 def _empty(tables: Tables, store: str) -> int:
@@ -197,17 +201,17 @@ def _empty(tables: Tables, store: str) -> int:
     schemas, and all objects in the tables' own locations. 6. If the store is a fork, unpin the items of its origin.
     After a crash at any step, another drop finds the rest by the meta item.
     """
-    item, meta = _begin_deleting(tables, store)  # 1
+    meta = _begin_deleting(tables, store)  # 1
     runs = set(query_runs(meta))
     lists: list[Key] = []
-    if ORIGIN in item:  # a fork is not written by a run; its lists have the sort keys of the pinned lists
+    if meta.origin:  # a fork is not written by a run; its lists have the sort keys of the pinned lists
         runs.add(FORK)
-        lists = [Key("snapshot", store_shard(store, 0), sort) for sort in pins_of(item) if sort.startswith("list/")]
+        lists = [Key("snapshot", store_shard(store, 0), sort) for sort in meta.pins if sort.startswith("list/")]
     refuse_runs(tables, store, runs, lists)  # 2
     deleted = _delete_lists(tables, store, runs)  # 3
     _keep_epoch(tables, store, meta.epoch)
     deleted += _delete_others(tables, store, meta.shards, meta.objects)  # 4, 5
-    unpin(tables, store, item, pins_of(item))  # 6
+    unpin(tables, store, meta, meta.pins)  # 6
     return deleted
 
 
@@ -217,7 +221,7 @@ def _drop_lost(tables: Tables, store: str) -> int:
     No run can enter while there are versions, so the version lists are deleted last. If the store has a meta item by
     now, a query has made it since another drop: nothing is deleted.
     """
-    if meta_or_empty(tables, store):
+    if find_meta(tables, store):
         return 0
     locations = _named_locations(tables, store)
     deleted = _delete_others(tables, store, SHARDS_MAX, locations)
@@ -227,10 +231,9 @@ def _drop_lost(tables: Tables, store: str) -> int:
 def locations_of_others(tables: Tables, stores: Sequence[str]) -> list[str]:
     """The locations of other tables in which these stores have objects, which a drop leaves."""
     locations: set[str] = set()
-    metas = get_apart(tables, [meta_key(store) for store in stores])
+    metas = read_metas(tables, stores)
     for store in stores:
-        meta = metas.get(meta_key(store))
-        locations |= parse_meta(store, meta).objects if meta else _named_locations(tables, store)
+        locations |= metas[store].objects if store in metas else _named_locations(tables, store)
     return other_locations(tables, locations)
 
 
@@ -309,12 +312,11 @@ def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[
 
 def delete_meta(tables: Tables, store: str) -> int:
     """Delete the meta item of a store that is being dropped, but no newer one of a query; return 1."""
-    key = meta_key(store)
     for _ in range(_PASSES_MAX):
-        item = meta_or_empty(tables, store)
-        if item.get(DROPPED) != DELETING:
+        meta = find_meta(tables, store)
+        if meta is None or meta.dropped != DELETING:
             return 1  # only the answer was lost, or another drop was faster
-        guarded: Item = {name: item[name] for name in ("epochs", DROPPED, FORKS) if name in item}
-        if tables.delete_over(key, unchanged(guarded)):
+        guarded: Item = {EPOCHS: meta.epochs, DROPPED: DELETING, **({FORKS: meta.forks} if meta.forks else {})}
+        if tables.delete_over(meta_key(store), unchanged(guarded)):
             return 1
     raise UnavailableError("forks of this store begin again and again; drop it again", store=store)

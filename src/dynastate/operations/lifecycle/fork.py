@@ -17,7 +17,7 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
-from dynastate.engine.graphs import read_manifest
+from dynastate.engine.graphs import find_meta, read_manifest, read_metas
 from dynastate.engine.namespaces import (
     NamespaceItems,
     delete_fork,
@@ -44,24 +44,21 @@ from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, V
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import (
     DELETING,
-    DROPPED,
     FORK,
     FORKED,
     FORKS,
-    ORIGIN,
-    ORIGIN_VERSION,
-    PIN,
-    PINS,
     WRITER,
     QueryRun,
+    StoreMeta,
     meta_item,
     parse_meta,
+    parse_metas,
     schema_item,
 )
 from dynastate.format.namespace import ForkPlan, fork_item, fork_key
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
-from dynastate.operations.pins import is_complete, meta_or_empty, pins_of, read_graph, unpin
+from dynastate.operations.pins import is_complete, read_graph, unpin
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.limits import ITEM_BYTES_MAX
@@ -164,7 +161,7 @@ def _begun(tables: Tables, namespace: str, namespace_items: NamespaceItems, stor
     if (
         plan is None
         or plan.origin != namespace
-        or any(DROPPED in meta or meta.get(PIN) != _pin(store, plan) for store, meta in metas.items())
+        or any(meta.dropped or meta.pin != _pin(store, plan) for store, meta in parse_metas(metas).items())
         or all(is_complete(tables, store, plan.version) for store in stores)
     ):
         raise ConfigurationError(
@@ -187,10 +184,14 @@ def _pin(store: str, plan: ForkPlan) -> str:
     return f"{store}#{plan.id}"
 
 
+def _fork_of(meta: StoreMeta) -> tuple[str, int, str, frozenset[str]]:
+    return meta.origin, meta.origin_version, meta.pin, meta.pins
+
+
 def _require_not_dropped(tables: Tables, stores: Collection[str]) -> None:
     """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store."""
-    metas = tables.get([keys.meta_key(store) for store in stores])
-    if len(metas) < len(stores) or any(DROPPED in meta for meta in metas.values()):
+    metas = read_metas(tables, stores)
+    if len(metas) < len(stores) or any(meta.dropped for meta in metas.values()):
         raise ConfigurationError(
             "the fork was dropped while it was made; make it again, and then drop it if it is not wanted",
             store=min(stores),
@@ -273,8 +274,8 @@ class _StoreFork:
         self._version = plan.version
         self._last_epoch = plan.epochs[store.split("/", 1)[1]]
         self._pin_name = _pin(store, plan)
-        #: The fork's meta item, once it is written.
-        self._meta: Item = {}
+        #: The content of the fork's meta item, once it is written.
+        self._meta: StoreMeta | None = None
 
     def _begin(self) -> None:
         """Make the store except its version lists.
@@ -286,18 +287,17 @@ class _StoreFork:
         After a crash at any step the version is missing, the meta item lists all pins, and the fork can be resumed or
         dropped.
         """
-        key = keys.meta_key(self._store)
-        begun_meta = self._tables.get([key]).get(key)
+        begun_meta = find_meta(self._tables, self._store)
         retry_routes(lambda _: self._read(begun_meta))  # 1
-        meta = self._meta_item()
+        meta = self._new_meta()
         list_store(self._tables, self._store)  # 2
-        if not self._tables.put_new(key, meta):
-            stored_meta = meta_or_empty(self._tables, self._store)
-            if any(stored_meta.get(name) != meta[name] for name in (ORIGIN, ORIGIN_VERSION, PIN, PINS)):
+        if not self._tables.put_new(keys.meta_key(self._store), meta_item(self._store, meta)):
+            stored_meta = find_meta(self._tables, self._store)
+            if stored_meta is None or _fork_of(stored_meta) != _fork_of(meta):
                 raise self._refusal(_CHANGED)  # since the call that began this store
             meta = stored_meta
         self._meta = meta
-        self._pin(pins_of(meta))  # 3
+        self._pin(meta.pins)  # 3
         self._write_described()  # 4
         for snapshot, manifest in self._snapshots:
             item = snapshot_item(self._store, self._copy_of(snapshot, manifest)[0])
@@ -322,22 +322,21 @@ class _StoreFork:
         except UnavailableError:
             raise
         except DynastateError:
-            meta = meta_or_empty(self._tables, self._store)
-            if self._meta and (meta.get(PIN) != self._pin_name or meta.get(DROPPED) == DELETING):
-                unpin(self._tables, self._store, self._meta, pins_of(self._meta))
+            meta = find_meta(self._tables, self._store)
+            if self._meta and (meta is None or meta.pin != self._pin_name or meta.dropped == DELETING):
+                unpin(self._tables, self._store, self._meta, self._meta.pins)
             raise
 
-    def _read(self, begun_meta: Item | None) -> None:
+    def _read(self, begun_meta: StoreMeta | None) -> None:
         """Find every attempt at the version that can be opened, with its dependencies: a driver may ask for any."""
-        pins = None if begun_meta is None else pins_of(begun_meta)
-        graph = read_graph(self._tables, self._origin, pins)
+        graph = read_graph(self._tables, self._origin, None if begun_meta is None else begun_meta.pins)
         graph.leave_out_after(self._last_epoch)
         self._origin_meta = graph.required_meta
         self._home = Home(self._origin, self._origin_meta.shards)
         self._graph = graph
         #: The epoch in the fork's meta item: the fork's next run gets a higher epoch than every attempt, and than every
         #: run of a query that was dropped there.
-        self._epoch = 0 if begun_meta is None else parse_meta(self._store, begun_meta).fork_epoch
+        self._epoch = 0 if begun_meta is None else begun_meta.fork_epoch
         manifests: dict[VersionId, SnapshotManifest] | None = None
         if begun_meta is None:
             _refuse_unlisted(graph, self._version)
@@ -395,26 +394,29 @@ class _StoreFork:
                 return None
         return manifests
 
-    def _meta_item(self) -> Item:
+    def _new_meta(self) -> StoreMeta:
         names = [META]
         names += [keys.snapshot_key(self._origin, each.version, each.attempt).sort for each, _ in self._snapshots]
         names += [keys.version_list_key(self._origin, entry.version).sort for _, entry in self._entries]
         origin, last_epoch = self._origin_meta, self._last_epoch
         # Another query may have entered since the fork was planned. The first run that writes gets the next epoch.
         queries = {epoch: query for epoch, query in origin.queries.items() if epoch <= last_epoch}
-        meta = replace(
-            origin,
-            queries=queries or {self._epoch: ""},
-            bases={epoch: base for epoch, base in origin.bases.items() if epoch <= last_epoch},
+        meta = StoreMeta(
+            origin.shards,
             epochs={f"{FORK}{runtime.new_id()}": self._epoch},
+            queries=queries or {self._epoch: ""},
+            began=origin.began,
             locations={},
-            heights={},
+            bases={epoch: base for epoch, base in origin.bases.items() if epoch <= last_epoch},
+            objects=origin.objects,
+            origin=self._origin,
             origin_version=self._version,
+            pin=self._pin_name,
+            pins=frozenset(names),
+            package=__version__,
+            created=runtime.now().isoformat(timespec="seconds"),
         )
-        item = meta_item(self._store, meta, __version__, runtime.now().isoformat(timespec="seconds"))
-        item |= {ORIGIN: self._origin, ORIGIN_VERSION: self._version, PINS: frozenset(names)}
-        item[PIN] = self._pin_name
-        if item_bytes(item) > ITEM_BYTES_MAX:
+        if item_bytes(meta_item(self._store, meta)) > ITEM_BYTES_MAX:
             raise ConfigurationError(
                 "a fork of this version would depend on more items than its own item can name: let clean-up delete "
                 "old versions, dynastate clean, and fork again",
@@ -422,7 +424,7 @@ class _StoreFork:
                 version=self._version,
                 items=len(names),
             )
-        return item
+        return meta
 
     def _put(self, key: Key, item: Item) -> None:
         """Write an item. If it exists already, it must be the same, except versions that a query has added.
@@ -445,7 +447,7 @@ class _StoreFork:
     def _pin(self, names: Collection[str]) -> None:
         add_to_set(self._tables, keys.meta_key(self._origin), FORKED, ["yes"])
         items = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
-        if DROPPED in items[META]:
+        if parse_meta(self._origin, items[META]).dropped:
             raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)
         for snapshot, _ in self._snapshots:
             item = items[keys.snapshot_key(self._origin, snapshot.version, snapshot.attempt).sort]

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from dynastate.engine.catalog import read_version_lists
+from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.updates import add_to_set
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import Key, location_of, meta_key, version_list_key, versions_of, where
-from dynastate.format.meta import StoreMeta, parse_meta
+from dynastate.format.meta import StoreMeta
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
-from dynastate.storage.tables import Tables, get_apart
+from dynastate.storage.tables import Tables
 
 
-def read_meta(tables: Tables, store: str) -> tuple[Item, StoreMeta]:
-    """The store's meta item, and its content."""
-    key = meta_key(store)
-    item = tables.get([key]).get(key)
-    if item is None:
-        raise CorruptStateError("the store's meta item is lost", **where(key))
-    return item, parse_meta(store, item)
+def read_meta(tables: Tables, store: str) -> StoreMeta:
+    """The content of a store's meta item, which it must have."""
+    meta = find_meta(tables, store)
+    if meta is None:
+        raise CorruptStateError("the store's meta item is lost", **where(meta_key(store)))
+    return meta
 
 
 def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
@@ -30,7 +30,7 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
         ConfigurationError: a newer run has begun. If it started over, it may have written parts of versions below this
             one, without a commit yet: no version seems to need them.
     """
-    epochs = read_meta(tables, store)[1].epochs
+    epochs = read_meta(tables, store).epochs
     run = max(epochs, key=epochs.__getitem__)
     if epochs[run] != newest.epoch:
         raise ConfigurationError(
@@ -49,10 +49,10 @@ def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
         ConfigurationError: the meta item of a store names the location of another checkpoint, or no location.
     """
     location = location_of(f"{checkpoint}/state")
-    for key, item in get_apart(tables, [meta_key(store) for store in stores]).items():
-        owner = parse_meta(key.store_shard.removesuffix("#0"), item).location
+    for store, meta in read_metas(tables, stores).items():
+        owner = meta.location
         if owner != location:
-            namespace = key.namespace
+            namespace = store.split("/", maxsplit=1)[0]
             raise ConfigurationError(
                 f"this checkpoint names the state of namespace {namespace}, which belongs to the checkpoint "
                 f"{owner.removesuffix('/state') or '(none yet)'}. If this is a copy: start the query on its "

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
+from dynastate.engine.graphs import find_meta, meta_items
 from dynastate.engine.namespaces import list_store, read_namespace
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError
@@ -23,13 +24,13 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, meta_key, store_shard, version_list_key
 from dynastate.format.manifest import decode_manifest
-from dynastate.format.meta import DELETING, DROPPED, FORKED, FORKS, ORIGIN, parse_meta
+from dynastate.format.meta import DELETING, DROPPED, EPOCHS, FORKED, FORKS, StoreMeta, parse_meta
 from dynastate.format.namespace import COPY, namespace_item, namespace_key
 from dynastate.format.objects import ObjectId, store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
 from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
 from dynastate.operations.lifecycle.drop import look
-from dynastate.operations.pins import meta_or_empty, refuse_forked, refuse_forks
+from dynastate.operations.pins import refuse_forked, refuse_forks
 from dynastate.operations.regions.relocation import Relocation, bytes_of
 from dynastate.operations.scope import each_store
 from dynastate.prices import Prices
@@ -422,12 +423,12 @@ class _Store:
 
 def _metas(source: Tables, stores: Sequence[str], location: str) -> dict[str, Item]:
     """The meta items of the stores to copy. Refuse a store that cannot be copied."""
-    items = get_apart(source, [meta_key(store) for store in stores])
+    items = meta_items(source, stores)
     for store in stores:
-        if meta_key(store) not in items:
+        if store not in items:
             raise ConfigurationError("this store was dropped meanwhile", store=store)
-        _refuse(store, items[meta_key(store)], location)
-    return {store: items[meta_key(store)] for store in stores}
+        _refuse(store, parse_meta(store, items[store]), location)
+    return items
 
 
 def _relocated(target: Tables, metas: Mapping[str, Item], location: str) -> dict[str, Item]:
@@ -455,14 +456,14 @@ def _list_stores(target: Tables, namespace: str, stores: Sequence[str]) -> None:
 
 def _put_meta(target: Tables, store: str, meta: Item) -> None:
     is_new = target.put_new(meta_key(store), meta)
-    if not is_new and meta_or_empty(target, store) != meta:  # else only the answer was lost
+    if not is_new and meta_items(target, [store]) != {store: meta}:  # else only the answer was lost
         raise _other_state(store=store)
 
 
 def _delete_meta(target: Tables, store: str, meta: Item) -> None:
     """Delete the meta item of an earlier copy, if no fork has begun there meanwhile."""
-    if not target.delete_over(meta_key(store), unchanged({"epochs": meta["epochs"]})):
-        stored_meta = meta_or_empty(target, store)
+    if not target.delete_over(meta_key(store), unchanged({EPOCHS: parse_meta(store, meta).epochs})):
+        stored_meta = find_meta(target, store)
         refuse_forks(store, stored_meta)
         if stored_meta:  # else only the answer was lost
             raise _other_state(store=store)
@@ -514,17 +515,17 @@ def _named_objects(tables: PagedTables, store: str) -> set[ObjectId]:
     return object_ids
 
 
-def _refuse(store: str, meta: Item, location: str) -> None:
+def _refuse(store: str, meta: StoreMeta, location: str) -> None:
     """Refuse a store with rows in another store, or in the copy's location."""
-    if DROPPED in meta:
+    if meta.dropped:
         raise ConfigurationError("this store is being dropped, so it cannot be copied", store=store)
-    if ORIGIN in meta:
+    if meta.origin:
         raise ConfigurationError(
             "this store is a fork, whose rows are in part those of its origin; copy the origin, and fork the copy",
             store=store,
-            origin=str(meta[ORIGIN]),
+            origin=meta.origin,
         )
-    locations = parse_meta(store, meta).objects
+    locations = meta.objects
     if locations and (not location or location in locations):
         raise ConfigurationError(
             "large parts of this store are in S3; give the copy another location there: --to-objects s3://bucket/prefix",

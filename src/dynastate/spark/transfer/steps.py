@@ -17,14 +17,14 @@ from uuid import uuid4
 
 from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.engine.catalog import find_stores
+from dynastate.engine.graphs import read_metas
 from dynastate.errors import ConfigurationError
-from dynastate.format.keys import location_of, meta_key
-from dynastate.format.meta import StoreMeta, parse_meta
+from dynastate.format.keys import location_of
+from dynastate.format.meta import StoreMeta, parse_metas
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
 from dynastate.spark.transfer.jvm import SPARK, Jvm
-from dynastate.storage.tables import get_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -340,7 +340,4 @@ def _existing(tables: BotoTables, namespace: str, stores: Sequence[str]) -> dict
 
     They include stores that a transfer made before it was cut off, before partition 0, which a search misses.
     """
-    keys = {meta_key(store): store for store in stores}
-    items = {keys[key]: item for key, item in get_apart(tables, list(keys)).items()}
-    items |= find_stores(tables, namespace)
-    return {store: parse_meta(store, item) for store, item in items.items()}
+    return read_metas(tables, stores) | parse_metas(find_stores(tables, namespace))

@@ -178,7 +178,7 @@ def test_versions_of_an_earlier_query_are_deleted(engines: Engines, tables: Tabl
 )
 def test_a_meta_item_with_values_of_other_kinds_is_corrupt(wrong: Item) -> None:
     """Epochs are numbers and locations are texts, by epochs that were given out."""
-    made = meta_item("s", StoreMeta(4, {"run-1": 1}, {1: "query"}, "", {1: CHECKPOINT}), "0.2.0", "")
+    made = meta_item("s", StoreMeta(4, {"run-1": 1}, {1: "query"}, "", {1: CHECKPOINT}))
     with pytest.raises(CorruptStateError, match=r"meta item is corrupt.*item=meta"):
         parse_meta("s", made | wrong)
 

@@ -22,7 +22,7 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
-from dynastate.operations.pins import pin_of, refuse_forked
+from dynastate.operations.pins import refuse_forked
 from dynastate.storage.tables import Tables
 from tests.support.contents import buckets_of, everything_of, graph, parts_of
 from tests.support.engine_driver import Engines, begin, read, recover, save_snapshot, write, write_versions
@@ -307,7 +307,7 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, versions: Versions)
     """Without the pin, clean-up of the origin may delete what the fork needs."""
     fork(tables, store)
     key = snapshot_key(store, *versions[20])
-    remove_from_set(tables, key, FORKS, [pin_of(graph(tables, new_of(store)).meta_item)], {})
+    remove_from_set(tables, key, FORKS, [graph(tables, new_of(store)).required_meta.pin], {})
     (finding,) = verify(tables, new_of(store)).findings
     assert (finding.what, finding.key) == ("missing", key)
 
