@@ -227,22 +227,17 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     bases, heights = (_parse_by_epoch(key, item.get(name, {}), int, newest) for name in ("bases", HEIGHTS))
     if "origin" in item:
         number(key, item, "origin_version")
-    optional = {name: _parse_optional(key, item, name, kind) for name, kind in _OPTIONAL.items()}
+    optional: dict[str, Any] = {
+        name: value for name, value in item.items() if isinstance(value, _OPTIONAL.get(name, ()))
+    }
+    if wrong := (_OPTIONAL.keys() & item.keys()) - optional.keys() - SHOWN:
+        raise CorruptStateError(f"{_CORRUPT}: attributes have wrong types: {', '.join(sorted(wrong))}", **where(key))
     return StoreMeta(shards, epochs, queries, began, locations, bases, heights, **optional)
 
 
 def parse_metas(items: Mapping[str, Item]) -> dict[str, StoreMeta]:
     """Meta items by their stores."""
     return {store: parse_meta(store, item) for store, item in items.items()}
-
-
-def _parse_optional(key: Key, item: Item, name: str, kind: type) -> Any:
-    value = item.get(name)
-    if isinstance(value, kind):
-        return value
-    if name in item and name not in SHOWN:
-        raise CorruptStateError(f"{_CORRUPT}: its attribute {name} has a wrong type", **where(key))
-    return kind()
 
 
 def _parse_by_epoch(key: Key, listed: object, kind: type[Value], newest: int) -> dict[int, Value]:
