@@ -14,12 +14,12 @@ from typing import Any, Final
 from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
-from dynastate.dynamodb.wire import to_wire
+from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.items import item_key
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Key, Role, VersionId, meta_key, versions_of
-from dynastate.format.meta import QueryRun
+from dynastate.format.meta import QueryRun, meta_item, parse_meta
 from dynastate.format.namespace import store_key
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import decode_entry
@@ -640,10 +640,13 @@ class Schedule:
                 self._late_forks.remove((name, version))
 
     def _on_change(self, role: Role, place: Place, after: Wire | None) -> None:
-        """Pass a changed item to the model; without `after` it was deleted. Check that each store is listed."""
+        """Pass a changed item to the model; without `after` it was deleted. Check the meta items of stores."""
         shard, sort = place
         if sort == META and after is not None:
-            self._must_be_listed(shard.removesuffix("#0"))
+            store, item = shard.removesuffix("#0"), from_wire(after)
+            self._must_be_listed(store)
+            if meta_item(store, parse_meta(store, item)) != item:
+                raise violation("a meta item has an attribute that is not declared", store=store, names=sorted(item))
         model = next((model for model in self.models if shard.startswith(f"{model.store}#")), None)
         kind, *names = sort.split("/")
         if role == "delta" or model is None:  # a part, or a fork's

@@ -15,6 +15,7 @@ from dynastate.engine import snapshot_threshold
 from dynastate.engine.engine import Engine
 from dynastate.format.items import Item, Value, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, VersionId, store_shard, version_list_key
+from dynastate.format.meta import SHOWN
 from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.runtime import Runtime
 from tests.support.contents import graph
@@ -35,6 +36,18 @@ INLINE = (8, 11)
 
 #: A value of each kind that an attribute may have.
 KINDS: tuple[Value, ...] = ("text", 7, b"bytes", [b"bytes"], {"name": 7})
+
+#: Attributes without a checksum, which no reader of rows needs: they are only shown, or serve clean-up.
+NOT_READ = {*(("meta", each) for each in SHOWN), ("schema", "writer"), ("snapshot", "epoch")}
+#: Changes of an attribute that say the same, or that other items make up for.
+SAYS_THE_SAME = {
+    ("list", "versions"): ("reversed", "twice"),  # entries name their versions, and an attempt counts once
+    ("meta", "epochs"): ("renamed", "without"),  # a run that is not found gets another epoch
+    ("meta", "queries"): ("with 1 ",),  # only runs that read by number need it
+    ("meta", "locations"): ("with 1", "without"),  # a run from another location is refused, which loses nothing
+}
+#: Damage that hides a snapshot, which is harmless while older data exists.
+NO_SNAPSHOT = {("snapshot", "item"): ("gone", "moved"), ("snapshot", "stage"): ("is writing", "is deleting")}
 
 
 class IntactStore(NamedTuple):
@@ -76,6 +89,13 @@ class Damage:
 
     def __str__(self) -> str:
         return f"{self.key.sort}: {self.attribute} {self.what}"
+
+
+def is_harmless(damage: Damage, *, cleaned: bool) -> bool:
+    place = (damage.kind, damage.attribute)
+    is_oldest = damage.key.sort.startswith(f"snapshot/{FIRST_SNAPSHOT:020d}/")
+    harmless = SAYS_THE_SAME | ({} if cleaned and is_oldest else NO_SNAPSHOT)
+    return place in NOT_READ or any(each in damage.what for each in harmless.get(place, ()))
 
 
 def lost_list(items: dict[Key, Item], store: str, version: int) -> Damage:

@@ -7,18 +7,10 @@ from collections.abc import Iterable, Sequence
 from dynastate.engine.known import KnownStores
 from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError, RouteInvalidError
+from dynastate.format import keys
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
-from dynastate.format.keys import (
-    VersionId,
-    check_store,
-    graph_range,
-    manifest_key,
-    meta_key,
-    snapshot_key,
-    store_shard,
-    where,
-)
+from dynastate.format.keys import VersionId
 from dynastate.format.manifest import SnapshotManifest, parse_manifest
 from dynastate.format.meta import StoreMeta, parse_metas
 from dynastate.format.snapshot import DONE, Snapshot
@@ -28,9 +20,9 @@ from dynastate.storage.tables import Tables, get_apart
 
 def meta_items(tables: Tables, stores: Iterable[str]) -> dict[str, Item]:
     """The meta items of stores, in order. Stores without one are left out."""
-    keys = {store: meta_key(store) for store in stores}
-    items = get_apart(tables, list(keys.values()))
-    return {store: items[key] for store, key in keys.items() if key in items}
+    meta_keys = {store: keys.meta_key(store) for store in stores}
+    items = get_apart(tables, list(meta_keys.values()))
+    return {store: items[key] for store, key in meta_keys.items() if key in items}
 
 
 def read_metas(tables: Tables, stores: Iterable[str]) -> dict[str, StoreMeta]:
@@ -45,8 +37,8 @@ def find_meta(tables: Tables, store: str) -> StoreMeta | None:
 
 def read_graph(tables: Tables, known_stores: KnownStores, store: str, lowest: int, highest: int) -> VersionGraph:
     """The version lists and snapshots between two versions, and the meta item, by one Query."""
-    low, high = graph_range(lowest, highest)
-    items = tables.query("snapshot", store_shard(check_store(store), 0), low, high)
+    low, high = keys.graph_range(lowest, highest)
+    items = tables.query("snapshot", keys.store_shard(keys.check_store(store), 0), low, high)
     graph = VersionGraph(store, items, lowest)
     known_stores.saw(graph, highest, is_complete=lowest == 0)
     return graph
@@ -79,7 +71,7 @@ def learn_manifest(tables: Tables, known_stores: KnownStores, store: str, snapsh
 
 def read_snapshot(tables: Tables, store: str, snapshot: Snapshot | SnapshotManifest) -> Item:
     """The item of the snapshot that the version has now, or an empty item if it has none."""
-    key = snapshot_key(store, snapshot.version, snapshot.attempt)
+    key = keys.snapshot_key(store, snapshot.version, snapshot.attempt)
     return tables.get([key]).get(key, {})
 
 
@@ -91,11 +83,11 @@ def is_done(tables: Tables, store: str, snapshot: Snapshot | SnapshotManifest) -
 
 def read_manifest(tables: Tables, store: str, snapshot: Snapshot) -> SnapshotManifest:
     """The manifest of a snapshot that is done. If clean-up has deleted it, versions have another route."""
-    key = manifest_key(store, snapshot.version, snapshot.id)
+    key = keys.manifest_key(store, snapshot.version, snapshot.id)
     item = tables.get([key]).get(key)
     if item is None:
-        named_by = snapshot_key(store, snapshot.version, snapshot.attempt)
-        facts = where(key) | {"snapshot": named_by.sort}
+        named_by = keys.snapshot_key(store, snapshot.version, snapshot.attempt)
+        facts = keys.where(key) | {"snapshot": named_by.sort}
         if snapshot.stage == DONE and not is_done(tables, store, snapshot):
             raise RouteInvalidError("clean-up deleted a snapshot meanwhile", **facts)
         raise CorruptStateError("the manifest of a snapshot is lost", **facts)

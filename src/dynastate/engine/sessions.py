@@ -97,8 +97,8 @@ class Sessions:
                 new_meta = StoreMeta(
                     self._shards,
                     {run.id: epoch},
-                    queries={epoch: run.query},
-                    began=time,
+                    {epoch: run.query},
+                    time,
                     locations={epoch: run.location},
                     objects=frozenset([self._location] if self._location else []),
                     package=__version__,

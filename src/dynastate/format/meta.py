@@ -232,7 +232,7 @@ def parse_meta(store: str, item: Item) -> StoreMeta:
     }
     if wrong := (_OPTIONAL.keys() & item.keys()) - optional.keys() - SHOWN:
         raise CorruptStateError(f"{_CORRUPT}: attributes have wrong types: {', '.join(sorted(wrong))}", **where(key))
-    return StoreMeta(shards, epochs, queries, began, locations, bases, heights, **optional)
+    return StoreMeta(shards, epochs, queries, began, locations=locations, bases=bases, heights=heights, **optional)
 
 
 def parse_metas(items: Mapping[str, Item]) -> dict[str, StoreMeta]:

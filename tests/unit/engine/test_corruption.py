@@ -22,7 +22,6 @@ from dynastate.format.items import FORMAT
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, version_list_key
 from tests.support.contents import items_of, parts_of
 from tests.support.corruption import (
-    FIRST_SNAPSHOT,
     NEWEST,
     SECOND_SNAPSHOT,
     STORE,
@@ -30,6 +29,7 @@ from tests.support.corruption import (
     IntactStore,
     damages,
     intact_store,
+    is_harmless,
 )
 from tests.support.engine_driver import fold, make_engine, read, recover, write
 from tests.support.fakes import FailingClient
@@ -38,20 +38,6 @@ from tests.support.samples import State, attempt
 SEED = 20_250_105
 EVERY_BYTE = bool(os.environ.get("DYNASTATE_EVERY_BYTE"))
 KINDS = ("part", "list", "schema", "meta", "snapshot", "snapshot_manifest", "bucket")
-#: Attributes without a checksum, which no reader of rows needs: they serve people, or clean-up.
-NOT_READ = {
-    *(("meta", each) for each in ("package", "created", "queries", "began")),
-    ("schema", "writer"),
-    ("snapshot", "epoch"),
-}
-#: Changes of an attribute that say the same, or that other items make up for.
-SAYS_THE_SAME = {
-    ("list", "versions"): ("reversed", "twice"),  # entries name their versions, and an attempt counts once
-    ("meta", "epochs"): ("renamed", "without"),  # a run that is not found gets another epoch
-    ("meta", "locations"): ("with 1", "without"),  # a run from another location is refused, which loses nothing
-}
-#: Damage that hides a snapshot, which is harmless while older data exists.
-NO_SNAPSHOT = {("snapshot", "item"): ("gone", "moved"), ("snapshot", "stage"): ("is writing", "is deleting")}
 
 
 def some_damages(whole: IntactStore, kind: str, each: int) -> list[Damage]:
@@ -107,13 +93,6 @@ def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.
                     f"{damage}: wrong changes of {version}"
                 )
     return said + [record.getMessage() for record in log.records]
-
-
-def is_harmless(damage: Damage, *, cleaned: bool) -> bool:
-    place = (damage.kind, damage.attribute)
-    is_oldest = damage.key.sort.startswith(f"snapshot/{FIRST_SNAPSHOT:020d}/")
-    harmless = SAYS_THE_SAME | ({} if cleaned and is_oldest else NO_SNAPSHOT)
-    return place in NOT_READ or any(each in damage.what for each in harmless.get(place, ()))
 
 
 def assert_named(damage: Damage, said: list[str]) -> None:

@@ -184,10 +184,6 @@ def _pin(store: str, plan: ForkPlan) -> str:
     return f"{store}#{plan.id}"
 
 
-def _fork_of(meta: StoreMeta) -> tuple[str, int, str, frozenset[str]]:
-    return meta.origin, meta.origin_version, meta.pin, meta.pins
-
-
 def _require_not_dropped(tables: Tables, stores: Collection[str]) -> None:
     """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store."""
     metas = read_metas(tables, stores)
@@ -293,7 +289,7 @@ class _StoreFork:
         list_store(self._tables, self._store)  # 2
         if not self._tables.put_new(keys.meta_key(self._store), meta_item(self._store, meta)):
             stored_meta = find_meta(self._tables, self._store)
-            if stored_meta is None or _fork_of(stored_meta) != _fork_of(meta):
+            if stored_meta is None or (stored_meta.pin, stored_meta.pins) != (meta.pin, meta.pins):
                 raise self._refusal(_CHANGED)  # since the call that began this store
             meta = stored_meta
         self._meta = meta

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format.items import Item
+from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import EMPTY, VersionId, meta_key
-from dynastate.format.meta import StoreMeta, meta_item, parse_meta
+from dynastate.format.meta import parse_meta
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of
 from dynastate.storage.tables import Tables
@@ -165,22 +164,6 @@ def test_versions_of_an_earlier_query_are_deleted(engines: Engines, tables: Tabl
     left = {sort for sort in items_of(tables, store) if sort.startswith(("0", "snapshot", "bucket/"))}
     assert {int(sort.split("/")[0 if sort[0] == "0" else 1]) for sort in left} <= {1, 2, 3, 4, 5, 6}
     assert read(engines(), store, *base) == {b"k": b"105"}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"epochs": {"run-1": "one"}},
-        {"locations": {"1": 7}},
-        {"locations": {"\u00b2": MOVED}},
-        {"locations": {"2": MOVED}},
-    ],
-)
-def test_a_meta_item_with_values_of_other_kinds_is_corrupt(wrong: Item) -> None:
-    """Epochs are numbers and locations are texts, by epochs that were given out."""
-    made = meta_item("s", StoreMeta(4, {"run-1": 1}, {1: "query"}, "", {1: CHECKPOINT}))
-    with pytest.raises(CorruptStateError, match=r"meta item is corrupt.*item=meta"):
-        parse_meta("s", made | wrong)
 
 
 def test_a_store_that_is_being_dropped_is_not_adopted(engines: Engines, tables: Tables, store: str) -> None:

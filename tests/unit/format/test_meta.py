@@ -1,0 +1,66 @@
+"""Meta items: each attribute is declared, described and checked."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dynastate.errors import CorruptStateError
+from dynastate.format.items import Item, item_key
+from dynastate.format.keys import meta_key
+from dynastate.format.meta import ATTRIBUTES, DELETING, SHOWN, StoreMeta, meta_item, parse_meta
+from tests.support.pages import DOCS
+
+STORE = "ns/0/0/default"
+LOCATION = "file:/state"
+WHOLE = StoreMeta(
+    4,
+    {"run-1": 1, "run-2": 2},
+    {1: "query"},
+    "2025-01-01T00:00:00+00:00",
+    locations={1: LOCATION, 2: "file:/moved"},
+    bases={1: 3},
+    heights={2: 5},
+    objects=frozenset(["s3://bucket/tables"]),
+    origin="of/0/0/default",
+    origin_version=3,
+    pin=f"{STORE}#id",
+    pins=frozenset(["meta"]),
+    forks=frozenset(["fork/0/0/default#id"]),
+    forked=frozenset(["yes"]),
+    dropped=DELETING,
+    package="0.2.0",
+    created="2025-01-01T00:00:00+00:00",
+)
+ITEM = meta_item(STORE, WHOLE)
+
+
+def test_every_attribute_is_declared_and_described() -> None:
+    """The written attributes, the declared ones and those of docs/storage-format.md are the same, and are read back."""
+    assert ITEM.keys() - item_key(meta_key(STORE)).keys() == ATTRIBUTES
+    assert parse_meta(STORE, ITEM) == WHOLE
+    chapters = re.split("\n##+ ", (DOCS / "storage-format.md").read_text())
+    store, forks = (next(each for each in chapters if each.startswith(title)) for title in ("`meta`", "Forks"))
+    rows = re.findall(r"^\| (`.*?) \| [A-Z]", store, re.MULTILINE)
+    rows += re.findall(r"^\| (`.*?) \| [^|]*`meta`[^|]* \| [A-Z]", forks, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(ATTRIBUTES)
+
+
+@pytest.mark.parametrize("name", sorted(ATTRIBUTES))
+def test_an_attribute_of_another_type_is_corrupt(name: str) -> None:
+    """One that is only shown may be of any type, or not there, so that rows can be read."""
+    if name in SHOWN - {"began"}:
+        assert getattr(parse_meta(STORE, ITEM | {name: b""}), name) == ""
+    else:
+        with pytest.raises(CorruptStateError, match=f"store_shard={STORE}#0 item=meta"):
+            parse_meta(STORE, ITEM | {name: b""})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": {"run-1": "one"}}, *({"locations": {at: LOCATION}} for at in ("\u00b2", "3"))]
+)
+def test_a_member_of_another_type_is_corrupt(wrong: Item) -> None:
+    """Epochs are numbers, and locations are by epochs that were given out."""
+    with pytest.raises(CorruptStateError, match="meta item is corrupt"):
+        parse_meta(STORE, ITEM | wrong)
