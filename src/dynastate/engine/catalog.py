@@ -56,8 +56,8 @@ def by_query(
     `starts` are the stores to choose the current query from. If none of them is of partition 0, all stores belong to
     the current query. By default, `starts` are all stores. If none of these is of partition 0, all are beginning.
     """
-    candidates = metas if starts is None else starts
-    first_metas = {store: meta for store, meta in candidates.items() if store.split("/")[2:3] == ["0"]}
+    candidates = (metas if starts is None else starts).items()
+    first_metas = {store: meta for store, meta in candidates if store.split("/")[2:3] == ["0"]}
     if not first_metas:
         return QueryStores([], [], list(metas)) if starts is None else QueryStores(list(metas), [])
     query = _current(first_metas, record)
@@ -256,7 +256,7 @@ def of_namespace(tables: Tables, namespace: str, *, refuse_lost: bool = False) -
         if lost:
             raise meta_lost(lost[0])
     else:
-        metas = stores_in_list(tables, namespace_items)
+        metas = meta_items(tables, namespace_items.listed)
     stores = queries_of(tables, namespace_items, metas)
     nonempty(stores.current, namespace)
     return stores
@@ -267,7 +267,7 @@ def whole_namespace(tables: Tables, namespace: str) -> list[str]:
 
     def look() -> QueryStores:
         namespace_items = read_namespace(tables, namespace)
-        metas = stores_in_list(tables, namespace_items)
+        metas = meta_items(tables, namespace_items.listed)
         _refuse_lost(tables, namespace_items, metas)
         if unlisted := find_unlisted(tables, namespace_items):
             key = store_key(unlisted[0])
@@ -292,7 +292,7 @@ def with_lost(tables: Tables, namespace_items: NamespaceItems) -> tuple[dict[str
 
     A store that is begun meanwhile gets its meta item before any version, so meta items of lost stores are read again.
     """
-    metas = stores_in_list(tables, namespace_items)
+    metas = meta_items(tables, namespace_items.listed)
     unlisted = find_unlisted(tables, namespace_items)
     lost = [*find_lost(tables, namespace_items, metas), *unlisted]
     begun = meta_items(tables, lost)
@@ -341,12 +341,7 @@ def nonempty(stores: list[str], namespace: str) -> list[str]:
 
 def find_stores(tables: Tables, namespace: str) -> dict[str, Item]:
     """The stores of a namespace, of all queries, by operator and partition, with their meta items."""
-    return stores_in_list(tables, read_namespace(tables, namespace))
-
-
-def stores_in_list(tables: Tables, namespace_items: NamespaceItems) -> dict[str, Item]:
-    """Stores as by `find_stores`, given the items of the namespace."""
-    return meta_items(tables, namespace_items.listed)
+    return meta_items(tables, read_namespace(tables, namespace).listed)
 
 
 def find_lost(tables: Tables, namespace_items: NamespaceItems, intact_stores: Iterable[str]) -> list[str]:

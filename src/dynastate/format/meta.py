@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -43,14 +43,9 @@ class QueryRun(NamedTuple):
 _SHOWN: Final = {"is_shown": True}
 
 
-def _optional(kind: type, **metadata: bool) -> Any:
-    """An attribute of a kind that not every meta item has. An empty value is in place of none."""
-    return field(default_factory=kind, metadata={"kind": kind, **metadata})
-
-
 @dataclass(frozen=True, slots=True)
 class StoreMeta:
-    """The meta item of a store: a field for each attribute, except those that all items have, the store and `epoch`.
+    """The meta item of a store: a field for each attribute except `format`, `store` and `epoch`.
 
     `epochs` are by run id. `queries` are the ids of queries that the store belonged to, each by its first epoch. The
     last one entered at the time `began`, by the clock of its executor.
@@ -72,16 +67,16 @@ class StoreMeta:
     locations: Mapping[int, str]
     bases: Mapping[int, int] = field(default_factory=dict)
     heights: Mapping[int, int] = field(default_factory=dict)
-    objects: frozenset[str] = _optional(frozenset)
-    origin: str = _optional(str)
-    origin_version: int = _optional(int)
-    pin: str = _optional(str)
-    pins: frozenset[str] = _optional(frozenset)
-    forks: frozenset[str] = _optional(frozenset)
-    forked: frozenset[str] = _optional(frozenset)
-    dropped: int = _optional(int)
-    package: str = _optional(str, **_SHOWN)
-    created: str = _optional(str, **_SHOWN)
+    objects: frozenset[str] = frozenset()
+    origin: str = ""
+    origin_version: int = 0
+    pin: str = ""
+    pins: frozenset[str] = frozenset()
+    forks: frozenset[str] = frozenset()
+    forked: frozenset[str] = frozenset()
+    dropped: int = 0
+    package: str = field(default="", metadata=_SHOWN)
+    created: str = field(default="", metadata=_SHOWN)
 
     @property
     def epoch(self) -> int:
@@ -188,10 +183,11 @@ class StoreMeta:
         }
 
 
-#: Every attribute of a meta item, without its key; and those that are only shown.
+#: Every attribute of a meta item, without its key; those that are only shown; and the types of those that not every
+#: item has.
 ATTRIBUTES: Final = frozenset(["format", "store", EPOCH, *(each.name for each in fields(StoreMeta))])
-SHOWN: Final = frozenset(each.name for each in fields(StoreMeta) if "is_shown" in each.metadata)
-_OPTIONAL: Final = {each.name: each.metadata["kind"] for each in fields(StoreMeta) if "kind" in each.metadata}
+SHOWN: Final = frozenset(each.name for each in fields(StoreMeta) if each.metadata)
+_OPTIONAL: Final = {each.name: type(each.default) for each in fields(StoreMeta) if each.default is not MISSING}
 
 
 def by_epoch(values: Mapping[int, Value]) -> dict[str, Value]:

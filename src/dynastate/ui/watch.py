@@ -10,8 +10,9 @@ from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import Final
 
 from dynastate.counts import plural
-from dynastate.engine.catalog import queries_of, stores_in_list
+from dynastate.engine.catalog import queries_of
 from dynastate.engine.engine import Engine
+from dynastate.engine.graphs import meta_items
 from dynastate.engine.lineage import Lineage
 from dynastate.engine.namespaces import read_namespace
 from dynastate.errors import (
@@ -296,7 +297,7 @@ class Watch:
     def _list(self, tables: Tables) -> None:
         """List the stores of the current query, without those that are being dropped."""
         namespace_items = read_namespace(tables, self._last_look.namespace)
-        items = stores_in_list(tables, namespace_items)
+        items = meta_items(tables, namespace_items.listed)
         live_items = {store: item for store, item in items.items() if not parse_meta(store, item).dropped}
         stores = queries_of(tables, namespace_items, live_items).current
         if stores != self._stores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -14,25 +15,18 @@ from tests.support.pages import DOCS
 
 STORE = "ns/0/0/default"
 LOCATION = "file:/state"
-WHOLE = StoreMeta(
-    4,
-    {"run-1": 1, "run-2": 2},
-    {1: "query"},
-    "2025-01-01T00:00:00+00:00",
-    locations={1: LOCATION, 2: "file:/moved"},
-    bases={1: 3},
-    heights={2: 5},
-    objects=frozenset(["s3://bucket/tables"]),
-    origin="of/0/0/default",
-    origin_version=3,
-    pin=f"{STORE}#id",
-    pins=frozenset(["meta"]),
-    forks=frozenset(["fork/0/0/default#id"]),
-    forked=frozenset(["yes"]),
-    dropped=DELETING,
-    package="0.2.0",
-    created="2025-01-01T00:00:00+00:00",
-)
+OPTIONAL: dict[str, Any] = {
+    "bases": {1: 3},
+    "heights": {2: 5},
+    "origin": "of/0/0/default",
+    "origin_version": 3,
+    "pin": "id",
+    **dict.fromkeys(("objects", "pins", "forks", "forked"), frozenset(["text"])),
+    "dropped": DELETING,
+    "package": "0.2.0",
+    "created": "2025-01-01",
+}
+WHOLE = StoreMeta(4, {"run-1": 1, "run-2": 2}, {1: "query"}, "2025-01-01", locations={1: LOCATION}, **OPTIONAL)
 ITEM = meta_item(STORE, WHOLE)
 
 

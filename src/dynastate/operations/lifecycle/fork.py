@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final
 
 from dynastate import runtime
-from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
-from dynastate.engine.graphs import find_meta, read_manifest, read_metas
+from dynastate.engine.catalog import read_version_lists, whole_namespace
+from dynastate.engine.graphs import find_meta, meta_items, read_manifest, read_metas
 from dynastate.engine.namespaces import (
     NamespaceItems,
     delete_fork,
@@ -154,7 +154,7 @@ def _begun(tables: Tables, namespace: str, namespace_items: NamespaceItems, stor
     """The plan of the unfinished fork in the new namespace. Returns None if the namespace is empty."""
     if namespace_items.is_copied:
         raise not_complete(namespace_items.namespace)
-    metas = stores_in_list(tables, namespace_items)
+    metas = meta_items(tables, namespace_items.listed)
     if not metas:
         return None
     plan = read_fork(tables, namespace_items.namespace)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from dynastate import runtime
-from dynastate.engine.catalog import read_version_lists, stores_in_list, whole_namespace
+from dynastate.engine.catalog import find_stores, read_version_lists, whole_namespace
 from dynastate.engine.graphs import find_meta, meta_items
 from dynastate.engine.namespaces import list_store, read_namespace
 from dynastate.engine.updates import unchanged
@@ -536,7 +536,7 @@ def _refuse(store: str, meta: StoreMeta, location: str) -> None:
 
 def _refuse_other_state(target: Tables, namespace: str, target_metas: Mapping[str, Item]) -> list[str]:
     """The stores of a namespace in the target. Refuse stores that are not of the copy, and stores with forks."""
-    stored_metas = stores_in_list(target, read_namespace(target, namespace))
+    stored_metas = find_stores(target, namespace)
     for store, item in stored_metas.items():
         if _unforked(item) != _unforked(target_metas.get(store, {})):
             raise _other_state(store=store)
