@@ -20,11 +20,12 @@ from dynastate.errors import (
 )
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Key, Role, VersionId, meta_key
-from dynastate.format.meta import parse_meta
+from dynastate.format.meta import DELETING, parse_meta
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle import drop
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.lifecycle.runs import read_meta
 from tests.simulation.actors import read as read_as_promised
 from tests.simulation.model import Model
 from tests.simulation.mutations import commits_snapshots_without_checking_their_base
@@ -226,7 +227,7 @@ def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: Me
 
     def begin_to_delete() -> None:
         assert drop._mark_dropped(memory, store)
-        drop._begin_deleting(memory, store)
+        drop._mark(memory, store, read_meta(memory, store), DELETING)
 
     engine = engines(Overtaken(memory, begin_to_delete, before="update"))
     with pytest.raises(ConfigurationError, match="is being dropped"):

@@ -30,10 +30,7 @@ from dynastate.runtime import limits
 
 
 class VersionGraph:
-    """The versions of one store from a lowest one up, its snapshots and its meta item, as its table lists them.
-
-    `meta` is None if the meta item does not exist.
-    """
+    """The versions of one store from a lowest one up, its snapshots and its meta item, as its table lists them."""
 
     def __init__(self, store: str, items: Iterable[tuple[Key, Item]], lowest: int = 0) -> None:
         self.store = store

@@ -161,35 +161,25 @@ def _mark_dropped(tables: Tables, store: str, query: str | None = None) -> bool:
         return False
     if query not in (None, meta.query):
         raise _run_has_begun(store)
-    if meta.dropped or _mark(tables, store, meta, MARKED):
-        return True
-    newest_meta = find_meta(tables, store)
-    refuse_forks(store, newest_meta)
-    if not (newest_meta and newest_meta.dropped):  # else only the answer was lost
-        raise _run_has_begun(store)
+    if not meta.dropped:
+        _mark(tables, store, meta, MARKED)
     return True
 
 
-def _mark(tables: Tables, store: str, meta: StoreMeta, mark: int) -> bool:
-    """Set `dropped` in a meta item without forks, unless a run has entered meanwhile; return whether it is set."""
+def _mark(tables: Tables, store: str, meta: StoreMeta, mark: int) -> StoreMeta:
+    """Set `dropped` in the meta item as it was read; return its content. Refuse if a run or a fork has begun."""
     condition = unchanged({EPOCHS: meta.epochs, **({DROPPED: meta.dropped} if meta.dropped else {})})
-    return tables.put_over(meta_key(store), meta_item(store, replace(meta, dropped=mark)), condition)
+    if tables.put_over(meta_key(store), meta_item(store, replace(meta, dropped=mark)), condition):
+        return meta
+    newest_meta = find_meta(tables, store)
+    refuse_forks(store, newest_meta)
+    if not (newest_meta and newest_meta.dropped >= mark):  # else only the answer was lost
+        raise _run_has_begun(store)
+    return newest_meta
 
 
 def _run_has_begun(store: str) -> ConfigurationError:
     return ConfigurationError("a run of the query has begun meanwhile; stop the query first", store=store)
-
-
-def _begin_deleting(tables: Tables, store: str) -> StoreMeta:
-    """Keep runs from entering a store that is marked as dropped; return the content of its meta item."""
-    meta = read_meta(tables, store)
-    if not meta.dropped:
-        raise _run_has_begun(store)
-    if meta.dropped == MARKED and not _mark(tables, store, meta, DELETING):
-        meta = read_meta(tables, store)
-        if meta.dropped != DELETING:  # else only the answer was lost
-            raise _run_has_begun(store)
-    return meta
 
 
 def _empty(tables: Tables, store: str) -> int:
@@ -201,7 +191,11 @@ def _empty(tables: Tables, store: str) -> int:
     schemas, and all objects in the tables' own locations. 6. If the store is a fork, unpin the items of its origin.
     After a crash at any step, another drop finds the rest by the meta item.
     """
-    meta = _begin_deleting(tables, store)  # 1
+    meta = read_meta(tables, store)  # 1
+    if not meta.dropped:
+        raise _run_has_begun(store)
+    if meta.dropped == MARKED:
+        meta = _mark(tables, store, meta, DELETING)
     runs = set(query_runs(meta))
     lists: list[Key] = []
     if meta.origin:  # a fork is not written by a run; its lists have the sort keys of the pinned lists
