@@ -307,9 +307,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_the_command_says_what_it_found(
-    embedded: EmbeddedDynamoDB, terminal: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_shows_findings(embedded: EmbeddedDynamoDB, terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its exit code is 1 where a check failed."""
     some = ("tables", "deleted items", "read after write", "batches of more than 25 writes")
     monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in some])

@@ -77,12 +77,11 @@ def test_a_sidecar_does_not_start_in_such_a_folder(folder: dict[str, int], said:
     with closing(Sidecar(**folder)) as sidecar:  # type: ignore[arg-type]  # of mode and owner
         assert sidecar.said == ""
         assert sidecar.process.wait(WITHIN_S) == 1
-        assert sidecar.log().startswith(
-            "dynastate.sidecar: the socket's folder must be owned by this user with mode 0700"
-        )
-        assert f"0700 folder={sidecar.folder} mode=" in sidecar.log()
-        assert said in sidecar.log()
-        assert sidecar.log().count("\n") == 1
+        log = sidecar.log()
+        assert log.startswith("dynastate.sidecar: the socket's folder must be owned by this user with mode 0700")
+        assert f"0700 folder={sidecar.folder} mode=" in log
+        assert said in log
+        assert log.count("\n") == 1
         assert not sidecar.path.exists()
 
 

@@ -256,9 +256,7 @@ def test_broken_frames_end_the_connection(talk: Talk, frame: bytes, said: str) -
     assert said in message
 
 
-def test_the_end_of_standard_input_ends_everything(
-    start: Start, settings: dict[str, str], http: BotoTables, store: str
-) -> None:
+def test_end_of_standard_input_ends_all(start: Start, settings: dict[str, str], http: BotoTables, store: str) -> None:
     """When the executor ends, the sidecar ends and deletes socket and folder; unfinished attempts are not visible."""
     sidecar = start()
     assert sidecar.said == "ready\n"

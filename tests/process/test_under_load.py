@@ -172,9 +172,7 @@ def test_a_throttled_table_holds_up_the_task(
             sent[partition] += len(frame)
         return talk.commit()
 
-    bases = in_parallel(
-        lambda number: talks[number].write(name(store, number), attempt(1), {b"a": b"1"}), range(writers)
-    )
+    bases = in_parallel(lambda n: talks[n].write(name(store, n), attempt(1), {b"a": b"1"}), range(writers))
     throttle.rate = 0
     with ThreadPoolExecutor(writers) as pool:
         spent = [pool.submit(work, partition) for partition in range(writers)]
@@ -231,9 +229,7 @@ class Crowd:
         return forward(request)
 
 
-def test_parallel_requests_make_up_for_a_slow_dynamodb(
-    proxy: FaultProxy, connect: Callable[..., Talk], store: str
-) -> None:
+def test_parallel_requests_offset_a_slow_dynamodb(proxy: FaultProxy, connect: Callable[..., Talk], store: str) -> None:
     """However long DynamoDB takes for an answer, parts are written and read several requests at a time."""
     parts = 800
     talk = connect(cacheMb="0")

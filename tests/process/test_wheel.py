@@ -56,9 +56,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> No
     package = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate").rglob("*.py")}
     named = set(wheel)
     assert package | {"dynastate/py.typed"} <= named
-    assert {
-        name for name in named if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))
-    } == set()
+    assert not {name for name in named if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))}
     kinds = {Path(name).suffix for name in named if name.startswith("dynastate/")}
     assert kinds == {".py", ".typed", ".jar", ".properties", ".html", ".css", ".js", ".txt"}
     page = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate" / "ui").rglob("*.*")}

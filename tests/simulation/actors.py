@@ -214,9 +214,7 @@ class Executor(Actor):
         """Clean up now and then: the other half of maintenance, which runs at the same time."""
         self._now_and_then(models, is_over, lambda model: self.clean_up(model, retain))
 
-    def _now_and_then(
-        self, models: list[Model], is_over: Callable[[], bool], maintain: Callable[[Model], object]
-    ) -> None:
+    def _now_and_then(self, models: list[Model], is_over: Callable[[], bool], act: Callable[[Model], object]) -> None:
         last: dict[str, VersionId] = {}
         for _ in self._pauses(is_over):
             model = self._chance.choice(models)
@@ -225,7 +223,7 @@ class Executor(Actor):
                 newest, _ = self._newest(model)
                 if last.get(model.store) != newest or self._chance.random() < 0.05:
                     last[model.store] = newest
-                    maintain(model)
+                    act(model)
 
     def snapshot(self, model: Model, min_deltas: int) -> bool:
         """Offer the newest version in memory as a snapshot. Returns whether it became one."""
@@ -345,9 +343,7 @@ class Reader(Actor):
             except DynastateError as failed:
                 self._scheduler.note("reader: %s", failed)
                 if isinstance(failed, CorruptStateError) and asked in still_promised():
-                    raise violation(
-                        "a promised version is reported as corrupt", version=short(asked), error=failed
-                    ) from failed
+                    raise violation("a promised version is corrupt", version=short(asked), error=failed) from failed
 
     def _some_version(self, model: Model) -> VersionId | None:
         promised = model.promised()

@@ -74,7 +74,7 @@ def read_by_buckets(
     rows: State = {}
     for number in range(1 << found.bits):
         opening, of_bucket = retry_routes(
-            lambda _: _read_bucket(engine, model.store, version, found.bits, number, held)  # noqa: B023  # called at once
+            lambda _: _rows_of(engine, model.store, version, found.bits, number, held)  # noqa: B023  # called at once
         )
         rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - found.bits == number}
     scheduler.note("read %s by %d buckets, holding %d changes", short(version), 1 << found.bits, len(held.changes))
@@ -82,7 +82,7 @@ def read_by_buckets(
     return version, rows, opening
 
 
-def _read_bucket(
+def _rows_of(
     engine: Engine, store: str, version: VersionId, bits: int, number: int, held: Held
 ) -> tuple[Opening, State]:
     opening = engine.buckets(store, *version, bits, [number], held.which)

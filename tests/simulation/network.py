@@ -54,9 +54,7 @@ class FaultRates:
     """A page of a Query ends after some items."""
 
     def __str__(self) -> str:
-        return " ".join(
-            f"{each.name}={getattr(self, each.name):.3g}" for each in fields(self) if getattr(self, each.name)
-        )
+        return " ".join(f"{one.name}={getattr(self, one.name):.3g}" for one in fields(self) if getattr(self, one.name))
 
 
 NO_FAULTS: Final = FaultRates()

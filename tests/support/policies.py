@@ -142,11 +142,8 @@ def _scaling_accesses(operation: str, body: Mapping[str, Any]) -> list[Access]:
 
 def _object_accesses(method: str, body: Mapping[str, Any]) -> list[Access]:
     """S3's, on an object, or on the bucket, or on a part of the bucket, which a parameter names."""
-    bucket, key, query = (
-        f"{BUCKETS}{body['bucket']}",
-        body["key"],
-        {k: v for k, v in body["query"].items() if k != "x-id"},
-    )
+    bucket, key = f"{BUCKETS}{body['bucket']}", body["key"]
+    query = {name: value for name, value in body["query"].items() if name != "x-id"}
     if key:
         assert set(query) <= {"versionId"}, body
         action = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "DELETE": "DeleteObject"}[method]
@@ -222,10 +219,7 @@ def render_objects(role: str, bucket: str, prefix: str, namespace: str = "*") ->
         objects=json.dumps([f"{BUCKETS}{bucket}/{prefix}{namespace}/*"]),
         prefixes=json.dumps([f"{prefix}{namespace}/*"]),
     )
-    policy: Policy = json.loads(text)
-    assert set(policy) == {"Version", "Statement"}
-    assert policy["Version"] == "2012-10-17"
-    return policy
+    return _policy(text)
 
 
 def both(*policies: Policy) -> Policy:
@@ -247,6 +241,10 @@ def render(role: str, *, delta: str, snapshot: str, namespace: str = "*") -> Pol
         scaling_role_arn=SCALING_ROLE,
         leading_keys=json.dumps([f"{namespace}/*"]),
     )
+    return _policy(text)
+
+
+def _policy(text: str) -> Policy:
     policy: Policy = json.loads(text)
     assert set(policy) == {"Version", "Statement"}
     assert policy["Version"] == "2012-10-17"

@@ -78,16 +78,8 @@ def compile_all(folder: Path) -> dict[str, Path]:
         file.write_text(mutated(mutation))
         files.append(str(file))
     classpath = f"{Path(pyspark.__file__).parent / 'jars'}/*:{jar_path()}"
-    command = [
-        "java",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        "-Xss8m",
-        "-cp",
-        classpath,
-        "scala.tools.nsc.Main",
-    ]
-    command += ["-usejavacp", "-release", "17", "-d", str(classes), *files]
+    command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss8m", "-cp", classpath]
+    command += ["scala.tools.nsc.Main", "-usejavacp", "-release", "17", "-d", str(classes), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     compiled = {}

@@ -24,7 +24,7 @@ def mutants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.check is None])
-def test_a_history_finds_the_mutation(
+def test_history_finds_mutation(
     name: str,
     mutants: dict[str, Path],
     java: Callable[..., list[str]],
@@ -40,9 +40,7 @@ def test_a_history_finds_the_mutation(
 
 
 @pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.check is not None])
-def test_a_check_finds_the_mutation(
-    name: str, mutants: dict[str, Path], environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_check_finds_mutation(name: str, mutants: dict[str, Path], environment: dict[str, str], tmp_path: Path) -> None:
     """The check in `tests/spark/scala` fails; `test_jvm.py` shows that it passes without the mutation."""
     check = MUTATIONS[name].check
     words = ["endpoint=", "python=", f"vectors={ROOT / 'tests' / 'vectors'}", f"scratch={tmp_path}", "seed=1"]

@@ -96,9 +96,7 @@ def test_a_commit_is_sent_again_only_while_somebody_waits(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_append_whose_fate_stays_unknown_says_so(
-    failing_client: FailingClient, group: Key, *, applied: bool
-) -> None:
+def test_append_whose_fate_stays_unknown_says_so(failing_client: FailingClient, group: Key, *, applied: bool) -> None:
     """When the list cannot be read until the deadline, the outcome is unknown, and not 'nothing was committed'."""
     tables, clock = quickly(failing_client, request_deadline_s=20)
     tables.expect_answers()

@@ -111,9 +111,7 @@ def test_endpoint_of_the_environment(dummy_credentials: None, monkeypatch: pytes
     tables.close()
 
 
-def test_a_wrong_profile_is_said_when_the_client_is_made(
-    dummy_credentials: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_profile_is_said_when_a_client_is_made(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "missing")
     with pytest.raises(ConfigurationError, match=r"check .*the AWS profile: .*missing"):
         BotoTables(Settings(region=REGION))

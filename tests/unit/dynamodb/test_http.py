@@ -46,13 +46,7 @@ from tests.support.processes import wait_until
 
 BOTO3, DIRECT = "boto3", "direct"
 KEY: Item = {"store_shard": "requests#0", "part": "a"}
-ITEM: Item = KEY | {
-    "data": bytes(range(256)),
-    "none": b"",
-    "list": [b"", b"two"],
-    "map": {"B": "text", "n": 1},
-    "n": 2**63,
-}
+ITEM: Item = KEY | {"data": bytes(range(256)), "no": b"", "list": [b"", b"two"], "map": {"B": "t", "n": 1}, "n": 2**63}
 #: A request of each operation that is sent without boto3.
 REQUESTS: dict[str, dict[str, Any]] = {
     "batch_write_item": {"RequestItems": {DELTA_TABLE: [{"PutRequest": {"Item": to_wire(ITEM)}}]}},

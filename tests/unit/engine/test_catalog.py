@@ -90,9 +90,7 @@ def test_operators_and_names_that_only_an_earlier_query_has(engine: Engine, tabl
 
 
 @pytest.mark.parametrize("queries", [("", ""), ("", "second"), ("first", "")])
-def test_users_of_the_provider_without_a_query_id(
-    engine: Engine, tables: MemoryTables, queries: tuple[str, str]
-) -> None:
+def test_users_of_a_provider_without_query_id(engine: Engine, tables: MemoryTables, queries: tuple[str, str]) -> None:
     """They share the empty id: beside one another all is current, beside a query they are another query."""
     for query, count in zip(queries, (4, 2), strict=True):
         start_over(engine, partitions(count), query)
@@ -142,9 +140,7 @@ def test_a_recovered_query_in_its_first_batch(engine: Engine, tables: MemoryTabl
 
 
 @pytest.mark.parametrize("restored", [True, False], ids=["restored", "recovered"])
-def test_partitions_that_a_query_resumes_from_are_not_left_out(
-    engine: Engine, tables: MemoryTables, *, restored: bool
-) -> None:
+def test_partitions_to_resume_from_are_not_left_out(engine: Engine, tables: MemoryTables, *, restored: bool) -> None:
     """Its checkpoint was put back, or got a new id, and its first batch since has committed one partition so far."""
     made = start_over(engine, partitions(2), "first", batches=5)
     with StateReader(tables, Settings(), "mine/0") as opened:
@@ -307,9 +303,7 @@ def test_stores_of_a_query_that_began_since_they_were_listed_are_kept(engine: En
     start_over(engine, partitions(1), "second")
     earlier = of_namespace(tables, "mine").earlier
     start_over(engine, partitions(3), "third")
-    assert {each.kept for each in clean_earlier(tables, earlier).all()} == {
-        "a query has begun to write there meanwhile"
-    }
+    assert {one.kept for one in clean_earlier(tables, earlier).all()} == {"a query has begun to write there meanwhile"}
     assert users(tables, "mine/0") == [f"third in {partition}" for partition in range(3)]
 
 

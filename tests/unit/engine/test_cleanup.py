@@ -94,11 +94,7 @@ def test_an_unfinished_snapshot_of_an_older_run_is_deleted(engine: Engine, table
     under_way = take_snapshot(engine, store, made[20], numbers(20))
     assert under_way is not None
     clean_up(engine, store, made[20], retain=2)
-    assert {each.version: each.stage for each in graph(tables, store).snapshots()} == {
-        5: DELETING,
-        15: DONE,
-        20: WRITING,
-    }
+    assert {one.version: one.stage for one in graph(tables, store).snapshots()} == {5: DELETING, 15: DONE, 20: WRITING}
     newest = write(engine, store, attempt(21), {b"21": b"21"}, base=made[20], run="run-2")
     clean_up(engine, store, newest, retain=2, run="run-2", least=0)
     assert [each.version for each in graph(tables, store).snapshots()] == [15]

@@ -54,9 +54,8 @@ def test_a_store_changes_its_codec(engines: Engines, tables: Tables, store: str)
     fork_namespace(tables, namespace_of(store), copy, None)
     (forked,) = find_stores(tables, copy)
     assert read(engines(), forked, newest) == state
-    made = write(
-        engines(compression="zstd"), forked, attempt(77), {b"more": b"1"}, base=engines().lineage(forked).newest.id
-    )
+    base = engines().lineage(forked).newest.id
+    made = write(engines(compression="zstd"), forked, attempt(77), {b"more": b"1"}, base=base)
     assert read(engines(), forked, *made) == state | {b"more": b"1"}
 
 

@@ -71,9 +71,7 @@ def test_rows_at_each_limit(memory: MemoryTables, limit: int, *, is_key: bool) -
     assert max(map(item_bytes, memory.items.values())) <= ITEM_BYTES_MAX
 
 
-def test_large_chunks_are_compressed_by_other_threads(
-    engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_chunks_are_compressed_by_threads(engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large and small chunks are applied in the order they were appended, whichever is compressed first."""
     threads = []
 
@@ -87,9 +85,7 @@ def test_large_chunks_are_compressed_by_other_threads(
     write(engine, store, A, *chunks)
     here = threading.current_thread().name.rpartition("_")[0]
     assert sorted(threads) == sorted(["dynastate-compressor"] * 20 + [here] * 15)
-    assert [each.changes for each in engine.open(store, 1, NO_ATTEMPT).chunks] == [
-        chunk(each).changes for each in chunks
-    ]
+    assert [one.changes for one in engine.open(store, 1, NO_ATTEMPT).chunks] == [chunk(one).changes for one in chunks]
 
 
 @pytest.mark.parametrize("last", [5, HANDED_OVER_BYTES], ids=["small", "large"])

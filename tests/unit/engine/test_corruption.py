@@ -192,9 +192,7 @@ WRONG_KINDS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("kind", WRONG_KINDS)
-def test_values_of_kinds_that_are_never_written(
-    moto: BotoTables, failing_client: FailingClient, store: str, kind: str
-) -> None:
+def test_values_of_kinds_never_written(moto: BotoTables, failing_client: FailingClient, store: str, kind: str) -> None:
     """An attribute with a value of another kind, read by Query or by BatchGetItem: the error names table and item."""
     engine = make_engine(moto)
     made = write(engine, store, attempt(1), {b"a": b"1"})

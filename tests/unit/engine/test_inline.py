@@ -56,9 +56,7 @@ def test_few_changes_are_within_the_entry(engines: Engines, tables: Tables, stor
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 @pytest.mark.parametrize("more", [0, 1])
-def test_the_limit_is_in_compressed_bytes(
-    engines: Engines, tables: Tables, store: str, compression: str, more: int
-) -> None:
+def test_limit_of_compressed_bytes(engines: Engines, tables: Tables, store: str, compression: str, more: int) -> None:
     """Changes of that size are within the entry; one byte more, and they are a part."""
     engine = engines(inline_bytes=INLINE_BYTES_MAX, compression=compression)
     state = incompressible(INLINE_BYTES_MAX + more)

@@ -119,9 +119,7 @@ def test_a_cached_route_is_replaced_after_clean_up(engines: Engines, store: str)
         engine.open(store, *made[5])
 
 
-def test_parts_that_are_corrupt_are_not_kept(
-    engine: Engine, engines: Engines, tables: MemoryTables, store: str
-) -> None:
+def test_corrupt_parts_are_not_kept(engine: Engine, engines: Engines, tables: MemoryTables, store: str) -> None:
     """Only checked parts are cached: a corrupt part is an error each time, until it is repaired."""
     made = write_versions(engines(), store, 3)
     key, item = parts_of(tables, store)[1]

@@ -81,9 +81,7 @@ def test_a_version_made_repeatedly_does_not_fill_its_list(engine: Engine, tables
 
 
 @pytest.mark.parametrize("version", [1, 2, 10])
-def test_large_attempts_do_not_fill_a_list(
-    memory_engine: Engine, memory: MemoryTables, store: str, version: int
-) -> None:
+def test_large_attempts_fill_no_list(memory_engine: Engine, memory: MemoryTables, store: str, version: int) -> None:
     """A batch that each run makes again, with entries of 10 KB: also the first one, which has none before it."""
     base = write_versions(memory_engine, store, version - 1, run="run-0")[-1]
     for number in range(1, 46):
@@ -121,9 +119,7 @@ def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: s
 
 
 @pytest.mark.parametrize("how", ["refused", "forks"])
-def test_a_full_list_of_one_run_says_what_to_do(
-    memory_engine: Engine, memory: MemoryTables, store: str, how: str
-) -> None:
+def test_full_list_of_a_run_says_what_to_do(memory_engine: Engine, memory: MemoryTables, store: str, how: str) -> None:
     """What the newest two runs made may be needed, so a commit fails; the commit of a later run deletes it.
 
     Clean-up deletes nothing of it: that a run has entered does not prove which attempt the driver has chosen.

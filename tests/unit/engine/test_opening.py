@@ -258,9 +258,7 @@ def test_a_lookup_reads_only_parts_that_may_hold_the_key(engines: Engines, store
 
 
 @pytest.mark.parametrize("tables", ["memory"], indirect=True)
-def test_parts_that_may_hold_a_key_must_be_those_of_the_entry(
-    engines: Engines, tables: MemoryTables, store: str
-) -> None:
+def test_parts_that_may_hold_a_key_are_those_of_the_entry(engines: Engines, tables: MemoryTables, store: str) -> None:
     """A lost or corrupt one is an error, and one with other bounds, under which rows would not be found."""
     made, _ = write_large(engines(), store)
     listed = {key: item for key, item in parts_of(tables, store) if key.sort.startswith("0" * 19 + "1")}

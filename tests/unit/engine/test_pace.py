@@ -36,9 +36,7 @@ def test_a_snapshot_yields_to_commits_and_to_throttles() -> None:
 
 
 @pytest.mark.usefixtures("always_worth_it")
-def test_a_snapshot_on_an_idle_executor_does_not_pause(
-    engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshot_on_an_idle_executor_never_pauses(engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits are under way while their parts are queued, and for a second after that."""
     clock = Clock()
     monkeypatch.setattr(runtime, "monotonic", clock)

@@ -182,9 +182,7 @@ def test_a_store_dropped_and_created_again_beside_a_live_executor(engines: Engin
         drop_stores(tables, [store])
 
 
-def test_the_memory_of_sessions_is_bounded(
-    memory_engine: Engine, memory: MemoryTables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_are_bounded(memory_engine: Engine, memory: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """An executor with more stores than it remembers reads the meta item of a forgotten store again."""
     monkeypatch.setattr(memory_engine.commits.sessions._sessions, "limit_bytes", 2)
     for number in range(3):

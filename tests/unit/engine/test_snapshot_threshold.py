@@ -47,9 +47,7 @@ def test_when_a_snapshot_is_worth_it(
     assert is_worth_it(store, [entry] * versions, None, 10, 0.75) is (worth or (parts > 0 and versions >= 10))
 
 
-def test_a_declined_offer_reads_nothing(
-    engines: Engines, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_declined_offer_reads_nothing(engines: Engines, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does one of an executor that has read the store; any other reads it once, and knows it from then on."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
     engine, newer = (engines(cache_bytes=2**20) for _ in range(2))

@@ -179,9 +179,7 @@ def test_namespaces_do_not_share_requests(memory: MemoryTables, door: Door, busy
     assert all(len({key.namespace for key in call.keys}) == 1 for call in memory.called("write"))
 
 
-def test_one_key_submitted_twice_is_written_in_two_requests(
-    memory: MemoryTables, door: Door, busy_writer: PartWriter
-) -> None:
+def test_key_submitted_twice_goes_in_two_requests(memory: MemoryTables, door: Door, busy_writer: PartWriter) -> None:
     """Two attempts may write the same schema item; DynamoDB refuses a request with one key twice, so it gets two."""
     one = submit(busy_writer, items("same", 3))
     other = submit(busy_writer, [*items("other", 2), *items("same", 3)])

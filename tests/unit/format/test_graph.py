@@ -9,16 +9,7 @@ import pytest
 from dynastate.errors import CorruptStateError
 from dynastate.format.graph import VersionGraph, is_of_one_run, since
 from dynastate.format.items import FORMAT, Item, item_key
-from dynastate.format.keys import (
-    EMPTY,
-    NO_ATTEMPT,
-    Attempt,
-    Key,
-    VersionId,
-    snapshot_key,
-    store_shard,
-    version_list_key,
-)
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, snapshot_key, version_list_key
 from dynastate.format.meta import FORK
 from dynastate.format.parts import parts_digest
 from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
@@ -152,6 +143,6 @@ def test_a_parent_that_was_not_read() -> None:
 )
 def test_a_corrupt_or_newer_item_of_the_graph_is_named(sort: str, item: Item) -> None:
     """An item of the snapshot-group table that is corrupt, or written by a newer package, is named with its store."""
-    key = Key("snapshot", store_shard(STORE, 0), sort)
+    key = Key("snapshot", f"{STORE}#0", sort)
     with pytest.raises(CorruptStateError, match=f"store_shard={STORE}#0 item={sort}"):
         VersionGraph(STORE, [(key, item)])

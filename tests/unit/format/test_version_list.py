@@ -95,12 +95,7 @@ def test_bounds_of_another_number_of_parts_are_refused() -> None:
 def test_an_entry_with_its_changes_comes_back(made: VersionEntry, codec: str, packed: bytes, raw_bytes: int) -> None:
     """They are read back as they were written, and known as a chunk of the version list."""
     inline = InlineChanges(codec, packed)
-    sizes: dict[str, Any] = {
-        "parts": 0,
-        "records": made.records + 1,
-        "raw_bytes": raw_bytes,
-        "stored_bytes": len(packed),
-    }
+    sizes: Any = {"parts": 0, "records": made.records + 1, "raw_bytes": raw_bytes, "stored_bytes": len(packed)}
     small = replace(made, **sizes, inline=inline)
     assert decode_entry(STORE, encode_entry(STORE, small)) == small
     key = version_list_key(STORE, made.version)

@@ -172,9 +172,7 @@ def test_read_falls_back_from_a_corrupt_snapshot(corrupt_snapshot: State, memory
         assert state == corrupt_snapshot
 
 
-def test_find_falls_back_from_a_snapshot_without_its_manifest(
-    corrupt_snapshot: State, memory: MemoryTables, store: str
-) -> None:
+def test_find_falls_back_without_a_manifest(corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
     """FIND answers as if the snapshot were not there."""
     del memory.items[next(key for key in memory.items if key.sort.startswith("snapshot_manifest/"))]
     for make in closing(memory):
