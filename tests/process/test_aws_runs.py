@@ -62,12 +62,9 @@ def test_refused_credentials_end_the_run_with_one_message(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("dummy_credentials")
 def test_tables_of_a_run_that_a_signal_ends_are_deleted(
-    number: signal.Signals,
-    embedded: EmbeddedDynamoDB,
-    environment: dict[str, str],
-    dummy_credentials: None,
-    tmp_path: Path,
+    number: signal.Signals, embedded: EmbeddedDynamoDB, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Their names are printed while the run goes on, where a SIGKILL would leave them."""
     (tmp_path / "hangs_always.py").write_text(HANGS)

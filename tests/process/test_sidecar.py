@@ -25,27 +25,10 @@ from dynastate.sidecar.process import ALIVE_EVERY_S, SWITCH_INTERVAL_S
 from dynastate.sidecar.protocol import Commit, Hello, Open
 from tests.support.contents import graph, parts_of
 from tests.support.engine_driver import fold
+from tests.support.frames import ABORT, BEGIN, COMMIT, HELLO, OPEN, TOKEN, UNKNOWN, WELCOME, append, hello, raw_frame
 from tests.support.processes import wait_until
 from tests.support.samples import SCHEMA, A, B, C, State, attempt
-from tests.support.sidecar import (
-    ABORT,
-    BEGIN,
-    COMMIT,
-    HELLO,
-    OPEN,
-    ROWS,
-    TOKEN,
-    UNKNOWN,
-    WELCOME,
-    WITHIN_S,
-    Start,
-    Talk,
-    append,
-    chunk_of,
-    error_of,
-    hello,
-    raw_frame,
-)
+from tests.support.sidecar import ROWS, WITHIN_S, Start, Talk, chunk_of, error_of
 
 
 def test_threads_that_compute_give_way_soon(tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import Commit, Find, Open
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, Throttle, let_pass
+from tests.support.frames import append
 from tests.support.processes import memory_mib
 from tests.support.samples import SCHEMA, State, attempt
-from tests.support.sidecar import Sidecar, Talk, append, error_of, spark_names
+from tests.support.sidecar import Sidecar, Talk, error_of, spark_names
 
 pytestmark = pytest.mark.slow
 

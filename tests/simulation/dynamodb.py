@@ -35,19 +35,10 @@ class DynamoDB:
         self.is_cut = False
 
     def describe_table(self, *, TableName: str) -> Wire:  # noqa: N803  # the names are boto3's
-        hash_key, range_key = KEY_NAMES[self._role(TableName)]
-        return {
-            "Table": {
-                "TableStatus": "ACTIVE",
-                "KeySchema": [
-                    {"AttributeName": hash_key, "KeyType": "HASH"},
-                    {"AttributeName": range_key, "KeyType": "RANGE"},
-                ],
-                "AttributeDefinitions": [
-                    {"AttributeName": name, "AttributeType": "S"} for name in (hash_key, range_key)
-                ],
-            }
-        }
+        names = KEY_NAMES[self._role(TableName)]
+        keys = [{"AttributeName": name, "KeyType": kind} for name, kind in zip(names, ("HASH", "RANGE"), strict=True)]
+        kinds = [{"AttributeName": name, "AttributeType": "S"} for name in names]
+        return {"Table": {"TableStatus": "ACTIVE", "KeySchema": keys, "AttributeDefinitions": kinds}}
 
     def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool) -> Wire:  # noqa: N803
         _must_be_consistent(ConsistentRead)

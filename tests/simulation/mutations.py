@@ -137,15 +137,9 @@ def skips_inline_changes() -> AbstractContextManager[Any]:
     """A version whose changes are within its entry is read as one without changes."""
 
     def changes(
-        original: Callable[..., Any],
-        self: reader.PartReader,
-        tables: Any,
-        store: str,
-        entries: Any,
-        *of: Any,
-        **named: Any,
+        read: Callable[..., Any], self: Any, tables: Any, store: str, entries: Any, *of: Any, **named: Any
     ) -> Any:
-        return original(self, tables, store, [entry for entry in entries if entry.inline is None], *of, **named)
+        return read(self, tables, store, [entry for entry in entries if entry.inline is None], *of, **named)
 
     return replaced(reader.PartReader, "changes", changes)
 

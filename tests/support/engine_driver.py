@@ -21,6 +21,9 @@ from dynastate.sidecar.metrics import commit_counters
 from dynastate.storage.tables import Tables
 from tests.support.samples import SCHEMA, SHARDS, Changes, State, attempt, chunk, query_run
 
+#: The keys that were changed since a version; None: not known, so that all buckets are sent.
+Changed = Callable[[int], set[bytes]] | None
+
 
 def now() -> datetime:
     """Tell the time that it always is for the engines of tests."""
@@ -108,18 +111,9 @@ def recover(engine: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT) 
 
 
 def take_snapshot(
-    engine: Engine,
-    store: str,
-    of: VersionId,
-    state: State,
-    changed: Callable[[int], set[bytes]] | None = None,
-    run: str = "run-1",
-    bits: int = 3,
+    engine: Engine, store: str, of: VersionId, state: State, changed: Changed = None, run: str = "run-1", bits: int = 3
 ) -> SnapshotAttempt | None:
-    """Offer a snapshot as the provider does, and send what it must; None: it is not wanted. The caller ends it.
-
-    `changed` gives the keys that were changed since a version; without it, all buckets are sent.
-    """
+    """Offer a snapshot as the provider does, and send what it must; None: it is not wanted. The caller ends it."""
     under_way, _ = engine.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
     if under_way is None:
         return None
@@ -135,13 +129,7 @@ def take_snapshot(
 
 
 def save_snapshot(
-    engine: Engine,
-    store: str,
-    of: VersionId,
-    state: State,
-    changed: Callable[[int], set[bytes]] | None = None,
-    run: str = "run-1",
-    bits: int = 3,
+    engine: Engine, store: str, of: VersionId, state: State, changed: Changed = None, run: str = "run-1", bits: int = 3
 ) -> SnapshotAttempt:
     """Make a snapshot that is wanted, and commit it."""
     under_way = take_snapshot(engine, store, of, state, changed, run, bits)

@@ -1,4 +1,4 @@
-"""A sidecar process, connections to it, and frames to send."""
+"""A sidecar process, and connections to it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dynastate.format.parts import StoredChunk
 from dynastate.settings import PREFIX, Settings
 from dynastate.sidecar import protocol
 from dynastate.sidecar.engines import Engines
-from dynastate.sidecar.protocol import Append, Begin, Commit, Hello, Open
+from dynastate.sidecar.protocol import Commit, Open
 from tests.support.engine_driver import fold
-from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, Changes, State, chunk
+from tests.support.frames import TOKEN, append, begin, hello
+from tests.support.samples import SCHEMA, Changes, State
 
-TOKEN = bytes(range(32))
 WITHIN_S = 30.0
 
 
@@ -160,23 +160,6 @@ class Talk:
         self._socket.close()
 
 
-def begin(store: str, by: Attempt, base: VersionId = EMPTY) -> bytes:
-    return protocol.encode(Begin(store, "run-1", QUERY, CHECKPOINT, *base, by))
-
-
-def append(changes: Changes) -> bytes:
-    made = chunk(changes)
-    return protocol.encode(Append(made.records, made.hash_min, made.hash_max, made.changes))
-
-
-def hello(token: bytes, package: str, settings: str) -> bytes:
-    return protocol.encode(Hello(protocol.PROTOCOL, token, package, settings))
-
-
-def raw_frame(number: int, body: bytes) -> bytes:
-    return protocol.HEADER.pack(len(body) + 1, number) + body
-
-
 class Sidecar:
     """The process, started as the JVM starts it."""
 
@@ -235,14 +218,6 @@ def spark_names(settings: Settings) -> dict[str, str]:
 
 
 Start = Callable[..., Sidecar]
-HELLO = hello(TOKEN, dynastate.__version__, "{}")
-OPEN = protocol.encode(Open("s", 1, NO_ATTEMPT, ()))
-BEGIN = begin("s", A)
-COMMIT = protocol.encode(Commit({}, SCHEMA))
-BUCKET = protocol.encode(protocol.Bucket(0))
-WELCOME = protocol.encode(protocol.Welcome("x"))
-ABORT = protocol.encode(protocol.Abort())
-UNKNOWN = b"\x01\x00\x00\x00\xc8"
 
 
 class FixedEngines(Engines):

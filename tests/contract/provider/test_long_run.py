@@ -43,8 +43,9 @@ ROWS_MAX = 4_000
 KEYS = 9_000
 WRITES = ("BatchWriteItem", "DeleteItem", "PutItem", "UpdateItem")
 LISTS = ("lists", "times")
+Families = dict[str, Callable[[int], Key]]
 #: As in StoreServer.scala: how a number becomes a key of each family.
-FAMILIES: dict[str, Callable[[int], Key]] = {
+FAMILIES: Families = {
     "hash": lambda number: (f"word-{number % 50}", number),
     "prefix": lambda number: (f"word-{number % 50}", number),
     "range": lambda number: (number % 40 - 20, bits(number / 8), "" if number % 3 else "x"),
@@ -135,12 +136,7 @@ class Walk:
     """The life cycle of one partition."""
 
     def __init__(
-        self,
-        seed: int,
-        executors: list[Executor],
-        trap: Trap,
-        families: dict[str, Callable[[int], Key]],
-        checkpoint_format: int,
+        self, seed: int, executors: list[Executor], trap: Trap, families: Families, checkpoint_format: int
     ) -> None:
         self.chance = random.Random(seed)  # noqa: S311  # a walk, no secret
         self.executors, self.trap, self.families, self.format = executors, trap, families, checkpoint_format
@@ -433,7 +429,7 @@ def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:
 )
 def test_long_run(
     checkpoint_format: int,
-    families: dict[str, Callable[[int], Key]],
+    families: Families,
     executors: list[Executor],
     trapped: tuple[Trap, FaultProxy],
     engine: EmbeddedDynamoDB | Dynoxide,
@@ -451,15 +447,8 @@ def test_long_run(
     }
     for each in executors:
         each.run = ""
-        each.tell(
-            "begin",
-            root=tmp_path.as_uri(),
-            format=checkpoint_format,
-            retain=2,
-            only="dynastate",
-            families=families is FAMILIES,
-            conf=conf,
-        )
+        order: dict[str, Any] = {"root": tmp_path.as_uri(), "format": checkpoint_format, "retain": 2, "conf": conf}
+        each.tell("begin", only="dynastate", families=families is FAMILIES, **order)
     walk = Walk(SEED, executors, trapped[0], families, checkpoint_format)
     while walk.happened["commits"] < VERSIONS:
         walk.step()

@@ -315,12 +315,9 @@ def use(running: CredentialServices, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.usefixtures("dummy_credentials")
 def test_proxies_are_boto3s(
-    settings: Settings,
-    proxy: FaultProxy,
-    dummy_credentials: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    settings: Settings, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Through a proxy of the environment boto3 sends all requests; the log says so once."""
     monkeypatch.setenv("HTTP_PROXY", proxy.endpoint)

@@ -24,6 +24,10 @@ THROTTLED = wire_error("ThrottlingException")
 GROUP = version_list_key("ns/0/0/default", 1)
 
 
+def page(*items: Any, last: Any = None) -> tuple[int, dict[str, Any]]:
+    return 200, {"Items": list(items)} | ({"LastEvaluatedKey": last} if last else {})
+
+
 def unprocessed(items: list[tuple[Key, Item]], table: str = "dynastate-delta") -> tuple[int, dict[str, Any]]:
     """Answer a BatchWriteItem of which these items were not done."""
     requests = json.loads(json.dumps([{"PutRequest": {"Item": to_wire(item_key(key))}} for key, _ in items]))
@@ -166,12 +170,7 @@ def test_the_deadline_ends_a_read_that_makes_no_progress(rig: Callable[..., Rig]
 def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) -> None:
     """A page without items is not the end while it has a LastEvaluatedKey; every page is strongly consistent."""
     wire = to_wire(item_key(GROUP))
-    at = rig(
-        (200, {"Items": [], "LastEvaluatedKey": wire}),
-        THROTTLED,
-        (200, {"Items": [wire], "LastEvaluatedKey": wire}),
-        (200, {"Items": []}),
-    )
+    at = rig(page(last=wire), THROTTLED, page(wire, last=wire), page())
     assert at.tables.metered(at.meter).query("snapshot", GROUP.store_shard, "a", "z") == [(GROUP, item_key(GROUP))]
     assert [body.get("ExclusiveStartKey") for _, body in at.wire.requests] == [None, wire, wire, wire]
     assert all(body["ConsistentRead"] for _, body in at.wire.requests)
@@ -180,17 +179,10 @@ def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) ->
 def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> None:
     key = to_wire(item_key(GROUP))
     found = to_wire({"store_shard": GROUP.store_shard})
-    at = rig(
-        (200, {"Items": [], "LastEvaluatedKey": key}),
-        (200, {"Items": [found], "LastEvaluatedKey": key}),
-        (200, {"Items": []}),
-    )
+    at = rig(page(last=key), page(found, last=key), page())
     assert list(at.tables.metered(at.meter).find_stores()) == [GROUP.store_shard.removesuffix("#0")]
-    assert [body.get("ExclusiveStartKey", {}).get("entry") for _, body in at.wire.requests] == [
-        None,
-        key["entry"],
-        {"S": "\U0010ffff"},
-    ]
+    starts = [body.get("ExclusiveStartKey", {}).get("entry") for _, body in at.wire.requests]
+    assert starts == [None, key["entry"], {"S": "\U0010ffff"}]
 
 
 def test_a_conflict_of_replicas_is_sent_again(rig: Callable[..., Rig]) -> None:

@@ -9,15 +9,8 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
+import botocore.exceptions as boto_errors
 import pytest
-from botocore.exceptions import (
-    ClientError,
-    ConnectionClosedError,
-    EndpointConnectionError,
-    IncompleteReadError,
-    NoCredentialsError,
-    ReadTimeoutError,
-)
 
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.s3 import S3Objects
@@ -30,8 +23,8 @@ PLACE = ObjectId("s3://bucket/prefix", "n/0/0/default#delta/1/a/000000")
 DEADLINE_S = 30
 
 
-def answered(code: str, status: int, operation: str = "PutObject") -> ClientError:
-    return ClientError(
+def answered(code: str, status: int, operation: str = "PutObject") -> boto_errors.ClientError:
+    return boto_errors.ClientError(
         {"Error": {"Code": code, "Message": "said so"}, "ResponseMetadata": {"HTTPStatusCode": status}}, operation
     )
 
@@ -40,7 +33,7 @@ class CutBody(BytesIO):
     """The body of an answer that is cut off."""
 
     def read(self, *_: object) -> bytes:
-        raise IncompleteReadError(actual_bytes=3, expected_bytes=6)
+        raise boto_errors.IncompleteReadError(actual_bytes=3, expected_bytes=6)
 
 
 class FakeClient:
@@ -72,15 +65,14 @@ class FakeClient:
 
     def delete_objects(self, Delete: Any, **_: object) -> Any:  # noqa: N803
         names = [each["Key"] for each in Delete["Objects"]]
-        if self.faults and isinstance(self.faults[0], tuple) and self.faults[0][0] == "all":
-            _, code = self.faults.popleft()
-            self.calls += 1
-            return {"Errors": [{"Key": name, "Code": code, "Message": "said S3"} for name in names]}
-        if self.faults and isinstance(self.faults[0], tuple) and self.faults[0][0] == "some":
-            self.faults.popleft()
-            self.calls += 1
-            self.objects.pop(names[0], None)
-            return {"Errors": [{"Key": name, "Code": "InternalError", "Message": ""} for name in names[1:]]}
+        match self.faults and self.faults[0]:
+            case ("all" | "some" as which, code):
+                self.faults.popleft()
+                self.calls += 1
+                for name in names[: which == "some"]:
+                    self.objects.pop(name, None)
+                failed = names[which == "some" :]
+                return {"Errors": [{"Key": name, "Code": code, "Message": "said S3"} for name in failed]}
         return self._call(lambda: [self.objects.pop(name, None) for name in names] and {})
 
     def close(self) -> None:
@@ -122,10 +114,10 @@ def at() -> At:
         answered("RequestTimeout", 400),
         answered("BadDigest", 400),
         answered("503", 503),
-        ReadTimeoutError(endpoint_url="https://s3"),
-        EndpointConnectionError(endpoint_url="https://s3"),
-        ("after", ConnectionClosedError(endpoint_url="https://s3")),
-        NoCredentialsError(),
+        boto_errors.ReadTimeoutError(endpoint_url="https://s3"),
+        boto_errors.EndpointConnectionError(endpoint_url="https://s3"),
+        ("after", boto_errors.ConnectionClosedError(endpoint_url="https://s3")),
+        boto_errors.NoCredentialsError(),
     ],
     ids=str,
 )
@@ -153,8 +145,8 @@ def test_a_body_that_is_cut_off_is_read_again(at: At) -> None:
     [
         (answered("SlowDown", 503), "S3 asked to slow down until the deadline"),
         (answered("InternalError", 500), "S3 gave no proper answer until the deadline"),
-        (ReadTimeoutError(endpoint_url="https://s3"), "S3 gave no proper answer until the deadline"),
-        (NoCredentialsError(), "no AWS credentials"),
+        (boto_errors.ReadTimeoutError(endpoint_url="https://s3"), "S3 gave no proper answer until the deadline"),
+        (boto_errors.NoCredentialsError(), "no AWS credentials"),
     ],
     ids=str,
 )
@@ -171,7 +163,7 @@ def test_the_deadline(at: At, fault: Exception, message: str) -> None:
 def test_an_s3_that_never_answered(at: At) -> None:
     """A wrong endpoint is likelier than an outage, and is an error after some seconds."""
     at.policy.has_answered = False
-    at.client.faults.extend([EndpointConnectionError(endpoint_url="http://nowhere")] * 1_000)
+    at.client.faults.extend([boto_errors.EndpointConnectionError(endpoint_url="http://nowhere")] * 1_000)
     with pytest.raises(ConfigurationError, match=r"S3 cannot be reached; check .*objectsEndpoint"):
         at.put()
     assert at.now < 15

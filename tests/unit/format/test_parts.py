@@ -13,17 +13,7 @@ from dynastate.format import parts
 from dynastate.format.codec import CODEC_BYTES, compress
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import Attempt, Key, SnapshotId
-from dynastate.format.parts import (
-    CHUNK_BYTES_MAX,
-    DENSE_PARTS,
-    RAW_BYTES_MAX,
-    Chunk,
-    Part,
-    bucket_items,
-    join_fragments,
-    parse_part,
-    part_items,
-)
+from dynastate.format.parts import RAW_BYTES_MAX, Chunk, Part, bucket_items, join_fragments, parse_part, part_items
 
 STORE = "ns/0/0/default"
 A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
@@ -46,11 +36,11 @@ def test_small_batches_and_snapshots_are_compressed_densely() -> None:
     run = b"".join(b"order %010d" % (n * n) for n in range(1000))
     quick, dense = (compress(run, dense=care)[1] for care in (False, True))
     assert len(dense) < len(quick)
-    for first, expected in ((0, dense), (DENSE_PARTS - 1, dense), (DENSE_PARTS, quick)):
+    for first, expected in ((0, dense), (parts.DENSE_PARTS - 1, dense), (parts.DENSE_PARTS, quick)):
         assert part_items(STORE, 1, A, first, 1, Chunk(1, 0, 0, run))[0][1]["data"] == expected
     assert bucket_items(STORE, SnapshotId(1, A), 0, 99, 1, Chunk(1, 0, 0, run))[0][1]["data"] == dense
     large = run * 30
-    assert len(large) > CHUNK_BYTES_MAX
+    assert len(large) > parts.CHUNK_BYTES_MAX
     assert part_items(STORE, 1, A, 0, 1, Chunk(1, 0, 0, large))[0][1]["data"] == compress(large)[1]
 
 

@@ -18,8 +18,9 @@ from dynastate.settings import Settings
 from dynastate.sidecar.connection import Connection
 from dynastate.sidecar.engines import Engines
 from tests.support.engine_driver import read, write
+from tests.support.frames import TOKEN, hello
 from tests.support.samples import A
-from tests.support.sidecar import TOKEN, WITHIN_S, hello
+from tests.support.sidecar import WITHIN_S
 
 
 class PreparedEngines(Engines):
