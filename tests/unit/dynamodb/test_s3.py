@@ -199,7 +199,7 @@ def test_an_object_that_is_not_there(at: At) -> None:
 def test_deletes_in_part_are_completed(at: At) -> None:
     places = [PLACE._replace(name=f"n/{number}") for number in range(3)]
     at.client.objects = dict.fromkeys((place.key for place in places), b"")
-    at.client.faults.append(("some", ValueError()))
+    at.client.faults.append(("some", "InternalError"))
     meter = Meter()
     at.objects.metered(meter).delete(places)
     assert at.client.objects == {}
