@@ -202,9 +202,7 @@ def cleans_up_for_replaced_runs() -> AbstractContextManager[Any]:
 @found_by(seed=59)
 def deletes_parts_of_attempts_under_way() -> AbstractContextManager[Any]:
     """Clean-up deletes every part that no version list names."""
-    return replaced(
-        cleanup.CleanUp, "find_orphans", lambda original, of, below, deleted: original(of, below + 1_000, deleted)
-    )
+    return replaced(cleanup.CleanUp, "find_orphans", lambda find, of, below, deleted: find(of, below + 1_000, deleted))
 
 
 @found_by(seed=0)
