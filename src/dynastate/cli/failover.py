@@ -59,11 +59,7 @@ def failover(
 
 
 def _target(source: Settings, region: str, endpoint: str) -> Settings:
-    """The settings of the target. The source's endpoint is its Region's, so another Region does not get it.
-
-    Raises:
-        ConfigurationError: source and target are the same.
-    """
+    """The settings of the target. The source's endpoint is its Region's, so another Region does not get it."""
     from dynastate.dynamodb.client import endpoint_of, region_of
 
     default = "" if region else source.endpoint

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dynastate.cli.options import Call, command, number
-from dynastate.cli.output import progress
+from dynastate.cli.output import json_text, progress
 from dynastate.cli.scope import Scope, current_stores
 from dynastate.cli.table import headers
 from dynastate.counts import plural
@@ -91,8 +91,6 @@ def _show_partitions(call: Call, group: GroupSkew) -> None:
 
 def _show_keys(call: Call, key_skew: KeySkew) -> None:
     """Print the heaviest keys, and how large rows are."""
-    from dynastate.operations.monitoring.skew import key_text
-
     part = "all of them" if key_skew.is_whole else f"as far as {plural(key_skew.bytes, 'byte')} were read"
     call.say(f"heaviest keys of {plural(key_skew.rows, 'row')} in {plural(key_skew.stores, 'store')}, {part}", "bold")
     rows = [
@@ -100,7 +98,7 @@ def _show_keys(call: Call, key_skew: KeySkew) -> None:
             "bytes": each.bytes,
             "values": each.values,
             "partition": _partition(each.store),
-            "key": _short(call, key_text(each)),
+            "key": _short(call, json_text(each.key)),
         }
         for each in key_skew.heaviest
     ]

@@ -26,12 +26,7 @@ class Answer(NamedTuple):
 
 
 def read_answer(connection: socket.socket) -> Answer:
-    """Read the answer to a request, whatever its status.
-
-    Raises:
-        OSError: the connection broke, or the answer did not come in time.
-        http.client.HTTPException: the answer is no HTTP, or ends too early.
-    """
+    """Read the answer to a request, whatever its status. Raises OSError, or HTTPException of http.client."""
     raw = connection.recv(FIRST_READ_BYTES)
     head, _, begun = raw.partition(_HEAD_END)
     plain = _plain_head(head) if len(head) < len(raw) else None

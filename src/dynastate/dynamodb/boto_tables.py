@@ -32,11 +32,7 @@ from dynastate.storage.update import Condition, Update
 
 
 class BotoTables(Metered):
-    """The two tables through boto3, which `with` closes. Safe for threads.
-
-    Raises:
-        ConfigurationError: no Region is known, or the client cannot be made.
-    """
+    """The two tables through boto3, which `with` closes. Safe for threads."""
 
     def __init__(
         self,
@@ -329,11 +325,7 @@ class BotoTables(Metered):
 
 
 def open_tables(settings: Settings, *, profile: str = "", deadline_s: float | None = None) -> BotoTables:
-    """Open the tables that settings name. Requests end after `deadline_s`, or by default as the settings say.
-
-    Raises:
-        ConfigurationError: no Region is known, or the client cannot be made.
-    """
+    """Open the tables that settings name. Requests end after `deadline_s`, or by default as the settings say."""
     retries = None if deadline_s is None else RetryPolicy(deadline_s)
     return BotoTables(settings, retries=retries, profile=profile)
 

@@ -42,11 +42,7 @@ _ALWAYS_THERE: Final = {
 
 
 class Client:
-    """A boto3 client that is replaced if it lacks credentials: boto3 looks for them once. Safe for threads.
-
-    Raises:
-        ConfigurationError: no Region, or the client cannot be made.
-    """
+    """A boto3 client that is replaced if it lacks credentials: boto3 looks for them once. Safe for threads."""
 
     def __init__(self, settings: Settings, client: Any = None, profile: str = "") -> None:  # boto3's have no types
         self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}
@@ -64,11 +60,7 @@ class Client:
             self._current()
 
     def send(self, operation: str, **arguments: Any) -> Any:
-        """Send one request. After one that fails for want of credentials, the next one looks for others.
-
-        Raises:
-            ForeignAnswerError: something other than DynamoDB answered.
-        """
+        """Send one request. After one that fails for want of credentials, the next one looks for others."""
         if self._is_stopped:
             raise UnavailableError("this was interrupted, and sends no further request")
         client, direct = self._current()
@@ -177,9 +169,7 @@ def make_client_and_session(settings: Settings, profile: str = "") -> tuple[Any,
     The credentials come from boto3's standard chain, of a `profile` or of the environment. The client equals boto3's,
     except for its user agent: the import of boto3 itself takes a tenth of the sidecar's start.
 
-    Raises:
-        ConfigurationError: no Region is known, or a setting of boto3 is wrong.
-        CredentialRetrievalError, MetadataRetrievalError: a service that gives credentials fails.
+    Raises `NO_CREDENTIALS` if a service that gives credentials fails, besides ConfigurationError.
     """
     variables = () if settings.endpoint else ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL")
     endpoint = endpoint_of(settings)

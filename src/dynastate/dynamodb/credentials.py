@@ -21,11 +21,7 @@ def watch_credentials(session: Any) -> None:  # botocore's session has no type o
 
 
 def check_credentials(credentials: Any) -> Any:
-    """Credentials of botocore as they are now; from here on no message shows them.
-
-    Raises:
-        ConfigurationError: one has a character that cannot be sent, or that makes its signature wrong.
-    """
+    """Credentials of botocore as they are now; from here on no message shows them. Refuse what cannot be sent."""
     frozen = credentials.get_frozen_credentials()
     protect_credentials(frozen.access_key, frozen.secret_key, frozen.token)
     for name, variable, value in (
@@ -41,11 +37,7 @@ def check_credentials(credentials: Any) -> Any:
 
 
 def check_environment(endpoint_variables: tuple[str, ...], *, uses_proxy: bool) -> None:
-    """Refuse values of the environment that boto3 shows, or for which it blames the network.
-
-    Raises:
-        ConfigurationError: it names the variable.
-    """
+    """Refuse values of the environment that boto3 shows, or for which it blames the network."""
     for name in endpoint_variables:
         require_endpoint(name, os.environ.get(name, ""))
     for name, value in os.environ.items():
@@ -55,11 +47,7 @@ def check_environment(endpoint_variables: tuple[str, ...], *, uses_proxy: bool) 
 
 
 def require_endpoint(name: str, url: str) -> None:
-    """Refuse an endpoint with user or password, as the setting does.
-
-    Raises:
-        ConfigurationError: it names the variable, or the profile.
-    """
+    """Refuse an endpoint with user or password, as the setting does; `name` says what has it."""
     if url and not is_endpoint(url):
         raise ConfigurationError(
             f"{name} must be a URL such as http://127.0.0.1:8000, without user or password", got=repr(without_user(url))

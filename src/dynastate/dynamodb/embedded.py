@@ -17,8 +17,9 @@ import selectors
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final, final
+from typing import Final, final
 
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.client import make_s3_client
@@ -172,7 +173,10 @@ def main(arguments: list[str]) -> int:
         endpoint = f"http://{HOST}:{_serve(int(arguments[0]))}"
         settings = replace(settings, endpoint=endpoint, objects_endpoint=endpoint)
         create_tables(settings)
-        _create_bucket(settings)
+        # us-east-1 is the only Region that a request for a bucket does not name.
+        place = {"CreateBucketConfiguration": {"LocationConstraint": settings.region}}
+        with closing(make_s3_client(settings)) as client:
+            client.create_bucket(Bucket=BUCKET, **({} if settings.region == REGION else place))
     except DynastateError as error:
         _report("failed", str(error))
         return 2
@@ -180,17 +184,6 @@ def main(arguments: list[str]) -> int:
     while sys.stdin.read(1):
         pass
     return 0
-
-
-def _create_bucket(settings: Settings) -> None:
-    client = make_s3_client(settings)
-    client.create_bucket(Bucket=BUCKET, **_constraint(settings.region))
-    client.close()
-
-
-def _constraint(region: str) -> dict[str, Any]:
-    """The argument that names a bucket's Region, which us-east-1 does not take."""
-    return {} if region == REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
 
 
 def _report(word: str, text: str) -> None:

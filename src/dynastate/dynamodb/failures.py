@@ -120,11 +120,8 @@ class ConditionFailedError(Exception):
 
 def about_credentials(error: Exception) -> str:
     """The message for a request without credentials that AWS takes."""
-    text = error.response["Error"].get("Message", "") if isinstance(error, boto_errors.ClientError) else ""
-    return _about_credentials(error, code_of(error), _SIGNED.split(text)[0].strip())
-
-
-def _about_credentials(error: Exception, code: str, text: str) -> str:
+    message = error.response["Error"].get("Message", "") if isinstance(error, boto_errors.ClientError) else ""
+    code, text = code_of(error), _SIGNED.split(message)[0].strip()
     if from_sts(error):
         return f"AWS STS gives no credentials for the role of this machine: {f'{code}: {text}' if code else error}"
     if code:

@@ -36,12 +36,7 @@ class RefusedError(Exception):
 
 
 class Probe:
-    """Requests about items of a namespace of its own, which `clean` deletes.
-
-    Raises:
-        ConfigurationError: on making it: no Region, or no client can be made.
-        UnavailableError: of every request: the engine does not answer.
-    """
+    """Requests about items of a namespace of its own, which `clean` deletes."""
 
     def __init__(self, settings: Settings, namespace: str = "") -> None:
         self.names: dict[Role, str] = {"delta": settings.delta_table, "snapshot": settings.snapshot_table}

@@ -66,11 +66,7 @@ class Family:
         return (self.key_form, self.multiple, forms) == (other.key_form, other.multiple, other.value_forms)
 
     def find(self, key: Mapping[str, Any]) -> Iterator[tuple[Row, bytes]]:
-        """Yield a key and its bytes, then the form in which Spark stores keys that it groups as equal, if it differs.
-
-        Raises:
-            ConfigurationError: a column is missing, unknown, or its value is not of its type; with an example.
-        """
+        """Yield a key and its bytes, then another form in which Spark stores keys that it groups as equal, if any."""
         encoder = self.encoder
         try:
             if not isinstance(key, Mapping):

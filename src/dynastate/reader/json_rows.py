@@ -21,9 +21,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 def parse_json(text: str) -> Any:
     """Parse JSON that somebody wrote. Numbers with a point are decimals, so that no digit is lost.
 
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-        ConfigurationError: an object has a member twice.
+    Raises ValueError if it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(text, parse_float=Decimal, object_pairs_hook=_object)
@@ -46,12 +44,7 @@ def row_to_json(columns: Struct, row: Row | None) -> dict[str, Any] | None:
 
 
 def key_from_json(columns: Struct, members: Any) -> dict[str, Any]:
-    """Convert a JSON object to a key, with values as `row_to_json` gives them.
-
-    Raises:
-        ConfigurationError: it is not an object, or does not have these columns, or values of other types; with an
-            example.
-    """
+    """Convert a JSON object to a key, with values as `row_to_json` gives them. An error shows an example."""
     kinds = dict(zip(columns.names, columns.types, strict=True))
     try:
         if not isinstance(members, Mapping):

@@ -119,10 +119,7 @@ class Partition:
     ) -> Iterator[tuple[bytes, RowValue | None, RowValue | None]]:
         """The keys whose values differ between two versions, with both values. Each version read calls `is_read`.
 
-        The rows of the changed keys are in memory.
-
-        Raises:
-            ConfigurationError: the changes between them have more than `limit_bytes`.
+        The rows of the changed keys are in memory. Refuse changes of more than `limit_bytes`.
         """
         old, new = self.lineage.find(low) if low else None, self.lineage.find(high)
         if low == high:
@@ -155,9 +152,6 @@ class Partition:
         """The values of a key, from the oldest listed version on: the first value, and each that differs from the last.
 
         Each comes with the column family that decodes it: the newest version's, if that reads it.
-
-        Raises:
-            VersionMissingError: clean-up has deleted the oldest version meanwhile.
         """
         self.source.meter.add(self.lineage.meter)
         first, last = self.lineage.entries[0], self.lineage.newest

@@ -34,9 +34,6 @@ def scan(partition: Partition, entry: VersionEntry, family: Family) -> Iterator[
 
     A route that becomes invalid meanwhile is replaced by another one, for the remaining ranges: rows of a version
     are the same by every route.
-
-    Raises:
-        ConfigurationError: changes do not fit on local disk.
     """
     bits = ranges_bits(partition.find(entry).bits)
     if bits == 0:

@@ -27,11 +27,7 @@ class SpillFile:
         self._file: IO[bytes] | None = None
 
     def write(self, raw: bytes) -> None:
-        """Append bytes.
-
-        Raises:
-            OSError: they do not fit on disk.
-        """
+        """Append bytes. Raises OSError if they do not fit on disk."""
         self._tail += raw
         if len(self._tail) > self._memory:
             if self._file is None:

@@ -112,12 +112,7 @@ class Answer:
 def answer(
     state: View, query: str, *, after: int | None = None, memory_mb: int = MEMORY_MB, external_access: bool = False
 ) -> Iterator[Answer]:
-    """Answer one query; the other arguments are `connect`'s.
-
-    Raises:
-        ConfigurationError: it is not exactly one query, or DuckDB refuses it or fails; the message says why.
-        DynastateError: the state cannot be read.
-    """
+    """Answer one query; the other arguments are `connect`'s. Refuse what is not exactly one query."""
     if not query.isascii() and _is_broken(query):
         raise ConfigurationError("the query has bytes that are not UTF-8; give it in UTF-8", got=repr(query)[:100])
     connection, tables = _Tables(state, after).connect(memory_mb, external_access=external_access)

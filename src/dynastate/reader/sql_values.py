@@ -59,15 +59,9 @@ def _within(kind: Any) -> list[Any]:
 
 def _lists(kind: Any, column: Any) -> list[Any]:
     (element,) = _within(kind)
-    lengths = _lengths(column)
+    lengths = importlib.import_module("pyarrow.compute").list_value_length(column).to_pylist()
     values = iter(to_json(element, column.flatten()))
     return [None if length is None else [next(values) for _ in range(length)] for length in lengths]
-
-
-def _lengths(column: Any) -> list[int | None]:
-    compute = importlib.import_module("pyarrow.compute")
-    lengths: list[int | None] = compute.list_value_length(column).to_pylist()
-    return lengths
 
 
 def _maps(kind: Any, column: Any) -> list[Any]:

@@ -38,11 +38,6 @@ class Engines:
 
         `was_reached`: a store of theirs has versions, so a DynamoDB that cannot be reached is an outage, to be waited
         for; without versions a wrong setting is likelier.
-
-        Raises:
-            ConfigurationError: no Region is known, a table is missing or has other keys, DynamoDB is out of reach, or
-                the package of a codec is not installed.
-            UnavailableError: DynamoDB throttled, or gave no proper answer, until the deadline.
         """
         with self._lock:
             # Failed tasks are retried at once: they must not each wait for the same answer.

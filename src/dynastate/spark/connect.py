@@ -59,11 +59,7 @@ def connect_session() -> ConnectSession | None:
 
 
 def check_server(server: ConnectServer, url: str, conf: dict[str, str]) -> None:
-    """Check that a server was started with the extension; `conf` is the conf that only its start can set.
-
-    Raises:
-        ConfigurationError: it was not, or there is no jar for its Spark.
-    """
+    """Check that a server was started with the extension; `conf` is the conf that only its start can set."""
     jar = jar_name(server.spark, "the Connect server runs Spark {}")
     if conf[EXTENSIONS] in server.extensions.split(","):
         return

@@ -22,11 +22,7 @@ def spark_minor(version: str | None = None) -> str:
 
 
 def jar_name(version: str, where: str = "pyspark {} is installed") -> str:
-    """Name of the jar's file for a version of Spark.
-
-    Raises:
-        ConfigurationError: dynastate does not support this Spark, which is `where`.
-    """
+    """Name of the jar's file for a version of Spark, which is `where`. Refuse one that dynastate does not support."""
     minor = spark_minor(version)
     if minor not in MINORS or version == UNSUPPORTED:
         raise ConfigurationError(
@@ -37,11 +33,7 @@ def jar_name(version: str, where: str = "pyspark {} is installed") -> str:
 
 
 def jar_path() -> Path:
-    """Path of the jar for the installed Spark.
-
-    Raises:
-        ConfigurationError: dynastate does not support this Spark, or the jar was not built.
-    """
+    """Path of the jar for the installed Spark. Refuse a jar that was not built."""
     jar = Path(__file__).parents[1] / "jars" / jar_name(pyspark.__version__)
     if not jar.is_file():
         raise ConfigurationError(

@@ -14,11 +14,7 @@ _JAVA_MIN = 17
 
 
 def check_java(subject: str) -> None:
-    """Check that Java is new enough for Spark; `subject` needs it.
-
-    Raises:
-        ConfigurationError: there is none; the message says what to install.
-    """
+    """Check that Java is new enough for Spark; `subject` needs it."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     package = f"Debian: apt-get install openjdk-{_JAVA_MIN}-jre-headless"

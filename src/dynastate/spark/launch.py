@@ -28,9 +28,6 @@ def launch_conf() -> dict[str, str]:
     """The conf of `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS, by the rules of spark-submit, which PySpark runs.
 
     Escapes of Java's properties stay as they are.
-
-    Raises:
-        ConfigurationError: PYSPARK_SUBMIT_ARGS is malformed.
     """
     options = _given_options()
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)

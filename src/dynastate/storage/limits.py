@@ -48,10 +48,6 @@ def refuse_items(puts: Sequence[tuple[Key, Item]]) -> list[int]:
 
 
 def refuse_growth(key: Key, item: Item) -> None:
-    """Refuse an item after an update, as DynamoDB does.
-
-    Raises:
-        ItemFullError: the item is larger than DynamoDB stores.
-    """
+    """Refuse an item that an update has made larger than DynamoDB stores."""
     if (size := item_bytes(item)) > STORED_BYTES_MAX:
         raise ItemFullError(ITEM_FULL, item=key.sort, item_bytes=size, most=STORED_BYTES_MAX)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 HEIGHT: Final = 80
 #: Width of a chart, in the units of its own coordinates.
@@ -42,14 +42,8 @@ class Chart:
 
     label: str
     bars: Sequence[Bar]
-
-    @property
-    def width(self) -> int:
-        return WIDTH
-
-    @property
-    def height(self) -> int:
-        return HEIGHT
+    width: ClassVar[int] = WIDTH
+    height: ClassVar[int] = HEIGHT
 
     @property
     def placed(self) -> list[Placed]:

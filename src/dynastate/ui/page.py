@@ -37,20 +37,12 @@ class Ask:
         return self.parameters.get(name, "")
 
     def number(self, name: str, default: int, least: int = 0) -> int:
-        """A whole number, or the default if none is given.
-
-        Raises:
-            ConfigurationError: it is not a whole number, or below `least`.
-        """
+        """A whole number, or the default if none is given. Refuse one below `least`."""
         value = self.number_or_none(name, least)
         return default if value is None else value
 
     def number_or_none(self, name: str, least: int = 0) -> int | None:
-        """A whole number. Returns None if none is given.
-
-        Raises:
-            ConfigurationError: it is not a whole number, or below `least`.
-        """
+        """A whole number. Returns None if none is given. Refuse one below `least`."""
         text = self.text(name)
         if not text:
             return None
@@ -59,11 +51,7 @@ class Ask:
         return int(text)
 
     def positive(self, name: str, default: float) -> float:
-        """A number above 0, or the default if it is not given.
-
-        Raises:
-            ConfigurationError: it is not a number above 0.
-        """
+        """A number above 0, or the default if it is not given."""
         text = self.text(name)
         try:
             value = float(text) if text else default

@@ -32,11 +32,7 @@ def serve(
     open_browser: bool = True,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve the page on a port of 127.0.0.1 (0: a free one) until Ctrl-C. `say` gets its URL.
-
-    Raises:
-        ConfigurationError: the port is taken, or a setting, a table or a permission is wrong.
-    """
+    """Serve the page on a port of 127.0.0.1 (0: a free one) until Ctrl-C. `say` gets its URL."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     protect(token)
     with _listening(port) as listening, closing(Site(settings, namespaces, reports)) as site:

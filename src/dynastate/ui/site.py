@@ -68,11 +68,7 @@ def _options(settings: Settings) -> str:
 
 
 def with_versions(reader: StateReader, attempts: Attempts) -> StateReader:
-    """Return the reader if it has these versions, else close it.
-
-    Raises:
-        VersionMissingError: it does not: a run has made one of them again.
-    """
+    """Return the reader if it has these versions. Close and refuse one for which a run has made some again."""
     try:
         other = next((version for version, by in attempts.items() if reader.made_by(version) != by), None)
         if other is not None:
@@ -164,19 +160,11 @@ class Site:
         self._opened.close()
 
     def namespaces(self, spent: Meter) -> list[str] | None:
-        """The namespaces that are shown. Returns None while they are being listed.
-
-        Raises:
-            ConfigurationError: the credentials may not list them.
-        """
+        """The namespaces that are shown. Returns None while they are being listed."""
         return self._namespaces or self._listing.names(spent)
 
     def looks(self, namespaces: Sequence[str]) -> list[Look]:
-        """Namespaces by their last looks, which are made at once.
-
-        Raises:
-            ConfigurationError: one of them is not shown here.
-        """
+        """Namespaces by their last looks, which are made at once."""
         watches = [self.watch(each) for each in namespaces]
         for watch in watches:
             watch.begin()
@@ -184,11 +172,7 @@ class Site:
         return [each.latest(time.monotonic() - began_s) for each in watches]
 
     def reachable(self, namespace: str) -> Look:
-        """A namespace, by a look that was answered, so that a view of it can be read.
-
-        Raises:
-            UnavailableError: DynamoDB does not answer; it says since when.
-        """
+        """A namespace, by a look that was answered, so that a view of it can be read."""
         look = self.watch(namespace).latest()
         if look.is_unreachable:
             raise UnavailableError(
@@ -198,11 +182,7 @@ class Site:
         return look
 
     def watch(self, namespace: str) -> Watch:
-        """The watch of a namespace.
-
-        Raises:
-            ConfigurationError: it is not one of those that are shown.
-        """
+        """The watch of a namespace. Refuse one that is not shown here."""
         if self._namespaces and namespace not in self._namespaces:
             raise ConfigurationError("this page was not started for this namespace", namespace=repr(namespace[:100]))
         with self._lock:
@@ -215,8 +195,7 @@ class Site:
     def lists(self, look: Look, store: str, spent: Meter) -> StoreLists:
         """The version lists of a store, read again if its newest version is another, or after `LISTS_S`.
 
-        Raises:
-            UnavailableError: DynamoDB does not answer, and they were not read before.
+        While DynamoDB does not answer, they are the ones that were read before.
         """
         lineage = look.lineages.get(store)
         attempt = b"" if lineage is None else lineage.newest.attempt
@@ -238,11 +217,7 @@ class Site:
 
     @contextmanager
     def reader(self, stores: str, family: str = "") -> Iterator[StateReader]:
-        """A reader of `namespace/operator/*/name`, at the newest version by the last look.
-
-        Raises:
-            UnavailableError: DynamoDB does not answer; it says since when.
-        """
+        """A reader of `namespace/operator/*/name`, at the newest version by the last look."""
         look = self.reachable(stores.split("/", maxsplit=1)[0])
         looked = {store: each.newest.id for store, each in look.lineages.items() if operator_of(store) == stores}
         with self._readers.use((stores, family), lambda: self.open_reader(stores, family)) as reader:

@@ -45,11 +45,7 @@ _PROMOTIONS: Final[dict[tuple[str, str], Convert]] = {
 
 
 class EarlierSchema:
-    """The columns that rows were written with.
-
-    Raises:
-        ConfigurationError: a column cannot become its current type.
-    """
+    """The columns that rows were written with. Refuse a column that cannot become its current type."""
 
     def __init__(self, written: Struct, current: Struct, names: Sequence[str]) -> None:
         """Read rows as rows of another schema, under these names."""

@@ -116,7 +116,7 @@ class Map(Variable):
     def _entries(self, value: Any) -> list[tuple[Any, Any]]:
         """The entries of a map, with keys as values of their type. The map may be pairs, as in pandas."""
         if isinstance(value, Mapping):
-            return [(self.unhashed(key), each) for key, each in value.items()]
+            return [(_keyed(self.key, key), each) for key, each in value.items()]
         return [(key, each) for key, each in scalars.checked(value, "a dict", (list, tuple))]
 
     @property
@@ -147,10 +147,6 @@ class Map(Variable):
     def to_arrow(self, value: Any) -> Any:
         return [(self.key.to_arrow(key), or_none(self.value.to_arrow, each)) for key, each in self._entries(value)]
 
-    def unhashed(self, key: Any) -> Any:
-        """The value of a key that `hashable` made."""
-        return _keyed(self.key, key)
-
 
 class Struct(Variable):
     """A row. Its columns have distinct names: repeated ones become name#2, name#3."""
@@ -175,11 +171,7 @@ class Struct(Variable):
         return self.load(raw, 0, len(raw))
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """The bytes of a row, equal to Spark's.
-
-        Raises:
-            ConfigurationError: a column is missing, unknown, or its value is not of its type.
-        """
+        """The bytes of a row, equal to Spark's. Refuse other columns, and values of other types."""
         self.check(values)
         out = bytearray(self._least_bytes)
         for name, kind, byte, bit, slot in self._columns:
@@ -305,11 +297,7 @@ def hashable(value: Any) -> Any:
 
 
 def _map_of(entries: list[tuple[Any, Any]]) -> dict[Any, Any] | list[tuple[Any, Any]]:
-    """A map of its entries: a dict, or the entries if some keys differ only in the sign of a zero.
-
-    Raises:
-        ValueError: a key is there twice.
-    """
+    """A map of its entries: a dict, or the entries if keys differ only in the sign of a zero. Refuse equal keys."""
     keys = [hashable(key) for key, _ in entries]
     if len(whole := dict(zip(keys, (each for _, each in entries), strict=True))) == len(keys):
         return whole

@@ -22,11 +22,7 @@ Moment = TypeVar("Moment", date, datetime)
 
 
 def unscaled(value: Any, digits: int, scale: int) -> int:
-    """The digits of a decimal as a whole number.
-
-    Raises:
-        TypeError, ValueError: not a decimal, or with more digits than its type.
-    """
+    """The digits of a decimal as a whole number. Refuse more digits than its type has."""
     try:
         shifted = Decimal(checked(value, "a Decimal", (int, Decimal), bool)).scaleb(scale, _EXACT)
         number = int(shifted)
@@ -54,11 +50,7 @@ def plain(value: Any) -> Any:
 
 
 def checked(value: Any, noun: str, kind: type | tuple[type, ...], but: type | tuple[type, ...] = ()) -> Any:
-    """A value of type `kind`, and not of type `but`. A number of numpy becomes a Python number, an array a list.
-
-    Raises:
-        TypeError: another value.
-    """
+    """A value of type `kind`, and not of type `but`. A number of numpy becomes a Python number, an array a list."""
     value = plain(value)
     if not isinstance(value, kind) or isinstance(value, but):
         raise TypeError(f"not {noun}")

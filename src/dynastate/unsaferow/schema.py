@@ -22,18 +22,6 @@ _LEVELS_MAX: Final = 100
 _NOON: Final = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
 
 
-def _date_text(value: Any) -> str:
-    return texts.date_text(scalars.from_date(value))
-
-
-def _timestamp_text(value: Any) -> str:
-    return f"{texts.timestamp_text(scalars.from_timestamp(value) * 1000)}Z"
-
-
-def _timestamp_ntz_text(value: Any) -> str:
-    return texts.timestamp_text(scalars.from_timestamp_ntz(value) * 1000)
-
-
 def _parsed(parse: Callable[[str], int], take: Callable[[int], Any], example: str) -> Callable[[Any], Any]:
     """Parse the text of a value."""
     return lambda text: take(parse(scalars.checked(text, f"a text such as {example}", str)))
@@ -73,7 +61,7 @@ _SIMPLE: Final[dict[str, types.DataType]] = {
         take=scalars.to_date,
         give=scalars.from_date,
         sample=_NOON.date(),
-        dump_json=_date_text,
+        dump_json=lambda value: texts.date_text(scalars.from_date(value)),
         load_json=_parsed(texts.parse_date, scalars.to_date, "2024-05-01"),
         in_arrow=("date32",),
         arrow_unit=1,
@@ -84,7 +72,7 @@ _SIMPLE: Final[dict[str, types.DataType]] = {
         take=scalars.to_timestamp,
         give=scalars.from_timestamp,
         sample=_NOON,
-        dump_json=_timestamp_text,
+        dump_json=lambda value: f"{texts.timestamp_text(scalars.from_timestamp(value) * 1000)}Z",
         load_json=_parsed(partial(texts.parse_timestamp, has_zone=True), scalars.to_timestamp, "2024-05-01T12:00:00Z"),
         in_arrow=("timestamp", "us", "UTC"),
         arrow_unit=1,
@@ -95,7 +83,7 @@ _SIMPLE: Final[dict[str, types.DataType]] = {
         take=scalars.to_timestamp_ntz,
         give=scalars.from_timestamp_ntz,
         sample=_NOON.replace(tzinfo=None),
-        dump_json=_timestamp_ntz_text,
+        dump_json=lambda value: texts.timestamp_text(scalars.from_timestamp_ntz(value) * 1000),
         load_json=_parsed(
             partial(texts.parse_timestamp, has_zone=False), scalars.to_timestamp_ntz, "2024-05-01T12:00:00"
         ),

@@ -50,33 +50,21 @@ def timestamp_text(nanos: int) -> str:
 
 
 def parse_date(text: str) -> int:
-    """The number of days since 1970.
-
-    Raises:
-        ValueError: it is no date.
-    """
+    """The number of days since 1970. Raises ValueError for another text, as the others here do."""
     if (match := _DATES.fullmatch(text)) is None:
         raise ValueError("no such date")
     return _days(match[1], match[2], match[3])
 
 
 def parse_time(text: str) -> int:
-    """The nanoseconds since midnight.
-
-    Raises:
-        ValueError: it is no time.
-    """
+    """The nanoseconds since midnight."""
     if (match := _TIMES.fullmatch(text)) is None:
         raise ValueError("no such time")
     return _nanos(match[1], match[2], match[3], match[4])
 
 
 def parse_timestamp(text: str, *, has_zone: bool) -> int:
-    """The microseconds since 1970, in UTC where it has a zone.
-
-    Raises:
-        ValueError: it is no timestamp, is more exact than microseconds, or has no zone, or has one.
-    """
+    """The microseconds since 1970, in UTC where it has a zone. Refuse a text that is more exact."""
     if (match := _TIMESTAMPS.fullmatch(text)) is None:
         raise ValueError("no such timestamp")
     zone = match[8]

@@ -74,8 +74,7 @@ class DataType(ABC):
     def write(self, value: Any, out: bytearray, slot: int) -> None:
         """Put a value into the slot at offset `slot`, and the bytes that do not fit there at the end of `out`.
 
-        Raises:
-            TypeError, ValueError, OverflowError, struct.error: not a value of this type.
+        Raises TypeError, ValueError, OverflowError or struct.error for a value of another type.
         """
 
     def write_element(self, value: Any, out: bytearray, slot: int) -> None:
@@ -105,11 +104,7 @@ class DataType(ABC):
 
     @abstractmethod
     def from_json(self, value: Any) -> Any:
-        """The value of a form that `to_json` gives.
-
-        Raises:
-            TypeError, ValueError: it is of no such form.
-        """
+        """The value of a form that `to_json` gives. Raises TypeError or ValueError for another form."""
 
     @abstractmethod
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
@@ -211,7 +206,10 @@ class _DecimalValues(DataType):
         return f"{value:f}"
 
     def from_json(self, value: Any) -> Any:
-        return _decimal(value)
+        try:
+            return Decimal(str(scalars.checked(value, "a decimal", (int, float, Decimal, str), bool)))
+        except InvalidOperation as wrong:
+            raise ValueError("no decimal") from wrong
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.decimal128(self.digits, self.scale)
@@ -418,10 +416,3 @@ class VariantType(Variable):
 
     def mix(self, value: Any, seed: int) -> int:
         raise ConfigurationError("Spark has no hash of a variant, and so no partition for a key with one")
-
-
-def _decimal(value: Any) -> Decimal:
-    try:
-        return Decimal(str(scalars.checked(value, "a decimal", (int, float, Decimal, str), bool)))
-    except InvalidOperation as wrong:
-        raise ValueError("no decimal") from wrong

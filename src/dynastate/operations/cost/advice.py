@@ -121,7 +121,7 @@ class Plan:
                 self.every_s,
                 snapshot_threshold=self.threshold,
                 retain=self.retain,
-                objects_threshold_kb=THRESHOLD_KB if usage.has_objects else None,
+                objects_threshold_kb=THRESHOLD_KB if usage.stored.object_bytes else None,
             )
             for usage in self.usages.values()
         ]

@@ -128,7 +128,7 @@ def predict_scenarios(
             replace(operator, stores=max(1, round(operator.stores * partitions / max(1, usage.partitions))))
             for operator, usage in pairs
         ]
-    return [*(_scenario(name, each) for name, each in scenarios.items()), _item_for_each_row(operators)]
+    return [*(Scenario(name, *predicted(each)) for name, each in scenarios.items()), _item_for_each_row(operators)]
 
 
 def workload(
@@ -156,11 +156,6 @@ def predicted(operators: Sequence[Workload]) -> tuple[PredictedUsage, StorageSiz
     predictions = [predict(each) for each in operators]
     day = sum((each.day for each in predictions), PredictedUsage())
     return day, sum((each.stored for each in predictions), StorageSize())
-
-
-def _scenario(name: str, operators: Sequence[Workload]) -> Scenario:
-    day, stored = predicted(operators)
-    return Scenario(name, day, stored)
 
 
 def _item_for_each_row(operators: Sequence[Workload]) -> Scenario:

@@ -61,11 +61,6 @@ class StorageUsage:
             "workload": self.workload(),
         }
 
-    @property
-    def has_objects(self) -> bool:
-        """Whether its commits or snapshots are, in part, objects of S3."""
-        return self.stored.object_bytes > 0
-
     def workload(self) -> dict[str, Any]:
         """Inputs of the formula of docs/costs.md, by their names there, as far as the tables have them.
 

@@ -49,11 +49,7 @@ class Diagnosis:
 
 
 def diagnose(probe: Probe, progress: ProgressCallback = no_progress) -> Diagnosis:
-    """Run all checks, and delete their items.
-
-    Raises:
-        UnavailableError: the engine does not answer.
-    """
+    """Run all checks, and delete their items. Raises UnavailableError if the engine does not answer."""
     outcomes: list[Checked] = []
     try:
         for number, check in enumerate(CHECKS):

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from dynastate.dynamodb.probe import Probe
-from dynastate.format.keys import SPECS, Role
+from dynastate.format.keys import SPECS
 from dynastate.operations.doctor.checks import check, expect, refused, text
-
-ROLES: Final[tuple[Role, ...]] = ("delta", "snapshot")
-
 
 TABLES: Final = "tables"
 
 
 @check(TABLES, "both tables are there, with string keys of these names")
 def _tables(probe: Probe) -> None:
-    for role in ROLES:
+    for role in SPECS:
         table = probe.send("describe_table", TableName=probe.names[role])["Table"]
         keys = [each["AttributeName"] for each in table["KeySchema"]]
         expect(keys == list(SPECS[role]), f"{probe.names[role]} has the keys {', '.join(keys)}")
@@ -30,7 +27,7 @@ def _missing_table(probe: Probe) -> None:
 
 @check("permissions of reads and writes", "each verb is allowed for this namespace")
 def _permissions(probe: Probe) -> None:
-    for role in ROLES:
+    for role in SPECS:
         probe.put(role, "allowed", text("a"))
         probe.update(role, "allowed", "SET v = :v", ExpressionAttributeValues={":v": {"S": "b"}})
         probe.get(role, "allowed")

@@ -64,11 +64,7 @@ def find_abandoned(summaries: Iterable[StoreSummary], exists: Callable[[str], bo
 
 
 def checkpoint_exists(location: str) -> bool:
-    """Whether the folder of a checkpoint's state exists, in a file system that pyarrow knows.
-
-    Raises:
-        ConfigurationError: the file system cannot be read from here.
-    """
+    """Whether the folder of a checkpoint's state exists. Refuse a file system that pyarrow cannot read from here."""
     scheme, _, folder = location.partition(":")
     if scheme == "file":
         return Path(folder).exists()

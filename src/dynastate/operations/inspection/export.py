@@ -25,11 +25,7 @@ _REPORT_ROWS: Final = 1_000
 
 
 def export_rows(state: StateView, form: Format, output: Path | None, progress: ProgressCallback) -> int:
-    """Write all rows to a file, replaced at the end, or without a file to standard output; return their number.
-
-    Raises:
-        ConfigurationError: the file cannot be written, or pyarrow is not installed, or Parquet has no such type.
-    """
+    """Write all rows to a file, replaced at the end, or without a file to standard output; return their number."""
     total = len(state)
     write = _write_parquet if form is Format.PARQUET else _write_lines
     with _replaced(output) as file:

@@ -69,10 +69,6 @@ def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress,
 
     It costs about twice as much as one read of everything, since keys are listed separately. It holds version lists and
     manifests in memory, as recovery does, about `KEYS_LISTED` keys and a window of parts.
-
-    Raises:
-        VersionMissingError: the tables hold nothing of this store.
-        DynastateError: as the reads of `Tables`, except CorruptStateError.
     """
     check = _Check(tables, keys.check_store(store), progress)
     check.read_names(with_record=with_record)  # 1
@@ -336,14 +332,11 @@ class _Check:
         manifests = sorted(keys.manifest_key(self._store, each.version, each.id) for each in self._manifests)
         firsts: dict[tuple[Role, Unnamed], Key] = {}
         counts: Counter[tuple[Role, Unnamed]] = Counter()
-        for key in chain(self._unnamed("delta", parts), self._unnamed("snapshot", chain(buckets, manifests))):
-            maker = self._maker(key)
+        keys_unnamed = chain(self._unnamed("delta", parts), self._unnamed("snapshot", chain(buckets, manifests)))
+        for key, maker in chain(((key, self._maker(key)) for key in keys_unnamed), self._unnamed_objects()):
             if maker is not None:
                 firsts.setdefault((key.role, maker), key)
                 counts[key.role, maker] += 1
-        for key, maker in self._unnamed_objects():
-            firsts.setdefault((key.role, maker), key)
-            counts[key.role, maker] += 1
         for (role, maker), key in firsts.items():
             node, why = maker
             made_by: frozenset[Namer] = frozenset() if node is None else frozenset([node])

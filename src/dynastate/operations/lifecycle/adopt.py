@@ -60,10 +60,6 @@ def adopt_stores(
     2. Enter the location in the meta item, with a new epoch and the highest version. If another run has entered
        meanwhile, begin with step 1 again. From now on no run from another location enters.
     After a crash, stores refuse the runs of one of the locations until new runs enter. The same call completes it.
-
-    Raises:
-        ConfigurationError: a store is being dropped.
-        CorruptStateError: a version list is corrupt.
     """
     old_locations = locations_of(tables, stores)
     namespace = stores[0].split("/")[0]

@@ -58,10 +58,6 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     2. Clean up. 3. If the store is a fork, unpin the items of its origin that it no longer needs.
 
     Only commits shorten a long version list: only they prove which attempts the driver did not choose.
-
-    Raises:
-        VersionMissingError: nothing is committed.
-        ConfigurationError: a newer run has begun; nothing was done.
     """
     tables = tables.metered(Meter())
     unpin_dropped(tables, store)  # 1

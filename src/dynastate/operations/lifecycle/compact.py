@@ -49,10 +49,6 @@ def compact_store(
     snapshot that no reader uses, and that clean-up deletes.
 
     Returns None if there is nothing to do: the version has a snapshot, or another executor is making one.
-
-    Raises:
-        VersionMissingError: nothing is committed.
-        ConfigurationError: a newer run has begun, or a clean-up interfered; no snapshot was made.
     """
     newest = engine.lineage(store).newest
     run = writing_run(tables, store, newest)

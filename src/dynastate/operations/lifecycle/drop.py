@@ -102,11 +102,8 @@ def drop_stores(tables: Tables, stores: Sequence[str], progress: ProgressCallbac
     4. Delete their meta items, the last first: stores are found from the first on, so another drop can complete this.
     5. Delete the record of the namespace's runs, unless a run has begun, and the plan of an unfinished fork.
 
-    Raises:
-        CorruptStateError: a meta item is corrupt, so that the keys of the other items are unknown.
-        ConfigurationError: forks depend on a store, and nothing was deleted; or a run of the query has begun meanwhile,
-            and nothing of that store was deleted.
-        UnavailableError: a version list changes again and again.
+    If a run of the query has begun meanwhile, nothing of that store is deleted. Refuse a corrupt meta item: the keys of
+    the other items are unknown then.
     """
     refuse_forked(tables, stores)  # 1
     namespaces = sorted({store.split("/")[0] for store in stores})
@@ -123,11 +120,7 @@ def drop_stores(tables: Tables, stores: Sequence[str], progress: ProgressCallbac
 
 
 def refuse_made_meanwhile(tables: Tables, namespace: str) -> None:
-    """Refuse a namespace that still has stores after a drop: a running query has made them since the listing.
-
-    Raises:
-        ConfigurationError: it has stores; the listed ones are deleted.
-    """
+    """Refuse a namespace that still has stores after a drop: a running query has made them since the listing."""
     if stores := find_stores(tables, namespace):
         raise ConfigurationError(
             "a query that runs has made stores of this namespace while the others were deleted: stop it, and drop "
@@ -141,11 +134,8 @@ def empty_store(tables: Tables, store: str, query: str) -> int:
     """Delete all items of a query's store except fences and the meta item; return the number of deleted items.
 
     `delete_meta` deletes the meta item. If there is no meta item, nothing is deleted: another command has deleted the
-    store, and a query may be making it again.
-
-    Raises:
-        ConfigurationError: another query's run has entered the store meanwhile, or forks depend on it.
-        CorruptStateError, UnavailableError: as `drop_stores`.
+    store, and a query may be making it again. Refuse a store that another query's run has entered meanwhile, or that
+    forks depend on.
     """
     refuse_forked(tables, [store])
     return _empty(tables, store) if _mark_dropped(tables, store, query) else 0
@@ -217,8 +207,7 @@ def _drop_lost(tables: Tables, store: str) -> int:
     """
     if find_meta(tables, store):
         return 0
-    locations = _named_locations(tables, store)
-    deleted = _delete_others(tables, store, SHARDS_MAX, locations)
+    deleted = _delete_others(tables, store, SHARDS_MAX, _named_locations(tables, store))
     return deleted + _delete_lists(tables, store, ())
 
 

@@ -91,10 +91,6 @@ def fork_namespace(
     the version are not forked. The same call resumes an interrupted fork, at its version.
     Stores are made several at once. The stores of partition 0 are begun before the others, so that a drop finds the
     fork, and get their version after the others, so that no reader takes a part of the fork for all of it.
-
-    Raises:
-        ConfigurationError: the new namespace has stores, or the origin has none or is being dropped.
-        VersionMissingError: a store has no such version, or clean-up deletes it meanwhile; or partitions are missing.
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)

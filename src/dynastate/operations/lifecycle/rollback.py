@@ -23,7 +23,6 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
 from dynastate.format.meta import QueryRun
-from dynastate.format.version_list import VersionEntry
 from dynastate.operations.inspection.inspect import read_lists
 from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
@@ -96,10 +95,7 @@ class CommittedIds:
     def listed(self, stores: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
         """The stores of a namespace that the batch committed: Spark opens no others.
 
-        Some may be `earlier` stores: another query with fewer partitions has run there since.
-
-        Raises:
-            ConfigurationError: the batch committed no store of the namespace.
+        Some may be `earlier` stores: another query with fewer partitions has run there since. Refuse an empty list.
         """
         committed = [store for store in stores if self.lists(store)]
         committed += [store for store in earlier if _place(store) in self._places]
@@ -132,15 +128,6 @@ class CommittedIds:
         attempts = {each.replace("-", "") for each in ids}
         return any(each.version == self.version and (not ids or each.attempt.hex() in attempts) for each in versions)
 
-    def named_in(self, graph: VersionGraph, version: int) -> VersionEntry:
-        """The version of a store that the query opens by a number alone, as with checkpoint format v1.
-
-        Raises:
-            VersionMissingError: there is no such version, or only a later query's.
-            ConfigurationError: several queries have a version of this number.
-        """
-        return graph.find(version, NO_ATTEMPT, self.run)
-
 
 def _place(store: str) -> tuple[str, int]:
     """Operator and partition of a store."""
@@ -149,11 +136,7 @@ def _place(store: str) -> tuple[str, int]:
 
 
 class Checkpoint:
-    """The files of a checkpoint, in a file system that pyarrow knows.
-
-    Raises:
-        ConfigurationError: the file system cannot be read from here, or has no checkpoint there.
-    """
+    """The files of a checkpoint, in a file system that pyarrow knows. Refuse a location without a checkpoint."""
 
     def __init__(self, location: str) -> None:
         try:
@@ -167,8 +150,9 @@ class Checkpoint:
         self._select = partial(fs.FileSelector, allow_not_found=True)
         self._copy_files = fs.copy_files
         try:
-            # pyarrow has no name for Hadoop's s3a.
-            system, path = fs.FileSystem.from_uri(_for_pyarrow(self.location))
+            # pyarrow has no name for Hadoop's s3a, and takes local files by their path alone.
+            uri = re.sub("^file:/+", "/", re.sub("^s3[an]:", "s3:", self.location))
+            system, path = fs.FileSystem.from_uri(uri)
             is_checkpoint = system.get_file_info(f"{path}/metadata").type != fs.FileType.NotFound
         except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
             raise ConfigurationError(
@@ -198,11 +182,7 @@ class Checkpoint:
         return text
 
     def namespace(self) -> str:
-        """The namespace of the checkpoint's state.
-
-        Raises:
-            ConfigurationError: no partition has its state in DynamoDB.
-        """
+        """The namespace of the checkpoint's state. Refuse a checkpoint without state in DynamoDB."""
         for path in self._markers:
             match = _STORE.search(self.read(path))
             if match is not None:
@@ -239,20 +219,10 @@ class Checkpoint:
         self._system.delete_file(f"{self._path}/{name}")
 
 
-def _for_pyarrow(location: str) -> str:
-    """A location as pyarrow spells it: without s3a, which is Hadoop's, and with a path alone for local files."""
-    return re.sub("^file:/+", "/", re.sub("^s3[an]:", "s3:", location))
-
-
 def plan_rollback(
     tables: Tables, checkpoint: Checkpoint, to: int, progress: ProgressCallback = no_progress
 ) -> Rollback:
-    """Check whether a checkpoint can go back to a batch. Nothing is changed.
-
-    Raises:
-        ConfigurationError: the batch, or its state in a store, does not exist; or the stores belong to another
-            checkpoint, of which this one is a copy.
-    """
+    """Check whether a checkpoint can go back to a batch. Nothing is changed. Refuse a copy of another checkpoint."""
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
     committed = sorted(offsets.keys() & commits.keys())
     if to not in committed:
@@ -307,10 +277,7 @@ def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback
     """Roll a checkpoint back: copy offsets and commits, then delete those of each undone batch, the newest first.
 
     A batch's commit is deleted before its offsets: between the two deletions the batch looks unfinished. After a crash,
-    plan and run the rollback again.
-
-    Raises:
-        ConfigurationError: the batches have changed since the plan, and nothing was changed.
+    plan and run the rollback again. Nothing is changed if the batches have changed since the plan.
     """
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
     later, committed = _later(offsets, commits, plan.to.batch)
@@ -372,7 +339,7 @@ def _require(tables: Tables, store: str, version: int, ids: CommittedIds) -> Lis
     graph = read_lists(tables, store)[0]
     readable = readable_versions(graph)
     is_there = ids.are_in(store, readable)
-    entry = ids.named_in(graph, version) if is_there and not ids.ids else None
+    entry = graph.find(version, NO_ATTEMPT, ids.run) if is_there and not ids.ids else None
     if not is_there or (entry and entry.id not in readable):
         numbers = sorted(number for number, _ in readable)
         versions = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"

@@ -24,11 +24,10 @@ def read_meta(tables: Tables, store: str) -> StoreMeta:
 
 
 def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
-    """The run that committed the newest version.
+    """The run that committed the newest version. Refuse a store in which a newer run has begun.
 
-    Raises:
-        ConfigurationError: a newer run has begun. If it started over, it may have written parts of versions below this
-            one, without a commit yet: no version seems to need them.
+    If that run started over, it may have written parts of lower versions, without a commit yet: no version seems to
+    need them.
     """
     epochs = read_meta(tables, store).epochs
     run = max(epochs, key=epochs.__getitem__)
@@ -43,11 +42,7 @@ def writing_run(tables: Tables, store: str, newest: VersionEntry) -> str:
 
 
 def refuse_copy(tables: Tables, stores: Sequence[str], checkpoint: str) -> None:
-    """Refuse a checkpoint whose files name stores that belong to another checkpoint.
-
-    Raises:
-        ConfigurationError: the meta item of a store names the location of another checkpoint, or no location.
-    """
+    """Refuse a checkpoint whose files name stores that belong to another checkpoint, or to none yet."""
     location = location_of(f"{checkpoint}/state")
     for store, meta in read_metas(tables, stores).items():
         owner = meta.location

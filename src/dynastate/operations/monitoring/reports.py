@@ -102,10 +102,7 @@ def usage_of_queries(lines: Iterable[str], source: str, prices: Prices | None) -
 
     Lines are from `StreamingQueryProgress.json`, or from an event log of Spark, whose other events are skipped. A batch
     that is reported twice counts once, and a trigger without a batch does not count. The cost is computed with
-    `prices`, or without them by the query with its own prices.
-
-    Raises:
-        ConfigurationError: a line is not JSON or not such a report, or no batch is of a query on dynastate.
+    `prices`, or without them by the query with its own prices. Refuse reports without a batch of a query on dynastate.
     """
     batches: dict[tuple[str, str, int], Batch] = {}
     number = 0

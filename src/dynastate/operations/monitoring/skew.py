@@ -21,7 +21,7 @@ from dynastate.operations.monitoring.monitor import operator_of
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.reader.families import Family, families_at
-from dynastate.reader.json_rows import json_text, row_to_json
+from dynastate.reader.json_rows import row_to_json
 from dynastate.reader.partition import Partition, Source
 from dynastate.reader.scan import scan
 from dynastate.storage.meter import Meter
@@ -270,7 +270,3 @@ def _heavy(row: Row) -> HeavyKey:
 def _store_json(load: StoreLoad) -> dict[str, Any]:
     names = ("store", "rows", "bytes", "stored_bytes", "shards", "batch_s", "units_s")
     return {name: getattr(load, name) for name in names}
-
-
-def key_text(key: HeavyKey) -> str:
-    return json_text(key.key)

@@ -115,10 +115,6 @@ def plan_copy(
     """Check whether a namespace can be copied, and estimate the cost by `settings`. Nothing is changed.
 
     `objects` is the setting of queries on the target. If it is empty, no objects can be copied.
-
-    Raises:
-        ConfigurationError: some rows are in other stores or locations, or the target has other state.
-        VersionMissingError: the first batch of the namespace is not complete.
     """
     source, target = source.metered(Meter()), target.metered(Meter())
     location = own_location(target, objects)
@@ -162,10 +158,6 @@ def copy_stores(
     3. Check that nothing wrote to the source meanwhile. 4. Compare both ends.
     5. Write the meta items, the first store's last; then remove the mark.
     A crash at any step leaves a namespace that readers do not find; the same call completes it, and a drop deletes it.
-
-    Raises:
-        ConfigurationError: a query writes to the source, or has begun in the target; and as `plan_copy`.
-        CorruptStateError: both ends differ after the copy.
     """
     meter, stores, namespace = Meter(), plan.stores, plan.namespace
     source, target = source.metered(meter), target.metered(meter)
@@ -233,11 +225,7 @@ class _Mark:
     """
 
     def __init__(self, target: Tables, record: Item) -> None:
-        """Set the mark.
-
-        Raises:
-            ConfigurationError: a run has entered the target.
-        """
+        """Set the mark. Refuse a target that a run has entered."""
         self._record = record
         self._key = namespace_key(str(record["namespace"]))
         self._marked = record | {DROPPED: DELETING, COPY: str(runtime.new_id())}
@@ -313,11 +301,7 @@ class _Store:
         return writes + self._write(puts)
 
     def compare(self) -> Content:
-        """Compare both ends, to the byte.
-
-        Raises:
-            CorruptStateError: they differ.
-        """
+        """Compare both ends, to the byte. Refuse a difference."""
         items = size = objects = object_bytes = 0
         for source_id in _objects(self._source, self._store, self._locations):
             data = self._read(self._source, source_id)
@@ -393,11 +377,7 @@ class _Store:
         return count
 
     def _write_list(self, key: Key, item: Item | None, stored_item: Item | None) -> int:
-        """Write or delete a version list, if it is unchanged: a commit of a dropped query may be late.
-
-        Raises:
-            CorruptStateError: it has changed.
-        """
+        """Write or delete a version list. Refuse one that has changed: a commit of a dropped query may be late."""
         guarded: Item = (
             {name: stored_item[name] for name in (VERSIONS, REFUSED, FORKS) if name in stored_item}
             if stored_item

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from dynastate.counts import plural
 from dynastate.dynamodb.boto_tables import BotoTables
@@ -45,8 +45,7 @@ class Failover:
     steps: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Resumption:
+class _Resumption(NamedTuple):
     """The checkpoint's last batch whose state all stores can open, and the number of batches after it."""
 
     last: int
@@ -66,11 +65,6 @@ def plan_failover(
     In the source only version lists are read. It need not answer, and its requests end after `SOURCE_DEADLINE_S`. In
     the target every item is read, as `verify` does. If the target's replicas are strongly consistent, only version
     lists are read of stores without objects in S3.
-
-    Raises:
-        ConfigurationError: the target's tables do not exist, or have no store of the namespace; or the checkpoint is
-            of another namespace.
-        DynastateError: the target's Region does not answer.
     """
     target = target.metered(Meter())
     selection = _selection(namespace, checkpoint)

@@ -118,9 +118,6 @@ def look_at(
 
     With `lists_only` the versions that can be opened are known from version lists alone. Else items are read as
     `verify` does, except in stores without objects in S3 in strongly consistent replicas: a list has its parts there.
-
-    Raises:
-        ConfigurationError: the tables do not exist, or have none of the stores.
     """
     tables_by_role = tables.describe()
     region = tables.settings.region or str(tables_by_role["delta"]["TableArn"]).split(":")[3]
@@ -218,7 +215,7 @@ def _named_by_numbers(graph: VersionGraph, committed: CommittedIds | None) -> di
     entries = {}
     for version in graph.versions():
         with suppress(ConfigurationError, VersionMissingError):
-            entries[version] = committed.named_in(graph, version) if committed else graph.find(version, NO_ATTEMPT)
+            entries[version] = graph.find(version, NO_ATTEMPT, committed.run if committed else None)
     return entries
 
 

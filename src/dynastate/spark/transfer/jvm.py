@@ -18,11 +18,7 @@ SPARK: Final = "4.3"
 
 
 class Jvm:
-    """The object StateTransfer in the JVM, and operations on folders.
-
-    Raises:
-        ConfigurationError: it is another Spark, a session of Spark Connect, or dynastate's jar is not there.
-    """
+    """The object StateTransfer in the JVM, and operations on folders."""
 
     def __init__(self, spark: SparkSession, command: str) -> None:
         if not spark.version.startswith(f"{SPARK}."):

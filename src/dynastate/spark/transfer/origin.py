@@ -13,11 +13,7 @@ _STORE: Final = re.compile(r"store=([^/\s]+)/")
 
 
 def origin_settings(transfer: Transfer) -> dict[str, str]:
-    """The session's settings, with the namespace that the old checkpoint's state has.
-
-    Raises:
-        ConfigurationError: its state is not in DynamoDB, or it is a copy that names the state of its original.
-    """
+    """The session's settings, with the namespace of the old checkpoint's state. Refuse a copy of a checkpoint."""
     plan, source = transfer.plan, transfer.source
     if plan["provider"] != OURS:
         raise ConfigurationError(

@@ -44,11 +44,7 @@ def recover_checkpoint(
     """
     with errors_of_spark():
         transfer = Transfer(spark, "recover", template, new)
-        to, settings = transfer.ours(namespace), transfer.settings(lost)
-        if to.namespace == lost:
-            raise ConfigurationError(
-                "the new state needs a namespace of its own; give another one", namespace=to.namespace
-            )
+        to, settings = transfer.ours(namespace, other=lost), transfer.settings(lost)
         with tables_of({**settings, f"{PREFIX}namespace": lost}) as tables:
             version, ids = _newest(tables, lost, transfer.plan["stores"], progress)
         return transfer.run(to, Source(settings, version, ids), progress)

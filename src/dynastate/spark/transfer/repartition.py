@@ -64,11 +64,7 @@ def repartition(
     with errors_of_spark():
         transfer = Transfer(spark, "repartition", old, new)
         source = origin_settings(transfer)
-        to = transfer.ours(namespace, partitions)
-        if to.namespace == source[f"{PREFIX}namespace"]:
-            raise ConfigurationError(
-                "the new state needs a namespace of its own; give another one", namespace=to.namespace
-            )
+        to = transfer.ours(namespace, partitions, other=source[f"{PREFIX}namespace"])
         if all(each["single"] for each in transfer.plan["stores"]):
             raise ConfigurationError(
                 "every operator of this query needs all its rows in one partition, whatever the number of partitions",

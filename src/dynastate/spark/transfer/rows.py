@@ -20,7 +20,7 @@ from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.origin import origin_settings
-from dynastate.spark.transfer.steps import OURS, Moved, Source, Target, Transfer
+from dynastate.spark.transfer.steps import OURS, Moved, Source, Transfer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ def bootstrap(
         chosen = _store(transfer, operator, store)
         rows = _as_pairs(frame, chosen)
         settings = origin_settings(transfer) if transfer.plan["provider"] == OURS else {}
-        to = _elsewhere(transfer, namespace, settings)
+        to = transfer.ours(namespace, other=settings.get(f"{PREFIX}namespace"))
         return transfer.run(to, Source(settings, frames={_path(chosen): rows}), progress)
 
 
@@ -93,7 +93,7 @@ def migrate(
         transfer = Transfer(spark, "migrate", old, new)
         settings = origin_settings(transfer)
         chosen = _store(transfer, operator, store)
-        to = _elsewhere(transfer, namespace, settings)
+        to = transfer.ours(namespace, other=settings[f"{PREFIX}namespace"])
         rows = _read(spark, transfer, settings, chosen)
         value = _struct(schema)
         columns = [each.name for each in value.fields]
@@ -126,11 +126,7 @@ def preview(
     store: str | None = None,
     most: int = 10,
 ) -> list[Difference]:
-    """The first `most` rows that `change` changes, of the first 10,000 rows. Nothing is written.
-
-    Raises:
-        ConfigurationError: it cannot be done; the message says why.
-    """
+    """The first `most` rows that `change` changes, of the first 10,000 rows. Nothing is written."""
     differences: list[Difference] = []
     with errors_of_spark():
         transfer = Transfer(spark, "migrate", old, new)
@@ -189,14 +185,6 @@ def _store(transfer: Transfer, operator: int, store: str | None) -> dict[str, An
 
 def _path(store: Mapping[str, Any]) -> str:
     return f"{store['operator']}/{store['name']}"
-
-
-def _elsewhere(transfer: Transfer, namespace: str | None, old: Mapping[str, str]) -> Target:
-    """New stores of ours, in another namespace than the old ones."""
-    to = transfer.ours(namespace)
-    if to.namespace == old.get(f"{PREFIX}namespace"):
-        raise ConfigurationError("the new state needs a namespace of its own; give another one", namespace=to.namespace)
-    return to
 
 
 def _read(spark: SparkSession, transfer: Transfer, settings: Mapping[str, str], store: Mapping[str, Any]) -> DataFrame:

@@ -104,9 +104,6 @@ class Transfer:
     Each run has a claim of its own beside the mark: it looks for the mark after its claim is written, and for the
     claims after the mark was deleted. So of two runs either the second finds no mark, and deletes nothing, or the first
     finds that its claim is not the only one, and fails.
-
-    Raises:
-        ConfigurationError: there is nothing that can be moved, or no place for it; the message says why.
     """
 
     def __init__(self, spark: SparkSession, command: str, old: str, new: str) -> None:
@@ -124,12 +121,7 @@ class Transfer:
         self._check()
 
     def run(self, to: Target, source: Source, progress: ProgressCallback) -> Moved:
-        """Steps 2 to 6.
-
-        Raises:
-            ConfigurationError: it cannot be moved; the old checkpoint is unchanged.
-            UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; run it again.
-        """
+        """Steps 2 to 6. After a failure the old checkpoint is unchanged."""
         jvm, settings = self.jvm, dict(to.settings or {})
         self._start(to)  # 2
         frames = {path: frame._jdf for path, frame in source.frames.items()}  # noqa: SLF001
@@ -170,10 +162,15 @@ class Transfer:
             **{name: sum(each[name] for each in stores) for name in ("rows", "bytes", "bytes_written", "write_units")},
         )
 
-    def ours(self, namespace: str | None, partitions: int = 0) -> Target:
-        """New stores of ours, with the session's settings; the default namespace is made of the checkpoint's path."""
+    def ours(self, namespace: str | None, partitions: int = 0, other: str | None = None) -> Target:
+        """New stores of ours, with the session's settings, in another namespace than `other`.
+
+        The default namespace is made of the checkpoint's path.
+        """
         settings = self.settings(namespace)
         owner = settings.get(f"{PREFIX}namespace") or str(self.jvm.transfer.namespaceOf(self.target))
+        if owner == other:
+            raise ConfigurationError("the new state needs a namespace of its own; give another one", namespace=owner)
         return Target(OURS, partitions, owner, settings)
 
     def settings(self, namespace: str | None) -> dict[str, str]:

@@ -37,11 +37,7 @@ def family_option(family: str) -> str:
 
 
 def loads_of(look: Look, ask: Ask) -> list[StoreLoad]:
-    """The partitions of the requested operator.
-
-    Raises:
-        ConfigurationError: there is no such operator.
-    """
+    """The partitions of the requested operator. Refuse an operator that is not there."""
     loads = look.loads_of(stores_of(ask))
     if not loads:
         raise ConfigurationError(

@@ -36,11 +36,7 @@ NAMESPACE: Final = "dynastate"
 
 
 def make_target(text: str) -> Target:
-    """Make the target of a text: prometheus:[HOST:]PORT, otlp:URL, emf or file:PATH.
-
-    Raises:
-        ConfigurationError: the text names no target, or the target's package is not installed.
-    """
+    """Make the target of a text: prometheus:[HOST:]PORT, otlp:URL, emf or file:PATH."""
     kind, _, address = text.partition(":")
     match kind:
         case "prometheus":
