@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, TypeVar
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from dynastate.errors import UnavailableError
-from dynastate.format.items import Item, item_bytes, item_key
+from dynastate.errors import ItemFullError, UnavailableError
+from dynastate.format.items import Item, Value, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.namespace import NAMESPACE
 from dynastate.format.objects import ObjectId
 from dynastate.runtime import limits
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE
-from dynastate.storage.limits import KEYS_MAX, refuse_growth, refuse_items, refuse_keys
+from dynastate.storage.limits import ITEM_FULL, KEYS_MAX, STORED_BYTES_MAX, refuse_items, refuse_keys
 from dynastate.storage.meter import Meter, Metered
 from dynastate.storage.objects import DELETES_MAX, Objects
 from dynastate.storage.tables import Tables, no_refusal
@@ -196,7 +196,7 @@ class MemoryTables(UnthrottledTables):
         refuse_items([(key, item)])
         with self._lock:
             self._begin(verb, [key])
-            if not condition.holds(self.items.get(key, {})):
+            if not _holds(condition, self.items.get(key, {})):
                 self.meter.wrote(item_bytes(item))
                 return False
             self._put(key, item)
@@ -207,7 +207,7 @@ class MemoryTables(UnthrottledTables):
         with self._lock:
             self._begin("delete_over", [key])
             self.meter.deleted([item_bytes(item_key(key) | condition.equal)])
-            applied = condition.holds(self.items.get(key, {}))
+            applied = _holds(condition, self.items.get(key, {}))
             if applied:
                 self.items.pop(key, None)
             return applied
@@ -228,10 +228,10 @@ class MemoryTables(UnthrottledTables):
         with self._lock:
             self._begin("update", [key])
             item = self.items.get(key, {})
-            if not update.condition.holds(item):
+            if not _holds(update.condition, item):
                 self.meter.wrote(0)
                 return None
-            self._put(key, update.applied(item_key(key) | item))
+            self._put(key, _applied(update, item_key(key) | item))
             return _copy(self.items[key])
 
     def stop(self) -> None:
@@ -250,9 +250,40 @@ class MemoryTables(UnthrottledTables):
     def _put(self, key: Key, item: Item) -> None:
         spec = SPECS[key.role]
         assert (item[spec.hash_key], item[spec.range_key]) == (key.store_shard, key.sort), "an item under another key"
-        refuse_growth(key, item)
+        if (size := item_bytes(item)) > STORED_BYTES_MAX:
+            raise ItemFullError(ITEM_FULL, item=key.sort, item_bytes=size, most=STORED_BYTES_MAX)
         self.items[key] = _copy(item)
-        self.meter.wrote(item_bytes(item))
+        self.meter.wrote(size)
+
+
+def _holds(condition: Condition, item: Item) -> bool:
+    """Whether an item meets a condition. An item that does not exist has no attributes."""
+    return (
+        all(item.get(name) == value for name, value in condition.equal.items())
+        and all(name in item for name in condition.present)
+        and not any(name in item for name in condition.absent)
+        and all(item.get(name) != value for name, value in condition.unequal.items())
+        and all(text not in _texts(item, name) for name, text in condition.lacks.items())
+    )
+
+
+def _applied(update: Update, item: Item) -> Item:
+    """The item after an update."""
+    attributes = {name: value for name, value in item.items() if name not in update.removes} | update.sets
+    for name, elements in update.appends.items():
+        values = item.get(name, [])
+        assert isinstance(values, list), "DynamoDB refuses the update"
+        attributes[name] = [*values, *elements]
+    sets = {name: _texts(item, name) | texts for name, texts in update.adds.items()}
+    sets |= {name: _texts(item, name) - texts for name, texts in update.subtracts.items()}
+    filled_sets: dict[str, Value] = {name: texts for name, texts in sets.items() if texts}
+    return {name: value for name, value in attributes.items() if name not in sets} | filled_sets
+
+
+def _texts(item: Item, name: str) -> frozenset[str]:
+    texts = item.get(name, frozenset())
+    assert isinstance(texts, frozenset), "DynamoDB refuses the request"
+    return texts
 
 
 def _copy(item: Item) -> Item:

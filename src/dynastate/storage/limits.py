@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dynastate.errors import InternalError, ItemFullError
+from dynastate.errors import InternalError
 from dynastate.format.items import Item, item_bytes, text_bytes
 from dynastate.format.keys import Key
 
@@ -45,9 +45,3 @@ def refuse_items(puts: Sequence[tuple[Key, Item]]) -> list[int]:
         key, size = next((key, size) for (key, _), size in zip(puts, sizes, strict=True) if size > ITEM_BYTES_MAX)
         raise InternalError("an item is too large for DynamoDB", item=key.sort, item_bytes=size, most=ITEM_BYTES_MAX)
     return sizes
-
-
-def refuse_growth(key: Key, item: Item) -> None:
-    """Refuse an item that an update has made larger than DynamoDB stores."""
-    if (size := item_bytes(item)) > STORED_BYTES_MAX:
-        raise ItemFullError(ITEM_FULL, item=key.sort, item_bytes=size, most=STORED_BYTES_MAX)

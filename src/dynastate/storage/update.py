@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from dynastate.format.items import Item, Value
+from dynastate.format.items import Item
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,6 @@ class Condition:
     unequal: Item = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
 
-    def holds(self, item: Item) -> bool:
-        """Whether an item meets the condition. An item that does not exist has no attributes."""
-        return (
-            all(item.get(name) == value for name, value in self.equal.items())
-            and all(name in item for name in self.present)
-            and not any(name in item for name in self.absent)
-            and all(item.get(name) != value for name, value in self.unequal.items())
-            and all(text not in _texts(item, name) for name, text in self.lacks.items())
-        )
-
 
 @dataclass(frozen=True)
 class Update:
@@ -47,21 +37,3 @@ class Update:
     appends: Mapping[str, list[bytes]] = field(default_factory=dict)
     adds: Mapping[str, frozenset[str]] = field(default_factory=dict)
     subtracts: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-    def applied(self, item: Item) -> Item:
-        """The item after the change."""
-        attributes = {name: value for name, value in item.items() if name not in self.removes} | self.sets
-        for name, elements in self.appends.items():
-            values = item.get(name, [])
-            assert isinstance(values, list)  # noqa: S101  # DynamoDB refuses the update
-            attributes[name] = [*values, *elements]
-        sets = {name: _texts(item, name) | texts for name, texts in self.adds.items()}
-        sets |= {name: _texts(item, name) - texts for name, texts in self.subtracts.items()}
-        filled_sets: dict[str, Value] = {name: texts for name, texts in sets.items() if texts}
-        return {name: value for name, value in attributes.items() if name not in sets} | filled_sets
-
-
-def _texts(item: Item, name: str) -> frozenset[str]:
-    texts = item.get(name, frozenset())
-    assert isinstance(texts, frozenset)  # noqa: S101  # DynamoDB refuses the request
-    return texts
