@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dynastate.errors import ConfigurationError
-from dynastate.operations.monitoring.metrics.table import BUCKETS_S, METRICS, Metric, Report, Sample
+from dynastate.operations.monitoring.metrics.table import BUCKETS_S, METRICS, Metric, Sample
 from dynastate.operations.monitoring.metrics.target import Target
 from dynastate.version import __version__
 
@@ -61,9 +61,6 @@ class OtlpTarget(Target):
                     name, **description, explicit_bucket_boundaries_advisory=BUCKETS_S
                 ).record
         self._record = recorders
-
-    def add(self, report: Report, samples: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
-        self.add_state(samples)
 
     def add_state(self, samples: Sequence[Sample]) -> None:
         for metric, labels, value in samples:

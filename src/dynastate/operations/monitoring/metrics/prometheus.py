@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynastate.errors import ConfigurationError
-from dynastate.operations.monitoring.metrics.table import BUCKETS_S, METRICS, Report, Sample
+from dynastate.operations.monitoring.metrics.table import BUCKETS_S, METRICS, Sample
 from dynastate.operations.monitoring.metrics.target import Target
 
 try:
@@ -42,9 +42,6 @@ class PrometheusTarget(Target):
             )
             return
         self.address = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
-
-    def add(self, report: Report, samples: Sequence[Sample], text: str) -> None:  # noqa: ARG002  # the samples do
-        self.add_state(samples)
 
     def add_state(self, samples: Sequence[Sample]) -> None:
         for metric, labels, value in samples:

@@ -93,12 +93,8 @@ def _offsets_behind(report: Report) -> float | None:
 
 def _custom(name: str, scale: float = 1.0) -> Read:
     """A metric of the provider. Returns None if the operator is on another store."""
-
-    def read(operator: Report) -> float | None:
-        value = (operator.get("customMetrics") or {}).get(name)
-        return None if value is None else value * scale
-
-    return read
+    read = _field(name, scale)
+    return lambda operator: read(operator.get("customMetrics") or {})
 
 
 def _field(name: str, scale: float = 1.0) -> Read:
@@ -115,8 +111,12 @@ def _of_query(name: str, kind: Kind, text: str, read: Read) -> Metric:
     return Metric(f"dynastate_{name}", kind, text, read, labels=QUERY_LABELS)
 
 
+def _total(name: str, text: str, read: Read) -> Metric:
+    return Metric(f"dynastate_{name}_total", "counter", text, read)
+
+
 def _counted(name: str, text: str, custom: str, scale: float = 1.0) -> Metric:
-    return Metric(f"dynastate_{name}_total", "counter", text, _custom(custom, scale))
+    return _total(name, text, _custom(custom, scale))
 
 
 def _gauge(name: str, text: str, read: Read) -> Metric:
@@ -156,20 +156,10 @@ OPERATOR_METRICS: Final = (
     _gauge("state_rows", "Keys in state.", _field("numRowsTotal")),
     _gauge("state_memory_bytes", "Heap of the rows in memory.", _field("memoryUsedBytes")),
     _gauge("partitions", "Shuffle partitions.", _field("numShufflePartitions")),
-    Metric("dynastate_rows_updated_total", "counter", "Rows of state that were put.", _field("numRowsUpdated")),
-    Metric("dynastate_rows_removed_total", "counter", "Rows of state that were removed.", _field("numRowsRemoved")),
-    Metric(
-        "dynastate_rows_dropped_by_watermark_total",
-        "counter",
-        "Rows that came too late.",
-        _field("numRowsDroppedByWatermark"),
-    ),
-    Metric(
-        "dynastate_commits_total",
-        "counter",
-        "Versions of stores that were committed.",
-        _field("numStateStoreInstances"),
-    ),
+    _total("rows_updated", "Rows of state that were put.", _field("numRowsUpdated")),
+    _total("rows_removed", "Rows of state that were removed.", _field("numRowsRemoved")),
+    _total("rows_dropped_by_watermark", "Rows that came too late.", _field("numRowsDroppedByWatermark")),
+    _total("commits", "Versions of stores that were committed.", _field("numStateStoreInstances")),
     _counted("commit_seconds", "Time that tasks spent in commit, summed.", "dynastateCommitMs", 1e-3),
     _counted("load_seconds", "Time to load versions, summed.", "dynastateLoadMs", 1e-3),
     _counted("requests", "Requests of batches, of DynamoDB and S3, repeated ones included.", "dynastateRequests"),
