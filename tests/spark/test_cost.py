@@ -155,8 +155,9 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     found = spent(progress, range(len(outcome.metrics)))
     held = usage_of_namespace(tables, folder.name)
     assert sum(each.versions for each in held.values()) == len(stores) * len(outcome.metrics)
-    by_operator = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0]).epochs.keys())
-    reported = [each["dynastateStoredItems"] for each in by_operator]
+    last_batch = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0]).epochs.keys())
+    assert last_batch is not None
+    reported = [each["dynastateStoredItems"] for each in last_batch.operators]
     assert len(set(reported)) == len(reported) == len(case.operators)
     assert dict(enumerate(reported)) == {operator: each.stored.items for operator, each in held.items()}
     assert found.write_units == sum(each["dynastateWriteUnits"] for each in outcome.metrics.values())

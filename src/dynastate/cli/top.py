@@ -80,11 +80,10 @@ def top(
         reports = ReportFile(report) if report else None
         while True:
             look += 1
-            activities = monitor.look()
+            activities: Sequence[StoreActivity] = monitor.look()
             if reports is not None:
                 runs = read_meta(tables, names[0]).epochs.keys()
-                operators = reports.last_batch(runs)
-                activities = with_report(activities, operators, reports.last_duration_ms(runs))
+                activities = with_report(activities, reports.last_batch(runs))
             _show(call, in_order(activities, sort), look, sort, with_reports=reports is not None)
             if look == looks:
                 return

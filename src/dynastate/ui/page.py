@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -87,14 +86,3 @@ class Page:
     @property
     def age_s(self) -> float:
         return 0.0 if self.looked is None else max(0.0, (now_utc() - self.looked).total_seconds())
-
-
-@contextmanager
-def counted(meter: Meter, spent: Meter) -> Iterator[None]:
-    """Add to `spent` the requests and units that a reader's meter counts within the block."""
-    requests, units = meter.requests, meter.read_units
-    try:
-        yield
-    finally:
-        spent.requests += meter.requests - requests
-        spent.read_units += meter.read_units - units

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from threading import BoundedSemaphore, Event, Lock, Thread
@@ -62,6 +63,17 @@ def now_utc() -> datetime:
 
 def clock_time(instant: datetime | None) -> str:
     return "never" if instant is None else f"{instant:%H:%M:%S} UTC"
+
+
+@contextmanager
+def counted(meter: Meter, spent: Meter) -> Iterator[None]:
+    """Add to `spent` the requests and units that a reader's meter counts within the block."""
+    requests, units = meter.requests, meter.read_units
+    try:
+        yield
+    finally:
+        spent.requests += meter.requests - requests
+        spent.read_units += meter.read_units - units
 
 
 class Background:
@@ -271,8 +283,7 @@ class Watch:
             if self._epoch != self._runs_epoch:
                 self._runs = frozenset(read_meta(tables, self._stores[0]).epochs)
                 self._runs_epoch = self._epoch
-            operators = self._reports.last_batch(self._runs)
-            activities = with_report(activities, operators, self._reports.last_duration_ms(self._runs))
+            activities = with_report(activities, self._reports.last_batch(self._runs))
             batches = self._reports.recent(self._runs)
         self._size(tables, lineages)
         return replace(
@@ -310,12 +321,8 @@ class Watch:
     def _activities(self, spent: Meter) -> Sequence[StoreActivity]:
         if self._monitor is None:
             return ()
-        requests, units = self._monitor.meter.requests, self._monitor.meter.read_units
-        try:
+        with counted(self._monitor.meter, spent):
             return self._monitor.look()
-        finally:
-            spent.requests += self._monitor.meter.requests - requests
-            spent.read_units += self._monitor.meter.read_units - units
 
     def _size(self, tables: Tables, lineages: Mapping[str, Lineage]) -> None:
         """Read the sizes of the stores that have changed since they were read."""

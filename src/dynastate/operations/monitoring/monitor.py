@@ -20,6 +20,7 @@ from dynastate.operations.cost.prediction import DAY_S
 from dynastate.operations.cost.usage import commit_units, part_puts, part_units
 from dynastate.operations.inspection.inspect import families_of, rows_of
 from dynastate.operations.monitoring.choices import Order
+from dynastate.operations.monitoring.reports import Batch
 from dynastate.operations.scope import STORES_AT_ONCE
 from dynastate.prices import DEFAULT_PRICES, Prices
 from dynastate.storage.meter import Meter
@@ -177,14 +178,14 @@ def _batch_s(lineages: Sequence[Lineage]) -> float | None:
     return round(sum(gaps) / len(gaps), 2) if gaps else None
 
 
-def with_report(
-    activities: Sequence[StoreActivity], operators: Sequence[Mapping[str, int]], batch_ms: int | None = None
-) -> list[StoreActivity]:
+def with_report(activities: Sequence[StoreActivity], batch: Batch | None) -> Sequence[StoreActivity]:
     """Add the metrics of a batch, which are by operator id, and its duration.
 
     Spark adds up the stores of an operator. If they have several names, as in a join, the first name gets the metrics.
     """
-    metrics_by_operator = dict(enumerate(operators))
+    if batch is None:
+        return activities
+    metrics_by_operator = dict(enumerate(batch.operators))
     stores = Counter[int]()
     for activity in activities:
         stores[activity.operator] += activity.partitions
@@ -196,7 +197,7 @@ def with_report(
             continue
         commit_ms = round(metrics.get("dynastateCommitMs", 0) / stores[activity.operator], 1)
         throttles = metrics.get("dynastateThrottles", 0)
-        completed.append(replace(activity, commit_ms=commit_ms, throttles=throttles, batch_ms=batch_ms))
+        completed.append(replace(activity, commit_ms=commit_ms, throttles=throttles, batch_ms=batch.duration_ms))
     return completed
 
 

@@ -131,8 +131,8 @@ class ReportFile:
         self._last: dict[str, Batch] = {}
         self._recent: deque[Batch] = deque(maxlen=RECENT)
 
-    def last_batch(self, runs: Collection[str]) -> Sequence[Mapping[str, int]]:
-        """Metrics of the last batch that one of these query runs has reported, by operator id. Empty without a report.
+    def last_batch(self, runs: Collection[str]) -> Batch | None:
+        """The last batch that one of these query runs has reported. Returns None without a report.
 
         A line without its end is still being written, and is read later. A file that was replaced or truncated is read
         from its start again.
@@ -142,20 +142,11 @@ class ReportFile:
                 self._read_new(file)
         except OSError as error:
             raise ConfigurationError(f"the progress reports cannot be read: {error}") from error
-        batch = self._last_of(runs)
-        return () if batch is None else batch.operators
-
-    def last_duration_ms(self, runs: Collection[str]) -> int | None:
-        """Milliseconds of the batch that `last_batch` has found."""
-        batch = self._last_of(runs)
-        return None if batch is None else batch.duration_ms
+        return next((batch for run, batch in reversed(self._last.items()) if run in runs), None)
 
     def recent(self, runs: Collection[str]) -> list[Batch]:
         """The last batches that `last_batch` has read of these query runs, oldest first, `RECENT` at most."""
         return [batch for batch in self._recent if batch.run in runs]
-
-    def _last_of(self, runs: Collection[str]) -> Batch | None:
-        return next((batch for run, batch in reversed(self._last.items()) if run in runs), None)
 
     def _read_new(self, file: BinaryIO) -> None:
         status = os.fstat(file.fileno())

@@ -11,11 +11,12 @@ from dynastate.reader.json_rows import row_to_json
 from dynastate.reader.state import StateReader
 from dynastate.storage.meter import Meter
 from dynastate.ui.cursor import Cursor
-from dynastate.ui.page import Ask, Page, counted
+from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.pages.rows import CELL_CHARS
 from dynastate.ui.site import Site, with_versions
 from dynastate.ui.texts import shown, text_bytes
+from dynastate.ui.watch import counted
 from dynastate.unsaferow.nested import Struct
 
 #: Bytes of changes in a partition, between two versions, that are compared at most.

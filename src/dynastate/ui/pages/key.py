@@ -10,10 +10,11 @@ from dynastate.counts import plural
 from dynastate.reader.json_rows import json_text, key_from_json, parse_json, row_to_json
 from dynastate.reader.view import StateView
 from dynastate.storage.meter import Meter
-from dynastate.ui.page import Ask, Page, counted
+from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site
 from dynastate.ui.texts import shown
+from dynastate.ui.watch import counted
 from dynastate.unsaferow import types
 from dynastate.unsaferow.nested import or_none
 

@@ -10,10 +10,11 @@ from dynastate.reader.json_rows import row_to_json
 from dynastate.reader.state import StateReader
 from dynastate.storage.meter import Meter
 from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
-from dynastate.ui.page import Ask, Page, counted
+from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site, with_versions
 from dynastate.ui.texts import searched, shown, text_bytes
+from dynastate.ui.watch import counted
 
 #: Rows after which a search looks whether its time is over.
 LOOK_ROWS: Final = 200

@@ -289,7 +289,8 @@ def committed(batch: int, *commit_ms: int, run: str = "r") -> str:
 
 def commits(file: ReportFile, *runs: str) -> list[tuple[int, int]]:
     """Commit times and throttles of the last batch of some runs, by operator."""
-    return [(each["dynastateCommitMs"], each["dynastateThrottles"]) for each in file.last_batch(runs)]
+    batch = file.last_batch(runs)
+    return [(each["dynastateCommitMs"], each["dynastateThrottles"]) for each in (batch.operators if batch else ())]
 
 
 def test_the_last_batch_by_operator(tmp_path: Path) -> None:
