@@ -31,7 +31,7 @@ from dynastate.cli import (
 )
 from dynastate.cli.exit_codes import INTERRUPTED
 from dynastate.cli.help import Group
-from dynastate.cli.output import error_text
+from dynastate.cli.output import in_options
 from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.redaction import redact_stderr
 from dynastate.version import __version__
@@ -117,7 +117,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         else:
             code = app(args=words, prog_name="dynastate", standalone_mode=False) or 0
     except DynastateError as error:
-        message = error_text(error)
+        message = in_options(error)
     except _Refused as refused:
         context = getattr(refused, "ctx", None)
         path = context.command_path if context else "dynastate"

@@ -137,9 +137,8 @@ def cost(
     asked for, with an item for each row, and with other snapshot thresholds, by the formula of docs/costs.md from
     the listed versions; and what one other choice each would save a month, those that save most first.
     """
-    from dynastate.engine.catalog import of_namespace
     from dynastate.operations.cost.advice import Plan
-    from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
+    from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace
     from dynastate.operations.monitoring.reports import usage_of_queries
     from dynastate.prices import Prices
     from dynastate.storage.meter import Meter
@@ -166,9 +165,7 @@ def cost(
     meter = Meter()
     if namespace:
         with call.tables() as tables, progress("stores") as report:
-            view = tables.metered(meter)
-            stores = of_namespace(view, namespace, refuse_lost=True).current
-            usage = usage_of_stores(view, stores, report)
+            usage = usage_of_namespace(tables.metered(meter), namespace, report)
     plan = None
     if every_s:
         threshold = float(settings.snapshot_threshold)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from dynastate.cli.table import Table
-from dynastate.errors import DynastateError
 from dynastate.settings import PREFIX
 
 if TYPE_CHECKING:
@@ -92,14 +91,9 @@ def _json(value: Any) -> str:
     return text
 
 
-def error_text(error: DynastateError) -> str:
-    """An error in the words of a command line."""
-    return in_options(str(error))
-
-
-def in_options(text: str) -> str:
-    """A message in the words of a command line: settings are options."""
-    return _SETTING.sub(_as_typed, text)
+def in_options(message: object) -> str:
+    """An error or its message in the words of a command line: settings are options."""
+    return _SETTING.sub(_as_typed, str(message))
 
 
 def _as_typed(setting: re.Match[str]) -> str:

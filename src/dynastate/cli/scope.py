@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from dynastate.cli.output import error_text, progress
+from dynastate.cli.output import in_options, progress
 from dynastate.counts import plural
 from dynastate.progress import ProgressCallback, no_progress
 
@@ -55,7 +55,7 @@ def on_each(
 
 def failures(outcomes: Outcomes[Any]) -> list[dict[str, str]]:
     """The stores that failed, for programs."""
-    return [{"store": store, "error": error_text(error)} for store, error in outcomes.failed.items()]
+    return [{"store": store, "error": in_options(error)} for store, error in outcomes.failed.items()]
 
 
 def end(outcomes: Outcomes[Any]) -> None:
@@ -63,7 +63,7 @@ def end(outcomes: Outcomes[Any]) -> None:
     if outcomes.stores == 1:
         outcomes.all()
     for store, error in list(outcomes.failed.items())[:_FAILED_MAX]:
-        typer.echo(f"{store}: {' '.join(error_text(error).split())}", err=True)
+        typer.echo(f"{store}: {' '.join(in_options(error).split())}", err=True)
     if outcomes.is_interrupted:
         raise KeyboardInterrupt
     if outcomes.failed:

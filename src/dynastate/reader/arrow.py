@@ -79,11 +79,6 @@ def batches(columns: Struct, rows: Iterable[Row], *, sql: bool = False) -> Itera
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def stream(schema: pa.Schema, record_batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """Make a stream of batches, which are made as they are read."""
-    return extra("pyarrow").RecordBatchReader.from_batches(schema, record_batches)
-
-
 def write_parquet(columns: Struct, rows: Iterable[Row], file: Path | BinaryIO, progress: Callable[[int], None]) -> int:
     """Write rows into a Parquet file, and return how many. Refuse a type that Parquet does not have."""
     pa, parquet, count = extra("pyarrow"), extra("pyarrow.parquet"), 0

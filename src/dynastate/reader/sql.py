@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.format.version_list import VersionEntry
-from dynastate.reader.arrow import arrow_schema, batches, extra, stream
+from dynastate.reader.arrow import arrow_schema, batches, extra
 from dynastate.reader.families import DEFAULT_FAMILY, Family, Row
 from dynastate.reader.sql_values import is_in_arrow, to_json
 from dynastate.unsaferow.nested import Struct, unique
@@ -204,7 +204,8 @@ class _Table:
         return arrow_schema(self.columns, sql=True).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return stream(arrow_schema(self.columns, sql=True), self._batches()).__arrow_c_stream__(requested_schema)
+        reader = extra("pyarrow").RecordBatchReader.from_batches(arrow_schema(self.columns, sql=True), self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[Any]:
         """The batches of one scan. DuckDB may scan two tables in two threads, and the state has one reader."""

@@ -86,7 +86,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place, str], Exception |
 
     def run(place: Place, name: str) -> Exception | None:
         @contextmanager
-        def tables_of(_: Target) -> Iterator[Any]:
+        def tables_of(_: object) -> Iterator[Any]:
             yield place
 
         def existing(*_: object) -> dict[str, StoreMeta]:
@@ -95,12 +95,14 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place, str], Exception |
 
         with monkeypatch.context() as patched:
             patched.setattr(steps, "Jvm", lambda *_: Run(place, name))
-            patched.setattr(steps, "_tables_of", tables_of)
+            patched.setattr(steps, "tables_of", tables_of)
             patched.setattr(steps, "_existing", existing)
             patched.setattr(steps, "drop_stores", lambda _, left: place.drop() if left else None)
             patched.setattr(steps, "location_of", lambda folder: folder)
             try:
-                Transfer(MagicMock(), "import", "old", "target").run(Target("ours", 0, "new"), Source(), MagicMock())
+                Transfer(MagicMock(), "import", "old", "target").run(
+                    Target("ours", 0, "new", {}), Source(), MagicMock()
+                )
             except ConfigurationError as refused:
                 return refused
         return None

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from dynastate.engine.catalog import of_namespace
+from dynastate.engine.namespaces import place_of
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, NOTHING, Item, StorageSize, item_bytes, item_key
 from dynastate.format.keys import Key, version_list_key, versions_of
@@ -90,15 +91,22 @@ def usage_of_stores(
     tables: Tables, stores: Sequence[str], progress: ProgressCallback = no_progress
 ) -> dict[int, StorageUsage]:
     """Storage used by stores of one query, by operator. Each takes one Query, which is reported to `progress`."""
-    usages: dict[int, StorageUsage] = {}
-    partitions: dict[int, set[str]] = {}
+    usages: dict[str, StorageUsage] = {}
     for number, store in enumerate(stores, 1):
-        _, operator_id, partition, _ = store.split("/", 3)
-        operator = int(operator_id)
-        usages[operator] = usages.get(operator, StorageUsage()) + usage_of_store(tables, store)
-        partitions.setdefault(operator, set()).add(partition)
+        usages[store] = usage_of_store(tables, store)
         progress(number, len(stores))
-    return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in usages.items()}
+    return by_operator(usages)
+
+
+def by_operator(usages: Mapping[str, StorageUsage]) -> dict[int, StorageUsage]:
+    """Storage used by stores of one query, added up by operator."""
+    together: dict[int, StorageUsage] = {}
+    partitions: dict[int, set[int]] = {}
+    for store, usage in usages.items():
+        operator, partition, _ = place_of(store)
+        together[operator] = together.get(operator, StorageUsage()) + usage
+        partitions.setdefault(operator, set()).add(partition)
+    return {operator: replace(each, partitions=len(partitions[operator])) for operator, each in together.items()}
 
 
 def usage_of_store(tables: Tables, store: str) -> StorageUsage:

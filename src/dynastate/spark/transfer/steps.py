@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -244,7 +244,7 @@ class Transfer:
 
     def _start(self, to: Target) -> None:
         """Mark the new checkpoint, and delete the leftovers of a transfer that was cut off, there and in the tables."""
-        with _tables_of(to) as tables:
+        with tables_of(to.settings) if to.settings is not None else nullcontext() as tables:
             self._leftovers(to, tables)
             self.jvm.write(self.target, self._claim, "")
             try:
@@ -314,22 +314,9 @@ _NOT_EMPTY: Final = "the folder of the new checkpoint is not empty"
 _NOTHING: Final = "no batch of this checkpoint was committed: there is no state to move yet"
 
 
-@contextmanager
-def tables_of(settings: Mapping[str, str]) -> Iterator[BotoTables]:
+def tables_of(settings: Mapping[str, str]) -> BotoTables:
     """The tables of a session's settings."""
-    parsed = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
-    with open_tables(parsed) as tables:
-        yield tables
-
-
-@contextmanager
-def _tables_of(to: Target) -> Iterator[BotoTables | None]:
-    """The tables of new stores of ours; None for Spark's own."""
-    if to.settings is None:
-        yield None
-    else:
-        with tables_of(to.settings) as tables:
-            yield tables
+    return open_tables(Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()}))
 
 
 def _existing(tables: BotoTables, namespace: str, stores: Sequence[str]) -> dict[str, StoreMeta]:

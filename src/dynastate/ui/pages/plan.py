@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dynastate.operations.cost.advice import Month, Plan
 from dynastate.operations.cost.scenarios import MONTH_DAYS
-from dynastate.operations.cost.usage import StorageUsage
+from dynastate.operations.cost.usage import by_operator
 from dynastate.prices import Prices
 from dynastate.settings import Settings
 from dynastate.ui.watch import Look
@@ -18,17 +16,9 @@ RETAIN = 100
 def plan_of(look: Look, prices: Prices, threshold: float | None = None, retain: int = RETAIN) -> Plan | None:
     """The plan of a query. Returns None before the interval between two batches is known."""
     intervals = [each.batch_s for each in look.activities if each.batch_s]
-    if not intervals:
+    usages = by_operator({load.store: load.usage for load in look.loads})
+    if not intervals or not usages:
         return None
-    usages: dict[int, StorageUsage] = {}
-    partitions: dict[int, set[str]] = {}
-    for load in look.loads:
-        operator, partition = load.store.split("/")[1:3]
-        usages[int(operator)] = usages.get(int(operator), StorageUsage()) + load.usage
-        partitions.setdefault(int(operator), set()).add(partition)
-    if not usages:
-        return None
-    usages = {each: replace(usage, partitions=len(partitions[each])) for each, usage in usages.items()}
     threshold = float(Settings().snapshot_threshold) if threshold is None else threshold
     every_s = sum(intervals) / len(intervals)
     return Plan(usages, every_s, threshold=threshold, retain=retain, prices=prices)
