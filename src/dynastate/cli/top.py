@@ -80,7 +80,7 @@ def top(
         reports = ReportFile(report) if report else None
         while True:
             look += 1
-            activities: Sequence[StoreActivity] = monitor.look()
+            activities = monitor.look()
             if reports is not None:
                 runs = read_meta(tables, names[0]).epochs.keys()
                 activities = with_report(activities, reports.last_batch(runs))

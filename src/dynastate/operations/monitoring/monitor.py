@@ -178,13 +178,13 @@ def _batch_s(lineages: Sequence[Lineage]) -> float | None:
     return round(sum(gaps) / len(gaps), 2) if gaps else None
 
 
-def with_report(activities: Sequence[StoreActivity], batch: Batch | None) -> Sequence[StoreActivity]:
+def with_report(activities: Sequence[StoreActivity], batch: Batch | None) -> list[StoreActivity]:
     """Add the metrics of a batch, which are by operator id, and its duration.
 
     Spark adds up the stores of an operator. If they have several names, as in a join, the first name gets the metrics.
     """
     if batch is None:
-        return activities
+        return list(activities)
     metrics_by_operator = dict(enumerate(batch.operators))
     stores = Counter[int]()
     for activity in activities:
