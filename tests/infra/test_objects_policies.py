@@ -244,8 +244,6 @@ def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
         assert not allows(policy, Access(f"s3:{action}", own))
 
 
-# ------------------------------------------------------------------------------------------------------------ terraform
-
 ROOT = """
 variable "tags" {
   type    = map(string)

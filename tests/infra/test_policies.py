@@ -106,9 +106,6 @@ def write_everything(engine: Engine, store: str) -> tuple[VersionId, State]:
     return made[VERSIONS], state
 
 
-# ------------------------------------------------------------------------------------------------------ writer, reader
-
-
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 def test_the_writer_may_do_what_executors_do_and_nothing_else(proxy: FaultProxy) -> None:
     """Everything an executor does works with the writer's policy, and every permission in it is used."""
@@ -314,8 +311,6 @@ def test_the_judge_refuses_what_it_does_not_know(statement: dict[str, object]) -
     with pytest.raises(AssertionError):
         allows({"Version": "2012-10-17", "Statement": [statement]}, Access("dynamodb:Query", DELTA))
 
-
-# ------------------------------------------------------------------------------------------------------------ terraform
 
 ROOT = """
 variable "deletion_protection" { default = true }

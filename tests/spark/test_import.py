@@ -191,9 +191,6 @@ def test_import_with_little_memory_and_a_namespace(twins: Twins, tables: BotoTab
     assert ours.rows == stays.rows
 
 
-# ---------------------------------------------------------------------------------------------------------- cut off
-
-
 @pytest.mark.slow
 def test_an_import_cut_off_by_a_lost_file_runs_again(folder: Path, twins: Twins) -> None:
     """With an unreadable partition no checkpoint is made; once its file is back, the next import completes."""
@@ -373,9 +370,6 @@ def test_the_program_on_the_page_runs(
     assert min(rows, write_units) > 0
     assert confs[f"{PREFIX}namespace"] == "orders-by-program"
     assert (folder / "new" / "commits" / "1").exists()
-
-
-# --------------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.fixture(scope="module")

@@ -153,9 +153,6 @@ def test_operators_with_column_families_are_not_migrated(
         migrate(sessions({}), str(folder / "old"), str(folder / "new"), with_double, SCHEMA, "another")
 
 
-# -------------------------------------------------------------------------------------------------------- bootstrap
-
-
 def test_query_begins_with_a_frame(
     source: Source, stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
 ) -> None:
@@ -207,9 +204,6 @@ def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Pat
         with only(environment), pytest.raises(ConfigurationError, match=says):
             bootstrap(session, str(stopped), str(folder / "new"), frame, f"{folder.name}-new")
         assert not (folder / "new" / "commits").exists()
-
-
-# --------------------------------------------------------------------------------------------------- lost checkpoints
 
 
 @pytest.mark.parametrize(

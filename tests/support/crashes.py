@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from typing import Any
 
 from dynastate.errors import DynastateError, UnavailableError
 from dynastate.storage.tables import Tables
 from tests.support.fakes import Dying, FailingTables, MemoryTables
 
-Operation = Callable[[Tables], object]
+Operation = Callable[[Any], object]
 #: How many requests an operation may take: one with few would crash nowhere.
 REQUESTS_MIN, REQUESTS_MAX = 5, 1_000
 

@@ -133,9 +133,6 @@ def bounded(most: int) -> Iterator[None]:
     assert peak <= most, f"{peak} bytes were taken, {most} are allowed"
 
 
-# ------------------------------------------------------------------------------------------------------------ protocol
-
-
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda number: protocol.MESSAGES[number].__name__)
 @examples(30)
 @given(data=st.data())
@@ -283,8 +280,6 @@ def test_a_frame_that_never_comes_takes_no_more_than_a_frame() -> None:
     assert is_over
     assert [kind for kind, _ in answers] == [64]
 
-
-# -------------------------------------------------------------------------------------------------------------- format
 
 WHOLE = intact_store(cleaned=False)
 ELSEWHERE = Home("origin/0/0/default", 4)
@@ -487,8 +482,6 @@ GRAPH_DAMAGES = [
 ]
 
 
-# ---------------------------------------------------------------------------------------------------------------- rows
-
 UNSAFE_ROWS = json.loads((VECTORS / "unsafe_rows.json").read_text())
 ROWS: list[dict[str, Any]] = UNSAFE_ROWS["rows"]
 KEYS: list[dict[str, Any]] = UNSAFE_ROWS["keys"]
@@ -618,9 +611,6 @@ def test_hostile_schemas_are_refused(text: str) -> None:
     """Nested deeper than Python's stack, or with numbers of thousands of digits."""
     with pytest.raises(CorruptStateError):
         described_families(text)
-
-
-# ------------------------------------------------------------------------------------------------------------- readers
 
 
 def readable() -> dict[Key, Item]:

@@ -167,9 +167,6 @@ def check_arrow(columns: Struct, rows: list[dict[str, Any]], table: pa.Table) ->
             assert same(column.to_pylist(), [row[name] for row in rows]), name
 
 
-# ---------------------------------------------------------------------------------------------------------------- keys
-
-
 def stored(store: str, *rows: tuple[Any, Any], key: Any, value: Any = (("n", "long"),), **options: Any) -> StateReader:
     tables = MemoryTables()
     made = StoreBuilder(make_engine(tables), store, family(key=key, value=value, **options))
@@ -286,9 +283,6 @@ def test_a_map_with_both_zeros(store: str) -> None:
     assert same(within.load(raw, 0, len(raw)), nested)
 
 
-# --------------------------------------------------------------------------------------------------------------- names
-
-
 def test_a_name_with_a_number_is_a_column_of_its_own(store: str) -> None:
     """`count#2` beside two columns `count` replaces none of them, in rows, Arrow, Parquet and SQL."""
     row = ({"count": "a", "count#2": "b"}, {"count": 1})
@@ -317,9 +311,6 @@ def test_names_that_differ_in_capitals(store: str) -> None:
             state, 'select "userid", "userid#2", "partition_id", "partition_id#2", s."x#2" as x from state'
         ) as asked:
             assert list(asked.rows) == [("a", "b", 7, 0, 2)]
-
-
-# --------------------------------------------------------------------------------------------------- values that spoil
 
 
 def test_one_bad_value_spoils_its_own_cell(store: str) -> None:

@@ -57,9 +57,6 @@ def ask(memory: MemoryTables) -> Ask:
     return one
 
 
-# --------------------------------------------------------------------------------------------------------------- tables
-
-
 def test_state(state: StateReader) -> None:
     """It has the rows of the view's version, each with its partition, and Arrow's types."""
     with state.to_duckdb() as connection:
@@ -167,9 +164,6 @@ def test_values_are_spelt_as_in_other_commands(memory_engine: Engine, store: str
     assert ask(store, made_up) == [
         {"m": [[1, "a"]], "s": {"a": ["1.50"]}, "u": "00000000-0000-0000-0000-000000000001", "a": 1, "a#2": 2}
     ]
-
-
-# ----------------------------------------------------------------------------------------------------- laziness, safety
 
 
 def test_a_table_that_is_not_named_is_not_read(state: StateReader) -> None:
@@ -311,9 +305,6 @@ def test_an_error_of_the_state_is_its_own(memory: MemoryTables, written: StoreBu
         memory.items[part] = lost
         with answer(state, "select count(*) from state") as found:
             assert list(found.rows) == [(2,)]
-
-
-# --------------------------------------------------------------------------------------------------------------- memory
 
 
 def rss_mb(name: str) -> int:

@@ -76,9 +76,6 @@ def by_user(state: StateView) -> list[dict[str, Any]]:
     return sorted(state, key=lambda each: str(each["user"]))
 
 
-# ----------------------------------------------------------------------------------------------------------------- rows
-
-
 def test_get_and_iterate(written: StoreBuilder, opened: Open) -> None:
     state = opened(written.store)
     assert (state.version, len(state), state.families) == (3, 2, ("default",))
@@ -269,9 +266,6 @@ def random_models(
         if number % 5 == 0:
             assert compact() is not None
     return models
-
-
-# ------------------------------------------------------------------------------------------------------ column families
 
 
 def test_lists_and_families(engine: Engine, store: str, opened: Open) -> None:
@@ -499,9 +493,6 @@ def test_equal_column_names_are_made_distinct(engine: Engine, store: str, opened
     state = opened(store)
     assert state.get({"user": "a"}) == {"user": "a", "user#2": 1, "sum": 2, "sum#2": 3}
     assert state.value_columns.names == ("user#2", "sum", "sum#2")
-
-
-# ----------------------------------------------------------------------------------------------------------- partitions
 
 
 def builders(engine: Engine, store: str, count: int) -> tuple[str, list[StoreBuilder]]:
@@ -743,9 +734,6 @@ def test_an_ambiguous_store_is_refused(engine: Engine, store: str, opened: Open)
         opened(f"{namespace}/3/9/default")
 
 
-# ------------------------------------------------------------------------------------------------- while the query runs
-
-
 def test_a_refresh_reads_only_new_items(written: StoreBuilder, opened: Open) -> None:
     """A refresh reads the end of the version lists, and the next get the new parts; nothing else is read again."""
     state = opened(written.store)
@@ -827,9 +815,6 @@ def test_a_reader_falls_back_from_a_corrupt_snapshot(
         list(opened(written.store))
 
 
-# --------------------------------------------------------------------------------------------------------------- frames
-
-
 def test_frames(engine: Engine, store: str, opened: Open) -> None:
     value = (("at", "timestamp"), ("price", "decimal(30,2)"), ("tags", {"type": "array", "elementType": "string"}))
     made = StoreBuilder(engine, store, family(value=value))
@@ -878,9 +863,6 @@ def test_an_empty_state_has_columns(engine: Engine, store: str, opened: Open) ->
     state = opened(other)
     assert state.get({}) == {"count": 5, "note": ""}
     assert state.to_arrow().num_rows == 1
-
-
-# -------------------------------------------------------------------------------------------------------- over the wire
 
 
 def test_open_state_over_http(http: BotoTables, engines: Engines, store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,6 @@ START = datetime(2025, 1, 1, tzinfo=timezone.utc)
 JOIN = tuple(name for name in STORE_NAMES if name != "default")
 
 
-# --------------------------------------------------------------------------------------------------------------- stored
-
-
 def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> None:
     """All partitions of every kind of operator are found, by name, and none of another namespace."""
     wanted = [f"mine/0/{partition}/default" for partition in range(237)]
@@ -147,9 +144,6 @@ def test_figures_are_those_of_the_current_query(memory_engine: Engine, memory: M
     compact_store(memory_engine, memory, store)
     assert usage_of_store(memory, store).snapshot_rows == 2
     assert read_loads(memory, [store])[0].bytes == load.bytes
-
-
-# ---------------------------------------------------------------------------------------------------------------- spent
 
 
 def report(batch: int, *, query: str = "q", run: str = "r", after_s: float = 0, **more: Any) -> dict[str, Any]:
@@ -272,9 +266,6 @@ def test_a_line_that_is_not_a_report_is_refused(broken: str, says: str) -> None:
 def test_no_batch_at_all_is_an_error(given: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="no batch of a query whose state is in DynamoDB is reported in here"):
         usage_of_queries(given, "here", None)
-
-
-# ---------------------------------------------------------------------------------------------------- a file that grows
 
 
 def committed(batch: int, *commit_ms: int, run: str = "r") -> str:

@@ -66,9 +66,6 @@ def exported() -> Iterator[Callable[..., Target]]:
         each.close()
 
 
-# ---------------------------------------------------------------------------------------------------------------- names
-
-
 def test_every_metric_of_the_provider_is_exported() -> None:
     """Each has one metric with its value: in seconds and dollars, or as it is."""
     custom = report()["stateOperators"][0]["customMetrics"]
@@ -112,9 +109,6 @@ def test_what_is_missing_has_no_value() -> None:
     on_rocksdb = report()
     on_rocksdb["stateOperators"][0]["customMetrics"] = {"rocksdbPutCount": 1}
     assert "dynastate_requests_total" not in {each.metric.name for each in samples(on_rocksdb)}
-
-
-# -------------------------------------------------------------------------------------------------------------- targets
 
 
 def test_prometheus(exported: Callable[..., Target]) -> None:
@@ -245,9 +239,6 @@ def test_file(exported: Callable[..., Target], tmp_path: Path) -> None:
 def test_wrong_targets_are_refused(where: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         make_target(where)
-
-
-# ------------------------------------------------------------------------------------------------------------- failures
 
 
 def test_a_target_that_cannot_be_opened_fails_nothing(recwarn: pytest.WarningsRecorder) -> None:

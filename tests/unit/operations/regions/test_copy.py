@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -36,8 +35,10 @@ from dynastate.operations.regions.copy import Copied, PagedTables, copy_stores, 
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage.tables import Tables
 from tests.support.contents import entry, named_objects
+from tests.support.crashes import crashes, error_of, races
 from tests.support.engine_driver import Engines, closing, read, save_snapshot, write, write_versions
 from tests.support.fakes import Dying, FailingTables, MemoryTables, Overtaken, without_list
+from tests.support.forks import both, fork, new_of, write_with_snapshots
 from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, namespace_of, numbers, query_run
 from tests.support.store_builder import StoreBuilder
 
@@ -66,21 +67,14 @@ def make(source: MemoryTables) -> Iterator[Engines]:
 def stores(make: Engines, store: str) -> list[str]:
     """Two stores with versions in two groups and a snapshot."""
     engine = make()
-    both = [store, store.replace("/0/0/", "/0/1/")]
-    assert both[0] != both[1]
-    for each in both:
-        made = write_versions(engine, each, 12)
-        save_snapshot(engine, each, made[7], numbers(7))
-    return both
+    for name in both(store):
+        write_with_snapshots(engine, name, 12, 7)
+    return both(store)
 
 
 def copy(source: PagedTables, target: PagedTables, store: str, objects: str = "") -> Copied:
     plan = plan_copy(source, target, namespace_of(store), SETTINGS, objects=objects)
     return copy_stores(source, target, plan, SETTINGS)
-
-
-def without_pins(items: dict[Key, Item]) -> dict[Key, Item]:
-    return {key: {name: value for name, value in item.items() if name != FORKS} for key, item in items.items()}
 
 
 def test_copy_has_every_item(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
@@ -116,18 +110,10 @@ def test_copy_that_dies_at_any_request_is_completed(
     source: MemoryTables, target: MemoryTables, stores: list[str], *, applied: bool
 ) -> None:
     """Until it is whole the target has no store that is found; the same call completes it."""
-    for last in range(1_000):
-        dying = Dying(target, last, applied=applied)
-        with suppress(UnavailableError):
-            copy(source, dying, stores[0])
-        if dying.left >= 0:
-            break
+    for _ in crashes(lambda on: copy(source, on, stores[0]), target, applied=applied, is_reset=False):
         if target.items != source.items:
             with pytest.raises(ConfigurationError, match=r"no store of this namespace|a copy of this namespace"):
                 of_namespace(target, namespace_of(stores[0]))
-    else:
-        raise AssertionError("it does not end")
-    assert last > 10
     assert target.items == source.items
 
 
@@ -136,8 +122,11 @@ def test_pins_of_forks_stay(source: MemoryTables, target: MemoryTables, stores: 
     fork_namespace(source, namespace_of(stores[0]), "fork", None)
     assert any(FORKS in item for item in source.items.values())
     copy(source, target, stores[0])
-    own = {key: item for key, item in source.items.items() if not key.store_shard.startswith("fork/")}
-    assert target.items == without_pins(own)
+    assert target.items == {
+        key: {name: value for name, value in item.items() if name != FORKS}
+        for key, item in source.items.items()
+        if not key.store_shard.startswith("fork/")
+    }
     with pytest.raises(ConfigurationError, match="this store is a fork"):
         plan_copy(source, target, "fork", SETTINGS)
 
@@ -216,39 +205,22 @@ def test_target_that_changes_is_noticed(
     assert not find_stores(target, namespace_of(stores[0]))
 
 
-# ------------------------------------------------------------------------------------ who else works in the target
-
-
-def at(request: int, tables: Tables, happens: Callable[[], object]) -> FailingTables:
-    """Make something happen before one of the requests to these tables, the first of which is 0."""
-    numbered = count()
-    return FailingTables(tables, lambda _: happens() if next(numbered) == request else None)
-
-
 class Beginning:
-    """A query that begins in the target, in one partition more than is copied; `error` says why it was refused."""
+    """A query that begins in the target, in one partition more than is copied."""
 
     def __init__(self, engine: Engine, stores: list[str], location: str) -> None:
-        self.engine, self.location = engine, location
+        self.engine, self.run = engine, query_run("theirs", location, "their query")
         self.stores = [stores[0].replace("/0/0/", "/0/2/"), *stores]
-        self.has_begun = False
-        self.error: DynastateError | None = None
 
-    def __call__(self) -> None:
-        self.has_begun = True
-        try:
-            for version in (1, 2):
-                self.commit(version)
-        except DynastateError as error:
-            self.error = error
+    def begin(self) -> None:
+        self.commit(1)
+        self.commit(2)
 
     def commit(self, version: int) -> None:
-        run = query_run("theirs", self.location, "their query")
         base = VersionId(version - 1, attempt(900 + version - 1)) if version > 1 else EMPTY
         for store in self.stores:
-            under_way = self.engine.begin(store, run, *base, attempt(900 + version))
-            under_way.append(chunk({b"theirs": b"%d" % version}))
-            under_way.commit({0: 1}, SCHEMA)
+            row = {b"theirs": b"%d" % version}
+            write(self.engine, store, attempt(900 + version), row, base=base, run=self.run)
 
 
 @pytest.mark.parametrize("location", ["file:/elsewhere/state", CHECKPOINT])
@@ -256,58 +228,52 @@ def test_query_that_begins_in_the_target_at_any_request(
     location: str, source: MemoryTables, stores: list[str], make: Engines
 ) -> None:
     """It is refused and the copy is whole; or the copy is refused, and the query has its state and continues."""
-    refused = 0
-    for request in range(1_000):
-        target = MemoryTables()
-        query = Beginning(make(target), stores, location)
-        try:
-            copy(source, at(request, target, query), stores[0])
-        except ConfigurationError as error:
-            assert "a query has begun there" in str(error)  # noqa: PT017
-            assert query.error is None
-            query.commit(3)
-            for store in query.stores:
-                assert read(query.engine, store, 3) == {b"theirs": b"3"}
+    target, queries, refused = MemoryTables(), [], 0
+
+    def begin() -> None:
+        queries.append(Beginning(make(target), stores, location))
+        queries[-1].begin()
+
+    for failed, error in races(target, lambda tables: copy(source, tables, stores[0]), begin):
+        if failed:
+            assert "a query has begun there" in str(failed)
+            assert error is None
+            queries[-1].commit(3)
+            for store in queries[-1].stores:
+                assert read(queries[-1].engine, store, 3) == {b"theirs": b"3"}
         else:
             assert target.items == source.items
-            if not query.has_begun:
-                break
-            assert query.error
+            assert error
             refused += 1
-    assert refused > 5 < request - refused
+    assert refused > 5 < len(queries) - refused
 
 
 def test_query_that_restarts_in_the_target_at_any_request(
     source: MemoryTables, stores: list[str], make: Engines
 ) -> None:
     """A copy that is made again beside it loses none of its versions, or the query is refused."""
-    write_versions(make(), stores[1], 1, VersionId(12, attempt(12)))
-    whole = MemoryTables()
-    copy(source, whole, stores[0])
-    write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
-    has_begun = True
-    for request in range(1_000):
-        if not has_begun:
-            break
-        target, has_begun = MemoryTables(), False
-        target.items |= whole.items
-        engine, row = make(target), {b"row": b"theirs"}
+    target, base, row = MemoryTables(), VersionId(12, attempt(12)), {b"row": b"theirs"}
+    write_versions(make(), stores[1], 1, base)
+    copy(source, target, stores[0])
+    write_versions(make(), stores[0], 1, base)
+    engines: list[Engine] = []
 
-        def restart(engine: Engine = engine, row: State = row) -> None:
-            nonlocal has_begun
-            has_begun = True
-            for store in stores:
-                write(engine, store, attempt(90), row, base=VersionId(12, attempt(12)), run="run-2")
+    def restart() -> None:
+        engines.append(make(target))
+        for store in stores:
+            write(engines[-1], store, attempt(90), row, base=base, run="run-2")
 
-        try:
-            copy(source, at(request, target, restart), stores[0])
+    for failed, _ in races(target, lambda tables: copy(source, tables, stores[0]), restart):
+        if failed is None:
             assert target.items == source.items
-        except (ConfigurationError, CorruptStateError):
+        else:
+            assert isinstance(failed, (ConfigurationError, CorruptStateError))
             with suppress(DynastateError):
-                restart()  # again: it was refused, or it has what it wrote
+                for store in stores:  # again: it was refused, or it has what it wrote
+                    write(engines[-1], store, attempt(90), row, base=base, run="run-2")
                 for store in stores:
-                    assert read(engine, store, 13, attempt(90)) == numbers(12) | row
-    assert request > 10
+                    assert read(engines[-1], store, 13, attempt(90)) == numbers(12) | row
+    assert len(engines) > 10
 
 
 def test_dropped_query_commits_nothing_into_the_copy(
@@ -457,56 +423,32 @@ def test_fork_in_the_target_is_not_written_over(
 
 def test_fork_that_begins_in_the_target_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
     """While the copy is made again: the fork has its rows, or it is refused."""
-    whole = MemoryTables()
-    copy(source, whole, stores[0])
+    target = MemoryTables()
+    copy(source, target, stores[0])
     write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
-    outcomes: list[tuple[bool, bool]] = []
-    for request in range(1_000):
-        target = MemoryTables()
-        target.items |= whole.items
-        forked: list[bool] = []
-
-        def fork(target: MemoryTables = target, forked: list[bool] = forked) -> None:
-            forked.append(False)
-            with suppress(DynastateError):
-                fork_namespace(target, namespace_of(stores[0]), "test", 5)
-                forked[0] = True
-
-        is_copied = False
-        with suppress(ConfigurationError):
-            copy(source, at(request, target, fork), stores[0])
-            is_copied = True
-        if not forked:
-            break
-        outcomes.append((forked[0], is_copied))
-        if forked[0]:
-            engine = make(target)
-            assert all(read(engine, store.replace(namespace_of(store), "test"), 5) == numbers(5) for store in stores)
-    assert set(outcomes) == {(True, False), (False, True)}
+    outcomes = set()
+    for failed, error in races(
+        target, lambda tables: copy(source, tables, stores[0]), lambda: fork(target, stores[0], 5)
+    ):
+        outcomes.add((error is None, failed is None))
+        assert failed is None or isinstance(failed, ConfigurationError)
+        if error is None:
+            assert all(read(make(target), new_of(store), 5) == numbers(5) for store in stores)
+    assert outcomes == {(True, False), (False, True)}
 
 
 def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, stores: list[str], make: Engines) -> None:
     """Until then no query begins in its place; afterwards one does."""
-    namespace = namespace_of(stores[0])
-    for last in range(1_000):
-        target = MemoryTables()
-        dying = Dying(target, last)
-        with suppress(UnavailableError):
-            copy(source, dying, stores[0])
-        if dying.left >= 0:
-            break
+    target, namespace = MemoryTables(), namespace_of(stores[0])
+    for _ in crashes(lambda on: copy(source, on, stores[0]), target):
         query = Beginning(make(target), stores, "file:/elsewhere/state")
-        query()
-        if query.error:
+        if error_of(query.begin):
             write_versions(make(target), "other/0/0/default", 1)
             with pytest.raises(ConfigurationError, match="a copy of this namespace to these tables runs"):
                 fork_namespace(target, "other", namespace, None)
             drop_stores(target, every_store(target, namespace))
-            query.error = None
-            query()
-        assert query.error is None
+            query.begin()
         assert all(read(query.engine, store, 2) == {b"theirs": b"2"} for store in query.stores)
-    assert last > 10
 
 
 def test_fences_stay_when_a_copy_that_was_cut_off_is_dropped(
@@ -525,30 +467,20 @@ def test_fences_stay_when_a_copy_that_was_cut_off_is_dropped(
 
 def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
     """It is over, and deletes nothing of a query that begins when the other one is complete."""
-    end = VersionId(12, attempt(12))
-    errors: list[str] = []
-    for request in range(1_000):
-        target = MemoryTables()
-        engine = make(target)
+    target, errors = MemoryTables(), []
 
-        def overtake(target: MemoryTables = target, engine: Engine = engine) -> None:
-            copy(source, target, stores[0])
-            for store in stores:
-                write(engine, store, attempt(13), noise(1), base=end, run="run-2")
+    def overtake() -> None:
+        copy(source, target, stores[0])
+        for store in stores:
+            write(make(target), store, attempt(13), noise(1), base=VersionId(12, attempt(12)), run="run-2")
 
-        try:
-            copy(source, at(request, target, overtake), stores[0])
-        except (ConfigurationError, CorruptStateError) as error:
-            errors.append(str(error))
-        else:
-            break
-        fresh = make(target)
-        assert all(read(fresh, store, 13) == numbers(12) | noise(1) for store in stores)
-    assert any(each.startswith("another copy of this namespace") for each in errors)
-    assert request > 10
-
-
-# ----------------------------------------------------------------------------------------- stores that are missing
+    for failed, error in races(target, lambda tables: copy(source, tables, stores[0]), overtake):
+        assert isinstance(failed, (ConfigurationError, CorruptStateError))
+        assert error is None
+        assert all(read(make(target), store, 13) == numbers(12) | noise(1) for store in stores)
+        errors.append(str(failed))
+    assert any(text.startswith("another copy of this namespace") for text in errors)
+    assert len(errors) > 10
 
 
 @pytest.mark.parametrize("has_store", [True, False])
@@ -596,9 +528,6 @@ def test_first_batch_of_a_query_that_starts_over_is_refused(
     assert copy(source, target, stores[0]).stores == 1
 
 
-# ---------------------------------------------------------------------------------------------------- objects in S3
-
-
 def noise(last: int) -> State:
     """Make rows that do not compress, and are too long for a version entry."""
     return {b"%d" % number: random.Random(number).randbytes(3_000) for number in range(1, last + 1)}  # noqa: S311
@@ -621,14 +550,11 @@ def with_objects(make: Engines, store: str) -> str:
 def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
     """All of both locations are there, under what names them, and every version is that of the source."""
     done = copy(source, target, with_objects, ELSEWHERE)
-    there = {
-        place.name: data
-        for place, data in target.objects.objects.items()
-        if place.location == f"{ELSEWHERE}/{SNAPSHOT_TABLE}"
+    assert target.objects.objects == {
+        place._replace(location=f"{ELSEWHERE}/{SNAPSHOT_TABLE}"): data for place, data in source.objects.objects.items()
     }
-    assert there == {place.name: data for place, data in source.objects.objects.items()}
-    assert len(target.objects.objects) == done.objects == len(there) > 4
-    assert done.object_bytes == sum(map(len, there.values()))
+    assert len(target.objects.objects) == done.objects > 4
+    assert done.object_bytes == sum(map(len, target.objects.objects.values()))
     assert {place.location for place in source.objects.objects} == {
         f"{objects}/{SNAPSHOT_TABLE}" for objects in (S3_URL, LATER)
     }
@@ -642,14 +568,8 @@ def test_copy_with_objects_that_dies_is_completed(
     source: MemoryTables, target: MemoryTables, with_objects: str
 ) -> None:
     """The same call completes it; then lost, changed and strange objects are as they should be."""
-    for last in range(1_000):
-        dying = Dying(target, last, applied=True)
-        with suppress(UnavailableError):
-            copy(source, dying, with_objects, ELSEWHERE)
-        if dying.left >= 0:
-            break
-    else:
-        raise AssertionError("it does not end")
+    for _ in crashes(lambda on: copy(source, on, with_objects, ELSEWHERE), target, applied=True, is_reset=False):
+        pass
     whole = dict(target.objects.objects)
     assert copy(source, target, with_objects, ELSEWHERE).written == 0
     first, second, *_ = sorted(whole)
