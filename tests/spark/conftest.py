@@ -80,6 +80,17 @@ def only(environment: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def clean_environment(environment: dict[str, str]) -> Iterator[None]:
+    """This process has the environment of the programs of tests, and no other."""
+    with only(environment):
+        yield
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def spark_conf(scratch: Path) -> dict[str, str]:
     """Conf of every Spark here: small, quiet, on loopback, and with all its files in one folder."""
     temporary = scratch / "tmp"

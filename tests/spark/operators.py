@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from tests.spark.processors import transformed_from_initial, transformed_in_pandas, transformed_rows
-from tests.spark.streams import Disturb, OutputMode, Running, Source, Sources
+from tests.spark.streams import Disturb, OutputMode, Running, Source, Sources, make_sources
 
 DELAY = "5 seconds"
 
@@ -29,6 +29,13 @@ class Case:
 
     def on(self, session: SparkSession, sources: Sources) -> DataFrame:
         return self.build(sources.left.stream(session), sources.right.stream(session))
+
+    def stopped(self, session: SparkSession, folder: Path, files: int = 1) -> Path:
+        """Run the query on a few files to its end; its checkpoint."""
+        sources = make_sources(folder / "sources", seed=3, files=files)
+        sources.release()
+        self.start(session, sources, folder / "old").finish()
+        return folder / "old"
 
     def start(
         self, session: SparkSession, sources: Sources, checkpoint: Path, disturb: Disturb | None = None

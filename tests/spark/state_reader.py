@@ -9,6 +9,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from tests.spark.streams import Outcome
+
 #: A row of state as text, by batch, operator and store or state variable.
 States = list[tuple[object, ...]]
 
@@ -33,6 +35,14 @@ def read_states(session: SparkSession, checkpoint: Path, batches: range, *, part
             rows = frame.select(f.struct("*").cast("string"))
             found += [(batch, json.dumps(options), *row) for row in rows.collect()]
     return sorted(found)
+
+
+def last_states(session: SparkSession, checkpoint: Path, outcome: Outcome, *, partitions: bool = True) -> States:
+    """Every row after the last batch; there are some."""
+    last = max(outcome.rows)
+    states = read_states(session, checkpoint, range(last, last + 1), partitions=partitions)
+    assert states
+    return states
 
 
 def read_state(session: SparkSession, checkpoint: Path, /, **options: str) -> DataFrame:

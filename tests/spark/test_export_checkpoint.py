@@ -12,13 +12,16 @@ from dynastate.spark.transfer import jvm
 from dynastate.spark.transfer.export import export_checkpoint
 from dynastate.spark.transfer.importing import import_checkpoint
 from dynastate.spark.transfer.steps import Moved
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, contents
 from tests.spark.operators import CASES, JOIN_FORMAT
-from tests.spark.state_reader import read_states
+from tests.spark.state_reader import last_states
 from tests.spark.streams import make_sources
 from tests.support.jvm import SPARK
 
-pytestmark = pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"export needs Spark {jvm.SPARK}")
+pytestmark = [
+    pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"export needs Spark {jvm.SPARK}"),
+    pytest.mark.usefixtures("clean_environment"),
+]
 ON_HDFS = ON_ROCKSDB | {
     f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 }
@@ -48,9 +51,7 @@ STEPS = (2, 4, 6)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in LEAVERS])
-def test_same_results_after_import_and_export(
-    name: str, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_same_results_after_import_and_export(name: str, sessions: Sessions, folder: Path) -> None:
     """A query goes from Spark's own store to dynastate and back, and its twin stays: each batch has equal results."""
     case, conf = CASES[LEAVERS[name][0]], LEAVERS[name][1]
     sources = make_sources(folder, seed=6, files=STEPS[-1])
@@ -60,20 +61,16 @@ def test_same_results_after_import_and_export(
         moves = case.start(sessions(own), sources, folder / checkpoint).finish()
         stays = case.start(sessions(conf), sources, folder / "stays").finish()
         assert (moves.rows, moves.state) == (stays.rows, stays.state)
-        last = range(max(moves.rows), max(moves.rows) + 1)
-        found = read_states(sessions(own), folder / checkpoint, last)
-        assert found == read_states(sessions(conf), folder / "stays", last)
-        assert found
+        state = last_states(sessions(own), folder / checkpoint, moves)
+        assert state == last_states(sessions(conf), folder / "stays", moves)
 
     step(STEPS[0], "before", conf)
-    with only(environment):
-        brought = import_checkpoint(sessions({}), str(folder / "before"), str(folder / "here"))
+    brought = import_checkpoint(sessions({}), str(folder / "before"), str(folder / "here"))
     step(STEPS[1], "here", brought.confs)
-    before = {path: path.read_bytes() for path in (folder / "here").rglob("*") if path.is_file()}
+    files = contents(folder / "here")
     store = "hdfs" if "HDFS" in conf[f"{CONF}.providerClass"] else "rocksdb"
-    with only(environment):
-        done = export_checkpoint(sessions({}), str(folder / "here"), str(folder / "after"), store)
-    assert {path: path.read_bytes() for path in (folder / "here").rglob("*") if path.is_file()} == before
+    done = export_checkpoint(sessions({}), str(folder / "here"), str(folder / "after"), store)
+    assert contents(folder / "here") == files
     assert done.stores == brought.stores
     assert {key: conf[key] for key in done.confs} == done.confs
     assert not list((folder / "after").rglob("dynastate*"))
@@ -89,7 +86,7 @@ def test_same_results_after_import_and_export(
     ],
 )
 def test_a_query_that_began_here_continues_on_the_hdfs_backed_store(
-    case: str, sessions: Sessions, folder: Path, environment: dict[str, str]
+    case: str, sessions: Sessions, folder: Path
 ) -> None:
     """Checkpoint format v2, with which queries begin here, becomes v1: each batch has the results of a twin there."""
     sources = make_sources(folder, seed=9, files=4)
@@ -101,7 +98,7 @@ def test_a_query_that_began_here_continues_on_the_hdfs_backed_store(
         assert (moves.rows, moves.state) == (stays.rows, stays.state)
 
     step(2, "here", {f"{CONF}.checkpointFormatVersion": "2"})
-    done = export(sessions, environment, folder / "here", folder / "there", "hdfs")
+    done = export(sessions, folder / "here", folder / "there", "hdfs")
     assert done.confs == ON_HDFS
     step(4, "there", done.confs)
 
@@ -109,51 +106,39 @@ def test_a_query_that_began_here_continues_on_the_hdfs_backed_store(
 @pytest.fixture
 def stopped(sessions: Sessions, folder: Path) -> Path:
     """A checkpoint of a query with column families that has stopped."""
-    return stop(sessions, folder, "transformWithState in Scala")
+    return CASES["transformWithState in Scala"].stopped(sessions({}), folder)
 
 
-def stop(sessions: Sessions, folder: Path, case: str, conf: Mapping[str, str] | None = None) -> Path:
-    sources = make_sources(folder / "sources", seed=3, files=1)
-    sources.release()
-    CASES[case].start(sessions(conf or {}), sources, folder / "old").finish()
-    return folder / "old"
-
-
-def export(sessions: Sessions, environment: dict[str, str], old: Path, new: Path, store: str) -> Moved:
-    with only(environment):
-        return export_checkpoint(sessions({}), str(old), str(new), store)
+def export(sessions: Sessions, old: Path, new: Path, store: str) -> Moved:
+    return export_checkpoint(sessions({}), str(old), str(new), store)
 
 
 @pytest.mark.slow
-def test_wrong_arguments_are_refused(
-    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_wrong_arguments_are_refused(stopped: Path, sessions: Sessions, folder: Path) -> None:
     """The error names what cannot go back, and comes before anything is written."""
     with pytest.raises(ConfigurationError, match="state can be exported to hdfs and rocksdb store=redis"):
-        export(sessions, environment, stopped, folder / "new", "redis")
+        export(sessions, stopped, folder / "new", "redis")
     with pytest.raises(ConfigurationError, match=r"HDFS-backed store has no column families.*kind=transformWithState"):
-        export(sessions, environment, stopped, folder / "new", "hdfs")
+        export(sessions, stopped, folder / "new", "hdfs")
     with pytest.raises(ConfigurationError, match="the folder of the new checkpoint is not empty"):
-        export(sessions, environment, stopped, stopped, "rocksdb")
+        export(sessions, stopped, stopped, "rocksdb")
     assert not (folder / "new").exists()
 
 
-def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
-    old = stop(sessions, folder, "dropDuplicates", ON_ROCKSDB)
+def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path) -> None:
+    old = CASES["dropDuplicates"].stopped(sessions(ON_ROCKSDB), folder)
     with pytest.raises(ConfigurationError, match="the query keeps its state in a store of Spark's own"):
-        export(sessions, environment, old, folder / "new", "hdfs")
+        export(sessions, old, folder / "new", "hdfs")
 
 
 @pytest.mark.slow
-def test_export_cut_off_runs_again(
-    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_export_cut_off_runs_again(stopped: Path, sessions: Sessions, folder: Path) -> None:
     """With the mark still there the new folder is emptied and written again."""
     new = folder / "new"
-    first = export(sessions, environment, stopped, new, "rocksdb")
+    first = export(sessions, stopped, new, "rocksdb")
     (new / "dynastate-export-checkpoint").write_text("\nan export that was killed\n")
     (new / "state" / "0" / "0" / "9.zip").write_text("half")
-    again = export(sessions, environment, stopped, new, "rocksdb")
+    again = export(sessions, stopped, new, "rocksdb")
     assert (again.stores, again.rows, again.bytes) == (first.stores, first.rows, first.bytes)
     assert not (new / "dynastate-export-checkpoint").exists()
     assert not (new / "state" / "0" / "0" / "9.zip").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer import jvm, steps
 from dynastate.spark.transfer.steps import Moved
-from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Open, Sessions, only
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Open, Sessions, contents
 from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, make_source, make_sources, run
@@ -74,13 +73,12 @@ Twins = Callable[..., "ImportedTwin"]
 
 
 @pytest.fixture
-def bring(spark: SparkSession, environment: dict[str, str]) -> Bring:
+def bring(spark: SparkSession, clean_environment: None) -> Bring:
     """Import a checkpoint, in the session on dynastate if no other is given."""
 
     def bring(old: Path, new: Path, namespace: str | None = None, session: SparkSession = spark) -> Moved:
         progress: list[tuple[int, int]] = []
-        with only(environment):
-            done = import_checkpoint(session, str(old), str(new), namespace, lambda *each: progress.append(each))
+        done = import_checkpoint(session, str(old), str(new), namespace, lambda *each: progress.append(each))
         assert all(0 <= count <= total == done.stores for count, total in progress)
         return done
 
@@ -118,11 +116,6 @@ class ImportedTwin:
 def twins(sessions: Sessions, folder: Path, bring: Bring) -> Twins:
     """Make twins of a query, by the name of its case."""
     return lambda name, conf=ON_ROCKSDB: ImportedTwin(CASES[name], conf, sessions, folder, bring)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = [each for each in folder.rglob("*") if each.is_file()]
-    return {str(each.relative_to(folder)): hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +345,7 @@ def test_the_command_on_the_page_runs(
 
 
 def test_the_program_on_the_page_runs(
-    spark: SparkSession, stopped: Path, folder: Path, environment: dict[str, str], database: Database
+    spark: SparkSession, stopped: Path, folder: Path, clean_environment: None, database: Database
 ) -> None:
     """The program of docs/import.md, but for folders, Region and namespace, runs in the existing session."""
     names = {
@@ -364,8 +357,7 @@ def test_the_program_on_the_page_runs(
     program = on_the_page("python", names)
     printed: list[Any] = []
     given = {"dynastate": dynastate, "SparkSession": SparkSession, "print": lambda *words: printed.extend(words)}
-    with only(environment):
-        exec(program, given)  # noqa: S102  # our own documentation
+    exec(program, given)  # noqa: S102  # our own documentation
     rows, write_units, confs = printed
     assert min(rows, write_units) > 0
     assert confs[f"{PREFIX}namespace"] == "orders-by-program"

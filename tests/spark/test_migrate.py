@@ -16,13 +16,16 @@ from dynastate.errors import ConfigurationError
 from dynastate.spark.transfer import jvm
 from dynastate.spark.transfer.export import export_checkpoint
 from dynastate.spark.transfer.rows import Change, Difference, preview
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions
 from tests.spark.operators import CASES, sums
-from tests.spark.state_reader import read_state, read_states
+from tests.spark.state_reader import last_states, read_state, read_states
 from tests.spark.streams import Source, Sources, make_rows, make_source, make_sources, run
 from tests.support.jvm import SPARK
 
-pytestmark = pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"new rows of state need Spark {jvm.SPARK}")
+pytestmark = [
+    pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"new rows of state need Spark {jvm.SPARK}"),
+    pytest.mark.usefixtures("clean_environment"),
+]
 SCHEMA = "count long, sum double"
 
 
@@ -50,12 +53,11 @@ def stopped(sessions: Sessions, folder: Path, source: Source) -> Path:
 
 
 def test_migrated_query_gives_the_results_of_one_that_always_had_the_schema(
-    stopped: Path, source: Source, sessions: Sessions, folder: Path, environment: dict[str, str]
+    stopped: Path, source: Source, sessions: Sessions, folder: Path
 ) -> None:
     """A column is widened; without the migration Spark refuses the query."""
-    with only(environment):
-        seen = preview(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, most=3)
-        done = migrate(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, f"{folder.name}-new")
+    seen = preview(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, most=3)
+    done = migrate(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, f"{folder.name}-new")
     assert len(seen) == 3
     assert all(type(each.after["sum"]) is float and each.after == each.before for each in seen if each.after)
     stays = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
@@ -63,15 +65,12 @@ def test_migrated_query_gives_the_results_of_one_that_always_had_the_schema(
     ours = run(totals(source.stream(sessions(done.confs)), "double"), folder / "new")
     stays = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
     assert (ours.rows, ours.state) == (stays.rows, stays.state)
-    last = range(max(ours.rows), max(ours.rows) + 1)
-    found = read_states(sessions(done.confs), folder / "new", last)
-    assert found == read_states(sessions(ON_ROCKSDB), folder / "stays", last)
+    state = last_states(sessions(done.confs), folder / "new", ours)
+    assert state == last_states(sessions(ON_ROCKSDB), folder / "stays", ours)
 
 
 @pytest.mark.slow
-def test_rows_that_a_function_deletes_are_gone(
-    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_rows_that_a_function_deletes_are_gone(stopped: Path, sessions: Sessions, folder: Path) -> None:
     """None deletes a row; the others keep their keys and partitions."""
 
     def change(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
@@ -80,9 +79,8 @@ def test_rows_that_a_function_deletes_are_gone(
     before = read_state(sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"}), stopped).collect()
     kept = [row for row in before if row["key"]["key"] not in (None, "")]
     assert len(kept) < len(before)
-    with only(environment):
-        seen = preview(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long")
-        done = migrate(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long", "deleted")
+    seen = preview(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long")
+    done = migrate(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long", "deleted")
     assert {each.after is None for each in seen} == {True}
     assert seen[0] == Difference(seen[0].key, seen[0].before, None)
     assert done.rows == len(kept)
@@ -116,46 +114,36 @@ WRONG: dict[str, tuple[Change, dict[str, Any], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_migrations_are_refused(
-    name: str, stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_wrong_migrations_are_refused(name: str, stopped: Path, sessions: Sessions, folder: Path) -> None:
     change, given, says = WRONG[name]
     asked: dict[str, Any] = {"schema": SCHEMA, "namespace": "{}-wrong"} | given
     asked["namespace"] = asked["namespace"].format(folder.name)
-    with only(environment), pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=says):
         migrate(sessions({}), str(stopped), str(folder / "new"), change, **asked)
     assert not (folder / "new" / "commits").exists()
 
 
 @pytest.mark.slow
-def test_wrong_functions_are_found_by_a_preview(
-    stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_wrong_functions_are_found_by_a_preview(stopped: Path, sessions: Sessions, folder: Path) -> None:
     """Errors of the function, and of the types that it returns, come before anything is written."""
     for change, says in (
         (fails, "the function failed: LookupError.*no such row.* key="),
         (lambda _, value: {**value, "sum": "many"}, "the function returns other types than the schema's"),
     ):
-        with only(environment), pytest.raises(ConfigurationError, match=says):
+        with pytest.raises(ConfigurationError, match=says):
             preview(sessions({}), str(stopped), str(folder / "new"), change, SCHEMA)
     assert not (folder / "new").exists()
 
 
 @pytest.mark.slow
-def test_operators_with_column_families_are_not_migrated(
-    sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_operators_with_column_families_are_not_migrated(sessions: Sessions, folder: Path) -> None:
     """Avro state encoding is for transformWithState."""
-    sources = make_sources(folder / "sources", seed=3, files=1)
-    sources.release()
-    CASES["transformWithState in Scala"].start(sessions({}), sources, folder / "old").finish()
-    with only(environment), pytest.raises(ConfigurationError, match="rows of an operator with column families"):
-        migrate(sessions({}), str(folder / "old"), str(folder / "new"), with_double, SCHEMA, "another")
+    old = CASES["transformWithState in Scala"].stopped(sessions({}), folder)
+    with pytest.raises(ConfigurationError, match="rows of an operator with column families"):
+        migrate(sessions({}), str(old), str(folder / "new"), with_double, SCHEMA, "another")
 
 
-def test_query_begins_with_a_frame(
-    source: Source, stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_query_begins_with_a_frame(source: Source, stopped: Path, sessions: Sessions, folder: Path) -> None:
     """Its state is then that of the frame and of all later batches, in the partitions that Spark looks in."""
     history = make_source(folder / "history", seed=13, files=5)
     history.release()
@@ -163,8 +151,7 @@ def test_query_begins_with_a_frame(
     long_ago = totals(history.read(session), "long").select(
         f.col("amount").alias("sum"), f.col("rows").alias("count"), "key"
     )
-    with only(environment):
-        done = bootstrap(session, str(stopped), str(folder / "new"), long_ago, f"{folder.name}-new")
+    done = bootstrap(session, str(stopped), str(folder / "new"), long_ago, f"{folder.name}-new")
     assert done.rows == long_ago.count()
     with pytest.raises(AssertionError):  # the template's own state is not in it
         assert_same(sessions(done.confs), folder / "new", totals(source.read(session), "long"))
@@ -182,7 +169,7 @@ def assert_same(session: Any, checkpoint: Path, expected: DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Path, environment: dict[str, str]) -> None:
+def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Path) -> None:
     session = sessions({})
     rows = session.createDataFrame([("a", 1, 2), ("b", 3, 4)], "key string, count long, sum long")
     for frame, says in (
@@ -201,7 +188,7 @@ def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Pat
             "the struct value needs exactly the columns count, sum",
         ),
     ):
-        with only(environment), pytest.raises(ConfigurationError, match=says):
+        with pytest.raises(ConfigurationError, match=says):
             bootstrap(session, str(stopped), str(folder / "new"), frame, f"{folder.name}-new")
         assert not (folder / "new" / "commits").exists()
 
@@ -215,7 +202,7 @@ def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Pat
     ],
 )
 def test_query_without_its_checkpoint_goes_on(
-    name: str, conf: Mapping[str, str], sessions: Sessions, folder: Path, environment: dict[str, str]
+    name: str, conf: Mapping[str, str], sessions: Sessions, folder: Path
 ) -> None:
     """A template that has read the last data again continues from the lost state, as if nothing had happened."""
     case, lost = CASES[name], f"{folder.name}-lost"
@@ -230,26 +217,18 @@ def test_query_without_its_checkpoint_goes_on(
     ends = Sources(*(Source(folder / f"end-{seed}", [make_rows(seed, file) for file in (2, 3)]) for seed in (14, 15)))
     ends.release(1)
     case.start(sessions(conf), ends, folder / "template").finish()
-    with only(environment):
-        done = recover_checkpoint(
-            sessions({}), lost, str(folder / "template"), str(folder / "new"), f"{folder.name}-new"
-        )
+    done = recover_checkpoint(sessions({}), lost, str(folder / "template"), str(folder / "new"), f"{folder.name}-new")
     ends.release()
-    found = case.start(sessions({**conf, **done.confs}), ends, folder / "new").finish()
-    assert found.rows[max(found.rows)] == stays.rows[max(stays.rows)]
+    ours = case.start(sessions({**conf, **done.confs}), ends, folder / "new").finish()
+    assert ours.rows[max(ours.rows)] == stays.rows[max(stays.rows)]
     states = [
-        [row[1:] for row in read_states(sessions(own), folder / where, range(batch, batch + 1))]
-        for own, where, batch in (
-            (done.confs, "new", max(found.rows)),
-            ({**ON_ROCKSDB, **conf}, "stays", max(stays.rows)),
-        )
+        [row[1:] for row in last_states(sessions(own), folder / name, outcome)]
+        for own, name, outcome in ((done.confs, "new", ours), ({**ON_ROCKSDB, **conf}, "stays", stays))
     ]
     assert states[0] == states[1]
 
 
-def test_a_copied_checkpoint_is_refused(
-    stopped: Path, source: Source, sessions: Sessions, folder: Path, environment: dict[str, str]
-) -> None:
+def test_a_copied_checkpoint_is_refused(stopped: Path, source: Source, sessions: Sessions, folder: Path) -> None:
     """Its files name the state of the original, which has gone on; recovery reads no state by its template's files."""
     copy, new, namespace = str(shutil.copytree(stopped, folder / "copy")), folder / "new", f"{folder.name}-new"
     source.release()
@@ -265,11 +244,10 @@ def test_a_copied_checkpoint_is_refused(
         "export": lambda: export_checkpoint(session, copy, str(new), "rocksdb"),
     }
     for name, command in commands.items():
-        with only(environment), pytest.raises(ConfigurationError, match="which belongs to the checkpoint"):
+        with pytest.raises(ConfigurationError, match="which belongs to the checkpoint"):
             command()
         assert not new.exists(), name
-    with only(environment):
-        done = recover_checkpoint(session, f"{folder.name}-old", copy, str(new), namespace)
+    done = recover_checkpoint(session, f"{folder.name}-old", copy, str(new), namespace)
     found = read_states(sessions(done.confs), new, range(done.batch, done.batch + 1))
     assert [row[1:] for row in found] == [row[1:] for row in expected]
     assert len(found) == done.rows
@@ -279,16 +257,13 @@ def test_a_copied_checkpoint_is_refused(
 
 @pytest.mark.slow
 def test_templates_of_another_query_are_refused(
-    stopped: Path, source: Source, sessions: Sessions, folder: Path, environment: dict[str, str]
+    stopped: Path, source: Source, sessions: Sessions, folder: Path
 ) -> None:
     """The stores, their partitions and the rows' schema must be those of the lost query."""
     lost = f"{folder.name}-old"
 
     def recover(template: str, namespace: str, name: str = "new") -> None:
-        with only(environment):
-            recover_checkpoint(
-                sessions({}), namespace, str(folder / template), str(folder / name), f"{folder.name}-new"
-            )
+        recover_checkpoint(sessions({}), namespace, str(folder / template), str(folder / name), f"{folder.name}-new")
 
     other = {"spark.sql.shuffle.partitions": "3", f"{CONF}.dynastate.namespace": f"{folder.name}-three"}
     run(totals(source.stream(sessions(other)), "long"), folder / "three")

@@ -19,9 +19,9 @@ from dynastate.spark.transfer import jvm
 from dynastate.spark.transfer.importing import import_checkpoint
 from dynastate.spark.transfer.repartition import Estimate, repartition
 from dynastate.spark.transfer.steps import Moved
-from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, contents
 from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
-from tests.spark.state_reader import read_states
+from tests.spark.state_reader import last_states, read_states
 from tests.spark.streams import Outcome, StateRows, make_sources, run
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
 from tests.support.jvm import ROOT, SPARK
@@ -51,13 +51,12 @@ Move = Callable[..., Moved]
 
 
 @pytest.fixture
-def move(sessions: Sessions, environment: dict[str, str]) -> Move:
+def move(sessions: Sessions, clean_environment: None) -> Move:
     def move(old: Path, new: Path, partitions: int, namespace: str | None = None, **given: Any) -> Moved:
         progress: list[tuple[int, int]] = []
-        with only(environment):
-            done = repartition(
-                sessions({}), str(old), str(new), partitions, namespace, lambda *each: progress.append(each), **given
-            )
+        done = repartition(
+            sessions({}), str(old), str(new), partitions, namespace, lambda *each: progress.append(each), **given
+        )
         assert all(0 <= count <= total for count, total in progress)
         return done
 
@@ -93,10 +92,8 @@ class Repartitioned:
         stays = self._case.start(rocksdb, self._sources, self._folder / "stays").finish()
         assert outcome.rows == stays.rows
         assert counts(outcome) == counts(stays)
-        last = range(max(outcome.rows), max(outcome.rows) + 1)
-        found = read_states(session, own, last, partitions=False)
-        assert found == read_states(rocksdb, self._folder / "stays", last, partitions=False)
-        assert found
+        state = last_states(session, own, outcome, partitions=False)
+        assert state == last_states(rocksdb, self._folder / "stays", outcome, partitions=False)
         return own, outcome
 
 
@@ -109,9 +106,9 @@ def test_same_as_rocksdb_with_five_three_and_eight_partitions(
     query = Repartitioned(CASES[case], conf, sessions, folder)
     old, _ = query.run(5, {f"{CONF}.dynastate.namespace": f"{folder.name}-5"})
     for partitions in (3, 8):
-        before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+        files = contents(old)
         done = move(old, folder / f"with-{partitions}", partitions, f"{folder.name}-{partitions}")
-        assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+        assert contents(old) == files
         assert done.namespace == f"{folder.name}-{partitions}"
         assert done.stores % partitions == 0
         old, _ = query.run(partitions, done.confs)
@@ -119,36 +116,28 @@ def test_same_as_rocksdb_with_five_three_and_eight_partitions(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3", "4"])
-def test_imported_joins_of_other_state_formats(
-    version: str, sessions: Sessions, folder: Path, move: Move, environment: dict[str, str]
-) -> None:
+def test_imported_joins_of_other_state_formats(version: str, sessions: Sessions, folder: Path, move: Move) -> None:
     """Such a join begins on RocksDB; imported and repartitioned it gives the results of its twin that stays there."""
     case, conf = CASES["stream-stream join, left outer"], {**ON_ROCKSDB, **IDS, JOIN_FORMAT: version}
     sources = make_sources(folder, seed=10, files=4)
     sources.release(2)
     for name in ("old", "stays"):
         case.start(sessions(conf), sources, folder / name).finish()
-    with only(environment):
-        import_checkpoint(sessions({}), str(folder / "old"), str(folder / "two"), f"{folder.name}-two")
+    import_checkpoint(sessions({}), str(folder / "old"), str(folder / "two"), f"{folder.name}-two")
     done = move(folder / "two", folder / "five", 5, f"{folder.name}-five")
     sources.release()
     ours = case.start(sessions(done.confs), sources, folder / "five").finish()
     stays = case.start(sessions(conf), sources, folder / "stays").finish()
     assert (ours.rows, ours.state) == (stays.rows, stays.state)
-    last = range(max(ours.rows), max(ours.rows) + 1)
-    found = read_states(sessions(done.confs), folder / "five", last, partitions=False)
-    assert found == read_states(sessions(conf), folder / "stays", last, partitions=False)
-    assert found
+    state = last_states(sessions(done.confs), folder / "five", ours, partitions=False)
+    assert state == last_states(sessions(conf), folder / "stays", ours, partitions=False)
 
 
 @pytest.fixture
 def stopped(sessions: Sessions, folder: Path) -> Path:
     """A checkpoint of a query that has stopped, with two partitions."""
-    sources = make_sources(folder / "sources", seed=3, files=2)
-    sources.release()
     session = sessions({**IDS, f"{CONF}.dynastate.namespace": f"{folder.name}-two"})
-    CASES["aggregation in update mode"].start(session, sources, folder / "two").finish()
-    return folder / "two"
+    return CASES["aggregation in update mode"].stopped(session, folder, files=2)
 
 
 def test_cost_is_shown_before_anything_is_written(stopped: Path, folder: Path, move: Move) -> None:
@@ -171,7 +160,7 @@ def test_cost_is_shown_before_anything_is_written(stopped: Path, folder: Path, m
 
 @pytest.mark.slow
 def test_repartition_cut_off_at_every_request_runs_again(
-    stopped: Path, folder: Path, database: Database, sessions: Sessions, environment: dict[str, str]
+    stopped: Path, folder: Path, database: Database, sessions: Sessions, clean_environment: None
 ) -> None:
     """Until it ends there is no checkpoint to start; in the end the state is that of the old one."""
     written = {"BatchWriteItem", "UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
@@ -186,7 +175,7 @@ def test_repartition_cut_off_at_every_request_runs_again(
         return forward(request)
 
     cuts = 0
-    with FaultProxy(database.endpoint, cut) as proxy, only(environment):
+    with FaultProxy(database.endpoint, cut) as proxy:
         session = sessions({f"{CONF}.dynastate.endpoint": proxy.endpoint})
         done = None
         while done is None:
@@ -223,11 +212,9 @@ def test_wrong_arguments_are_refused(name: str, stopped: Path, folder: Path, mov
 
 @pytest.mark.slow
 def test_state_of_another_store_is_refused(sessions: Sessions, folder: Path, move: Move) -> None:
-    sources = make_sources(folder / "sources", seed=3, files=1)
-    sources.release()
-    CASES["dropDuplicates"].start(sessions(ON_ROCKSDB), sources, folder / "old").finish()
+    old = CASES["dropDuplicates"].stopped(sessions(ON_ROCKSDB), folder)
     with pytest.raises(ConfigurationError, match="the query keeps its state in a store of Spark's own"):
-        move(folder / "old", folder / "new", 3, "another")
+        move(old, folder / "new", 3, "another")
 
 
 def test_a_copied_checkpoint_is_refused(stopped: Path, folder: Path, move: Move) -> None:
@@ -241,11 +228,9 @@ def test_a_copied_checkpoint_is_refused(stopped: Path, folder: Path, move: Move)
 @pytest.mark.slow
 def test_operators_of_one_partition_are_refused(sessions: Sessions, folder: Path, move: Move) -> None:
     """A global aggregation has one partition, whatever the number of partitions."""
-    sources = make_sources(folder / "sources", seed=3, files=1)
-    sources.release()
-    CASES["global aggregation"].start(sessions({}), sources, folder / "old").finish()
+    old = CASES["global aggregation"].stopped(sessions({}), folder)
     with pytest.raises(ConfigurationError, match="every operator of this query needs all its rows in one partition"):
-        move(folder / "old", folder / "new", 3, "another")
+        move(old, folder / "new", 3, "another")
 
 
 def test_rows_that_are_not_where_their_key_says_are_refused(sessions: Sessions, folder: Path, move: Move) -> None:
