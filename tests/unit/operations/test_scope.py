@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
 from dynastate.engine.catalog import QueryStores, every_store, of_namespace
 from dynastate.engine.namespaces import list_store, place_of
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format.items import Item
-from dynastate.format.keys import EMPTY, Key, Role, meta_key
+from dynastate.format.keys import meta_key
 from dynastate.format.namespace import store_key
 from dynastate.operations.cost.usage import usage_of_namespace
 from dynastate.operations.inspection.verify import verify
@@ -20,23 +21,27 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.regions.copy import plan_copy
 from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from dynastate.settings import Settings
+from dynastate.storage.tables import Tables
 from tests.support.engine_driver import make_engine, write
-from tests.support.fakes import MemoryTables
+from tests.support.fakes import FailingTables, MemoryTables
 from tests.support.processes import press_ctrl_c
-from tests.support.samples import SCHEMA, attempt, chunk, query_run
+from tests.support.samples import QUERY, attempt, query_run
 
 SIDES = ("left-keyToNumValues", "right-keyToNumValues")
 STORES = [f"many/0/{number}/default" for number in range(20)]
+
+
+def begin_stores(tables: Tables, *stores: str, query: str = QUERY) -> None:
+    with closing(make_engine(tables)) as engine:
+        for store in stores:
+            write(engine, store, attempt(1), {b"k": b"v"}, run=query_run(query, query=query))
 
 
 def test_the_stores_of_a_scope(memory: MemoryTables) -> None:
     """Those of a namespace, an operator, a partition, a name, with corrupt ones; and any that is named in full."""
     joined = [f"scope/1/{partition}/{name}" for partition in range(12) for name in SIDES]
     plain = [f"scope/0/{partition}/default" for partition in range(3)]
-    engine = make_engine(memory)
-    for store in (*plain, *joined, "other/0/0/default"):
-        write(engine, store, attempt(1), {b"k": b"v"})
-    engine.close()
+    begin_stores(memory, *plain, *joined, "other/0/0/default")
 
     def found(scope: str) -> list[str]:
         return stores_in(memory, scope).current
@@ -65,14 +70,10 @@ def test_the_stores_of_a_scope(memory: MemoryTables) -> None:
 def test_a_store_that_lost_its_meta_item_is_in_scope(memory: MemoryTables, partition: int) -> None:
     """It is verified as the others are; `cost` refuses to count them as all."""
     stores = [f"scope/0/{number}/default" for number in range(3)]
-    engine = make_engine(memory)
-    for store in stores:
-        write(engine, store, attempt(1), {b"k": b"v"})
-    engine.close()
+    begin_stores(memory, *stores)
     del memory.items[meta_key(stores[partition])]
     for scope in ("scope", "scope/0", f"scope/0/{partition}"):
-        found = stores_in(memory, scope)
-        assert (found.current, found.earlier) == ([stores[partition]] if scope.count("/") == 2 else stores, [])
+        assert stores_in(memory, scope) == QueryStores([stores[partition]] if scope.count("/") == 2 else stores, [])
     findings = [each for store in stores for each in verify(memory, store).findings if each.what == "missing"]
     assert [each.key for each in findings] == [meta_key(stores[partition])]
     with pytest.raises(CorruptStateError, match="its meta item is lost"):
@@ -80,9 +81,7 @@ def test_a_store_that_lost_its_meta_item_is_in_scope(memory: MemoryTables, parti
 
 
 def test_the_only_store_lost_its_meta_item(memory: MemoryTables) -> None:
-    engine = make_engine(memory)
-    write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
-    engine.close()
+    begin_stores(memory, "scope/0/0/default")
     del memory.items[meta_key("scope/0/0/default")]
     assert stores_in(memory, "scope").current == ["scope/0/0/default"]
 
@@ -96,10 +95,7 @@ def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: 
     """
     plain = [f"scope/0/{number}/default" for number in range(3)]
     stores = [*plain, *(f"scope/1/{number}/{name}" for number in range(4) for name in SIDES), "scope/2/0/default"]
-    engine = make_engine(memory)
-    for store in stores:
-        write(engine, store, attempt(1), {b"k": b"v"})
-    engine.close()
+    begin_stores(memory, *stores)
     assert stores_in(memory, "scope").current == stores
     assert all(verify(memory, store).findings == () for store in stores)
     store = f"scope/{lost}"
@@ -122,68 +118,43 @@ def test_a_store_that_the_list_has_lost_is_in_scope(memory: MemoryTables, lost: 
         plan_copy(memory, MemoryTables(), "scope", Settings())
 
 
-class BegunMeanwhile(MemoryTables):
-    """Tables in which a store that is listed is begun after its meta item was looked for."""
+class Meanwhile(FailingTables):
+    """Tables in which a store is begun before the first request of a verb about it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._to_begin = ["scope/0/1/default"]
+    def __init__(self, tables: MemoryTables, verb: str, store: str) -> None:
+        super().__init__(tables)
+        self._verb, self.to_begin = verb, [store]
 
-    def query(self, role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
-        if store_shard == "scope/0/1/default#0" and self._to_begin:
-            engine = make_engine(self)
-            write(engine, self._to_begin.pop(), attempt(1), {b"k": b"v"})
-            engine.close()
-        return super().query(role, store_shard, low, high)
+    def _call(self, verb: str, *arguments: Any) -> Any:
+        if verb == self._verb and self.to_begin and f"{self.to_begin[0]}#0" in str(arguments):
+            begin_stores(self.tables, self.to_begin.pop())
+        return super()._call(verb, *arguments)
 
 
 def test_a_store_that_begins_is_not_lost() -> None:
     """Its versions are seen, and its meta item is looked for again."""
-    tables = MemoryTables()
-    engine = make_engine(tables)
-    write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
-    engine.close()
-    list_store(tables, "scope/0/1/default")
     for command in (partial(of_namespace, refuse_lost=True), stores_in):
-        beside = BegunMeanwhile()
-        beside.items = dict(tables.items)
+        tables = MemoryTables()
+        begin_stores(tables, "scope/0/0/default")
+        list_store(tables, "scope/0/1/default")
+        beside = Meanwhile(tables, "query", "scope/0/1/default")
         assert command(beside, "scope").current == ["scope/0/0/default", "scope/0/1/default"]
+        assert not beside.to_begin
 
 
-class ListedMeanwhile(MemoryTables):
-    """Tables in which a store is made after the list was read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._to_begin = ["scope/0/1/default"]
-
-    def get(self, keys: Sequence[Key]) -> dict[Key, Item]:
-        if meta_key("scope/0/1/default") in keys and self._to_begin:
-            engine = make_engine(self)
-            write(engine, self._to_begin.pop(), attempt(1), {b"k": b"v"})
-            engine.close()
-        return super().get(keys)
-
-
-def test_a_store_that_is_listed_meanwhile_is_not_reported() -> None:
-    tables = ListedMeanwhile()
-    engine = make_engine(tables)
-    write(engine, "scope/0/0/default", attempt(1), {b"k": b"v"})
-    engine.close()
+def test_a_store_that_is_listed_meanwhile_is_not_reported(memory: MemoryTables) -> None:
+    begin_stores(memory, "scope/0/0/default")
+    tables = Meanwhile(memory, "get", "scope/0/1/default")
     assert stores_in(tables, "scope").current == ["scope/0/0/default"]
-    assert not tables._to_begin
+    assert not tables.to_begin
     assert stores_in(tables, "scope").current == ["scope/0/0/default", "scope/0/1/default"]
 
 
 def test_an_earlier_query_keeps_its_stores(memory: MemoryTables) -> None:
     """A lost store of partition 0 may be all that shows which query is the current one: then none counts as earlier."""
     stores = [f"scope/0/{number}/default" for number in range(3)]
-    engine = make_engine(memory)
-    for store, query in (*((store, "first") for store in stores), (stores[0], "second")):
-        under_way = engine.begin(store, query_run(query, query=query), *EMPTY, attempt(1))
-        under_way.append(chunk({b"k": b"v"}))
-        under_way.commit({0: 0}, SCHEMA)
-    engine.close()
+    for query, stores_of_query in (("first", stores), ("second", stores[:1])):
+        begin_stores(memory, *stores_of_query, query=query)
     assert stores_in(memory, "scope") == QueryStores(stores[:1], stores[1:])
     del memory.items[meta_key(stores[0])]
     assert stores_in(memory, "scope") == QueryStores(stores, [])
