@@ -36,9 +36,8 @@ WORDS = ("failover", NAMESPACE, "--region", HERE, "--to-region", THERE)
 @pytest.fixture
 def regions(monkeypatch: pytest.MonkeyPatch) -> dict[str, RegionTables]:
     """Tables in two Regions, asynchronous replicas of each other. What is no Region here cannot be reached."""
-    source, target = filled_long_ago(), RegionTables(THERE)
-    source.replicate(target, is_strong=False)
-    found = {HERE: source, THERE: target}
+    source = filled_long_ago()
+    found = {HERE: source, THERE: source.replica(is_strong=False)}
 
     def open_tables(settings: Settings) -> RegionTables:
         if settings.region not in found:
@@ -155,11 +154,8 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     files = SimpleNamespace(from_uri=lambda _: (LocalFileSystem(), checkpoint))
     monkeypatch.setattr("pyarrow.fs.FileSystem", files)
     monkeypatch.setenv("COLUMNS", "100")
-    source, target = (
-        filled(lambda: datetime(2026, 11, 24, 16, 40, 12, tzinfo=timezone.utc), BATCHES + 2),
-        RegionTables(THERE),
-    )
-    source.replicate(target, is_strong=True)
+    source = filled(lambda: datetime(2026, 11, 24, 16, 40, 12, tzinfo=timezone.utc), BATCHES + 2)
+    target = source.replica(is_strong=True)
     monkeypatch.setattr(boto_tables, "open_tables", lambda own: target if own.region == THERE else away(own))
     done = run(*words)
     assert done.code == 0

@@ -12,12 +12,19 @@ from dynastate.engine.engine import Engine
 from dynastate.operations.lifecycle import drop
 from tests.support.command_line import refused, run, shown
 from tests.support.store_builder import StoreBuilder
-from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint, names
+from tests.unit.operations.lifecycle.test_rollback import (
+    BATCHES,
+    NAMESPACE,
+    STORES,
+    location_in,
+    make_checkpoint,
+    names,
+)
 
 
 def test_it_shows_what_would_change_and_asks(engine: Engine, tmp_path: Path) -> None:
-    for partition in range(2):
-        StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default", location=location_in(tmp_path)).count_to(BATCHES)
+    for store in STORES:
+        StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(BATCHES)
     checkpoint = make_checkpoint(tmp_path)
     words = ("rollback", str(checkpoint), "--to", "2")
     done = run(*words, typed="n\n")

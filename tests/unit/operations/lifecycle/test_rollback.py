@@ -19,13 +19,14 @@ from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_earlier, clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.rollback import COPY, Checkpoint, plan_rollback, roll_back
-from tests.support.engine_driver import make_engine, save_snapshot
+from tests.support.engine_driver import make_engine, save_snapshot, write
 from tests.support.fakes import MemoryTables
-from tests.support.samples import QUERY, SCHEMA, attempt, query_run
+from tests.support.samples import QUERY, attempt, query_run
 from tests.support.store_builder import StoreBuilder, counted, user
 
 BATCHES = 6
 NAMESPACE = "orders"
+STORES = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
 
 
 def make_checkpoint(folder: Path, *, with_ids: bool = False, partitions: int = 2, first_attempt: int = 1) -> Path:
@@ -57,8 +58,8 @@ def location_in(folder: Path) -> str:
 def tables(tmp_path: Path) -> MemoryTables:
     made = MemoryTables()
     with closing(make_engine(made)) as engine:
-        for partition in range(2):
-            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default", location=location_in(tmp_path)).count_to(BATCHES)
+        for store in STORES:
+            StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(BATCHES)
     return made
 
 
@@ -66,21 +67,25 @@ def names(checkpoint: Path, folder: str) -> list[str]:
     return sorted(each.name for each in (checkpoint / folder).iterdir())
 
 
+def logs(checkpoint: Path) -> list[list[str]]:
+    return [names(checkpoint, folder) for folder in ("offsets", "commits")]
+
+
 @pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
 def test_later_batches_are_deleted_and_a_copy_stays(tables: MemoryTables, tmp_path: Path, *, with_ids: bool) -> None:
     checkpoint = make_checkpoint(tmp_path, with_ids=with_ids)
-    before = {name: names(checkpoint, name) for name in ("offsets", "commits")}
+    before = logs(checkpoint)
     files = Checkpoint(str(checkpoint))
     plan = plan_rollback(tables, files, 2)
     assert (plan.namespace, plan.undone, len(plan.stores)) == (NAMESPACE, (3, 4, 5), 2)
     assert (plan.to.batch, plan.last.batch) == (2, 5)
     assert (plan.to.offsets, plan.last.offsets) == (('{"logOffset":2}',), ('{"logOffset":5}',))
-    assert {name: names(checkpoint, name) for name in ("offsets", "commits")} == before
+    assert logs(checkpoint) == before
     roll_back(files, plan)
     assert names(checkpoint, "commits") == ["0", "1", "2"]
     assert names(checkpoint, "offsets") == [".0.crc", ".1.crc", ".2.crc", "0", "1", "2"]
     assert plan.copy.startswith(COPY)
-    assert {name: names(checkpoint / plan.copy, name) for name in ("offsets", "commits")} == before
+    assert logs(checkpoint / plan.copy) == before
     with pytest.raises(ConfigurationError, match="nothing would be undone"):
         plan_rollback(tables, files, 2)
     assert plan_rollback(tables, files, 1).undone == (2,)
@@ -122,8 +127,7 @@ def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
     """Clean-up has deleted the version in one store; the message has those that are there."""
     tables, newest = MemoryTables(), 30
     with closing(make_engine(tables)) as engine:
-        for partition in range(2):
-            store = f"{NAMESPACE}/0/{partition}/default"
+        for store in STORES:
             made = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(newest - 5)
         save_snapshot(engine, made.store, made.version, {})
         made.count_to(newest)
@@ -134,14 +138,12 @@ def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
-def test_a_partition_that_another_query_s_clean_up_deleted_is_refused(tmp_path: Path, *, with_ids: bool) -> None:
+def test_a_partition_that_another_query_s_clean_up_deleted_is_refused(
+    tables: MemoryTables, tmp_path: Path, *, with_ids: bool
+) -> None:
     """A later query at this path has fewer partitions; `clean` deleted the others of this one."""
-    tables, checkpoint = MemoryTables(), make_checkpoint(tmp_path, with_ids=with_ids)
+    checkpoint, (first, second) = make_checkpoint(tmp_path, with_ids=with_ids), STORES
     with closing(make_engine(tables)) as engine:
-        for partition in range(2):
-            store = f"{NAMESPACE}/0/{partition}/default"
-            StoreBuilder(engine, store, location=location_in(tmp_path), query=QUERY).count_to(BATCHES)
-        first, second = (f"{NAMESPACE}/0/{partition}/default" for partition in range(2))
         next_query = StoreBuilder(engine, first, location=location_in(tmp_path), query="next", run="next")
         for count in range(4):
             next_query.commit((user("x"), counted(count)), by=Attempt(uuid4().bytes))
@@ -173,50 +175,48 @@ def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path
 
 def test_a_version_that_its_number_does_not_name(tables: MemoryTables, tmp_path: Path) -> None:
     """Two checkpoints have made version 5: v1 does not say which is the batch's, and v2 does."""
-    checkpoint, stores = make_checkpoint(tmp_path), [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
-    adopt_stores(tables, stores, "file:/moved/state")
+    checkpoint = make_checkpoint(tmp_path)
+    adopt_stores(tables, STORES, "file:/moved/state")
     with closing(make_engine(tables)) as engine:
-        for store in stores:
+        for store in STORES:
             base = VersionId(3, attempt(3))
-            for version in (4, 5, 6):
-                under_way = engine.begin(store, query_run("moved", "file:/moved/state"), *base, attempt(10 + version))
-                under_way.commit({0: 0}, SCHEMA)
-                base = VersionId(version, attempt(10 + version))
-    adopt_stores(tables, stores, location_in(tmp_path))
+            for number in (14, 15, 16):
+                base = write(engine, store, attempt(number), base=base, run=query_run("moved", "file:/moved/state"))
+    adopt_stores(tables, STORES, location_in(tmp_path))
     with pytest.raises(ConfigurationError, match="several checkpoint locations have made this version"):
         plan_rollback(tables, Checkpoint(str(checkpoint)), 4)
     assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).undone == (3, 4, 5)
     with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
-    adopt_stores(tables, stores, location_in(tmp_path / "v2"))
+    adopt_stores(tables, STORES, location_in(tmp_path / "v2"))
     assert plan_rollback(tables, Checkpoint(str(with_ids)), 4).undone == (5,)
 
 
 def test_a_version_that_partitions_have_of_two_runs(tables: MemoryTables, tmp_path: Path) -> None:
     """A run made version 4 again, not in all partitions, and the checkpoint was put back: by number v1 opens both."""
-    checkpoint, stores = make_checkpoint(tmp_path), [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+    checkpoint = make_checkpoint(tmp_path)
 
     def make_again(store: str) -> None:
         with closing(make_engine(tables)) as engine:
             run = query_run("run-2", location_in(tmp_path))
-            engine.begin(store, run, 3, attempt(3), attempt(14)).commit({0: 0}, SCHEMA)
+            write(engine, store, attempt(14), base=VersionId(3, attempt(3)), run=run)
 
-    make_again(stores[0])
+    make_again(STORES[0])
     with pytest.raises(ConfigurationError, match="of another run of the query than others") as refused:
         plan_rollback(tables, Checkpoint(str(checkpoint)), 3)
     assert refused.value.facts == {"batch": 3, "version": 4}
     for batch in (2, 4):
         assert plan_rollback(tables, Checkpoint(str(checkpoint)), batch).to.batch == batch
-    make_again(stores[1])
+    make_again(STORES[1])
     assert plan_rollback(tables, Checkpoint(str(checkpoint)), 3).undone == (4, 5)
     with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
-    adopt_stores(tables, stores, location_in(tmp_path / "v2"))
+    adopt_stores(tables, STORES, location_in(tmp_path / "v2"))
     assert plan_rollback(tables, Checkpoint(str(with_ids)), 3).undone == (4, 5)
 
 
 def test_stores_that_the_checkpoint_does_not_list(tables: MemoryTables, tmp_path: Path) -> None:
     """Spark opens no store of a partition that the batch did not commit, so a rollback needs no version of it."""
     files = Checkpoint(str(make_checkpoint(tmp_path, with_ids=True, partitions=1)))
-    assert plan_rollback(tables, files, 2).stores == (f"{NAMESPACE}/0/0/default",)
+    assert plan_rollback(tables, files, 2).stores == (STORES[0],)
     file = tmp_path / "checkpoint" / "commits" / "2"
     file.write_text(file.read_text().replace('{"0": [', '{"7": ['))
     with pytest.raises(ConfigurationError, match="the checkpoint lists no store of this namespace batch=2"):
@@ -235,11 +235,11 @@ def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> Non
     later = datetime(2025, 6, 1, tzinfo=timezone.utc)
     with closing(make_engine(tables, now=lambda: later)) as engine:
         ids = {"run": "run-2", "query": str(UUID(int=2)), "location": location_in(tmp_path)}
-        made = StoreBuilder(engine, f"{NAMESPACE}/0/0/default", **ids)
+        made = StoreBuilder(engine, STORES[0], **ids)
         for version in range(1, BATCHES + 1):
             made.commit(by=attempt(version + 100))
     checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
-    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (f"{NAMESPACE}/0/0/default",)
+    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (STORES[0],)
 
 
 @pytest.mark.parametrize(
@@ -282,10 +282,10 @@ def test_a_batch_that_commits_after_the_plan(tables: MemoryTables, tmp_path: Pat
     plan = plan_rollback(tables, files, 2)
     (checkpoint / "offsets" / "6").write_text((checkpoint / "offsets" / "5").read_text())
     for is_next in (True, False):
-        before = {name: names(checkpoint, name) for name in ("offsets", "commits")}
+        before = logs(checkpoint)
         with pytest.raises(ConfigurationError, match="has begun or committed a batch since this was planned"):
             roll_back(files, plan)
-        assert {name: names(checkpoint, name) for name in ("offsets", "commits")} == before
+        assert logs(checkpoint) == before
         if is_next:
             (checkpoint / "offsets" / "6").unlink()
             (tmp_path / "commit of 5").rename(checkpoint / "commits" / "5")
@@ -315,15 +315,14 @@ def test_clean_goes_by_the_newest_version_until_the_query_has_started(tmp_path: 
     """
     tables, checkpoint = MemoryTables(), make_checkpoint(tmp_path)
     with closing(make_engine(tables)) as engine:
-        stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
-        for store in stores:
+        for store in STORES:
             made = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(4)
             compact_store(engine, tables, store)
             made.count_to(BATCHES)
         plan = plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
         undone = len(plan.undone)
-        clean_store(engine, tables, stores[0], undone + 1)
-        assert engine.find(stores[0], plan.to.batch + 1, NO_ATTEMPT).entry.version == 3
-        clean_store(engine, tables, stores[0], undone - 1)
+        clean_store(engine, tables, STORES[0], undone + 1)
+        assert engine.find(STORES[0], plan.to.batch + 1, NO_ATTEMPT).entry.version == 3
+        clean_store(engine, tables, STORES[0], undone - 1)
         with pytest.raises(VersionMissingError, match="this version does not exist"):
-            engine.find(stores[0], plan.to.batch + 1, NO_ATTEMPT)
+            engine.find(STORES[0], plan.to.batch + 1, NO_ATTEMPT)

@@ -23,7 +23,7 @@ from tests.support.engine_driver import make_engine, write
 from tests.support.fakes import MemoryTables
 from tests.support.samples import QUERY, attempt, query_run
 from tests.support.store_builder import StoreBuilder
-from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, location_in, make_checkpoint
+from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, STORES, location_in, make_checkpoint
 
 HERE, THERE = "us-east-1", "us-east-2"
 CONTINUE = f"Start the query with {PREFIX}region={THERE}, {PREFIX}namespace={NAMESPACE}"
@@ -49,13 +49,15 @@ class RegionTables(MemoryTables):
             "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in names.values()],
         }
 
-    def replicate(self, other: RegionTables, *, is_strong: bool) -> None:
-        """Describe them as replicas of others, which have the same items now."""
+    def replica(self, *, is_strong: bool) -> RegionTables:
+        """Make tables in the other Region that have the same items now, and describe both as replicas."""
+        other = RegionTables(THERE)
         for one, two in ((self, other), (other, self)):
             for table in one.described.values():
                 table["Replicas"] = [{"RegionName": two.settings.region, "ReplicaStatus": "ACTIVE"}]
                 table["MultiRegionConsistency"] = "STRONG" if is_strong else "EVENTUAL"
         other.items.update(self.items)
+        return other
 
     def describe(self) -> dict[Role, dict[str, Any]]:
         return self.described
@@ -77,8 +79,8 @@ def filled_long_ago(versions: int = BATCHES) -> RegionTables:
 def filled(now: Callable[[], datetime], versions: int = BATCHES) -> RegionTables:
     made = RegionTables(HERE)
     with closing(make_engine(made, now=now)) as engine:
-        for partition in range(2):
-            StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(versions)
+        for store in STORES:
+            StoreBuilder(engine, store).count_to(versions)
     return made
 
 
@@ -86,11 +88,11 @@ def with_blocks(region: str) -> RegionTables:
     """Two stores whose parts are in S3."""
     made, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
     with closing(make_engine(made, objects="s3://objects/state", objects_threshold_kb=0)) as engine:
-        for partition in range(2):
+        for store in STORES:
             base = EMPTY
             for version in range(1, BATCHES + 1):
                 row = {b"%d" % version: chance.randbytes(9_000)}
-                base = write(engine, f"{NAMESPACE}/0/{partition}/default", attempt(version), row, base=base)
+                base = write(engine, store, attempt(version), row, base=base)
     assert made.objects.objects
     return made
 
@@ -118,8 +120,7 @@ def lose_store(target: RegionTables, store: str) -> None:
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
 def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_strong: bool) -> None:
     """The query continues after the checkpoint's last batch, from the checkpoint's location there."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=is_strong)
+    target = source.replica(is_strong=is_strong)
     checkpoint = make_checkpoint(tmp_path)
     found = plan(source, target, checkpoint)
     kind = "strong" if is_strong else "asynchronous"
@@ -138,8 +139,7 @@ def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_stro
 
 def test_parts_that_have_not_arrived(source: RegionTables, tmp_path: Path) -> None:
     """Asynchronous replicas: the version whose parts are missing cannot be opened, so the checkpoint goes back."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=False)
+    target = source.replica(is_strong=False)
     lose_parts_of(target, f"{NAMESPACE}/0/1/default", BATCHES - 1)
     found = plan(source, target, make_checkpoint(tmp_path))
     assert (found.source.version, found.target.version) == (BATCHES, BATCHES - 2)
@@ -149,8 +149,8 @@ def test_parts_that_have_not_arrived(source: RegionTables, tmp_path: Path) -> No
 
 def test_a_version_list_that_has_not_arrived() -> None:
     """Asynchronous replicas: versions whose parents are not listed there yet cannot be opened; earlier ones can."""
-    source, target = filled_long_ago(versions=12), RegionTables(THERE)
-    source.replicate(target, is_strong=False)
+    source = filled_long_ago(versions=12)
+    target = source.replica(is_strong=False)
     before = filled_long_ago(versions=8)
     late = version_list_key(f"{NAMESPACE}/0/0/default", 8)
     target.items[late] = before.items[late]
@@ -161,8 +161,8 @@ def test_a_version_list_that_has_not_arrived() -> None:
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
 def test_objects_in_s3(*, is_strong: bool) -> None:
     """S3 does not replicate them with the tables, so they are read in the other Region; in the first one none is."""
-    source, target = with_blocks(HERE), RegionTables(THERE)
-    source.replicate(target, is_strong=is_strong)
+    source = with_blocks(HERE)
+    target = source.replica(is_strong=is_strong)
     target.objects.objects.update(source.objects.objects)
     source.objects.objects.clear()
     source.calls.clear()
@@ -175,8 +175,7 @@ def test_objects_in_s3(*, is_strong: bool) -> None:
 
 def test_the_checkpoint_of_another_namespace(source: RegionTables, tmp_path: Path) -> None:
     """It is refused before anything is read, and both namespaces are named."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=True)
+    target = source.replica(is_strong=True)
     checkpoint = make_checkpoint(tmp_path)
     for marker in checkpoint.rglob("dynastate"):
         marker.write_text(marker.read_text().replace(NAMESPACE, "clicks"))
@@ -190,8 +189,7 @@ def test_the_checkpoint_of_another_namespace(source: RegionTables, tmp_path: Pat
 
 def test_the_checkpoint_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> None:
     """It has fewer partitions and other ids in the same namespace: none of its batches has its state there."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=True)
+    target = source.replica(is_strong=True)
     checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
     (problem,) = plan(source, target, checkpoint).problems
     assert problem.startswith(f"no batch of the checkpoint has its state in {THERE}")
@@ -199,8 +197,7 @@ def test_the_checkpoint_of_an_earlier_query(source: RegionTables, tmp_path: Path
 
 def test_stores_that_are_missing(source: RegionTables, tmp_path: Path) -> None:
     """By the first Region, by the ids or folders of the checkpoint, or by a gap: a copy that was cut off is noticed."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=False)
+    target = source.replica(is_strong=False)
     last = f"{NAMESPACE}/0/1/default"
     lose_store(target, last)
     problem = f"1 store is missing in {THERE}: {last}"
@@ -232,8 +229,7 @@ def test_folders_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> No
     later = datetime(2026, 6, 1, tzinfo=timezone.utc)
     with closing(make_engine(source, now=lambda: later)) as engine:
         StoreBuilder(engine, f"{NAMESPACE}/0/0/default", run="run-2", query=str(UUID(int=2))).count_to(BATCHES)
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=True)
+    target = source.replica(is_strong=True)
     checkpoint = make_checkpoint(tmp_path)
     for offsets in (checkpoint / "offsets").glob("[0-9]*"):
         offsets.write_text(offsets.read_text().replace('"conf": {}', '"conf": {"spark.sql.shuffle.partitions": "1"}'))
@@ -244,31 +240,29 @@ def test_folders_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> No
 @pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
 def test_a_query_that_was_restored_after_another(tmp_path: Path, *, with_ids: bool) -> None:
     """Partition 1 is still the other one's, since the first batch committed partition 0 only: it is looked at, too."""
-    source, target = RegionTables(HERE), RegionTables(THERE)
-    stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+    source = RegionTables(HERE)
     with closing(make_engine(source)) as engine:
-        own = [StoreBuilder(engine, store, query=QUERY, location=location_in(tmp_path)) for store in stores]
+        own = [StoreBuilder(engine, store, query=QUERY, location=location_in(tmp_path)) for store in STORES]
         for each in own:
             each.count_to(BATCHES)
         build(source, "other-1", "other", tmp_path, EMPTY, 2)
         own[0].run = "run-2"
         own[0].count_to(BATCHES + 1)
-    source.replicate(target, is_strong=False)
+    target = source.replica(is_strong=False)
     checkpoint = make_checkpoint(tmp_path, with_ids=with_ids)
     found = plan(source, target, checkpoint)
     assert (found.stores, found.batch, found.problems) == (2, BATCHES, ())
-    lose_parts_of(target, stores[1], BATCHES)
+    lose_parts_of(target, STORES[1], BATCHES)
     found = plan(source, target, checkpoint)
     assert (found.batch, found.undone, found.problems) == (BATCHES - 1, 1, ())
-    lose_store(target, stores[1])
-    assert plan(source, target, checkpoint).problems == (f"1 store is missing in {THERE}: {stores[1]}",)
+    lose_store(target, STORES[1])
+    assert plan(source, target, checkpoint).problems == (f"1 store is missing in {THERE}: {STORES[1]}",)
 
 
 @pytest.mark.parametrize("side", [HERE, THERE])
 def test_a_replica_that_is_not_active(source: RegionTables, side: str) -> None:
     """That of the other Region keeps the query from continuing, whichever side says so; others are named only."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=False)
+    target = source.replica(is_strong=False)
     tables = {HERE: source, THERE: target}[side]
     for region, is_problem in ((HERE, False), (THERE, True)):
         tables.described["delta"]["Replicas"] = [
@@ -284,8 +278,7 @@ def test_a_replica_that_is_not_active(source: RegionTables, side: str) -> None:
 
 def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:
     """A version by another attempt is not that of the batch."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=True)
+    target = source.replica(is_strong=True)
     checkpoint = make_checkpoint(tmp_path, with_ids=True)
     assert plan(source, target, checkpoint).batch == BATCHES
     last = checkpoint / "commits" / str(BATCHES - 1)
@@ -296,8 +289,7 @@ def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> Non
 def build(tables: RegionTables, run: str, query: str, place: Path, base: VersionId, versions: int) -> VersionId:
     """Commit versions of a query's run in both stores, after one that both have."""
     with closing(make_engine(tables)) as engine:
-        for partition in range(2):
-            store = f"{NAMESPACE}/0/{partition}/default"
+        for store in STORES:
             made = StoreBuilder(engine, store, run=run, query=query, location=location_in(place))
             made.version = base
             for _ in range(versions):
@@ -308,10 +300,10 @@ def build(tables: RegionTables, run: str, query: str, place: Path, base: Version
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
 def test_a_version_of_another_query(tmp_path: Path, *, is_strong: bool) -> None:
     """Another query has made the numbers of the last batches, from which this one would not start: format 1."""
-    source, target = RegionTables(HERE), RegionTables(THERE)
+    source = RegionTables(HERE)
     own = build(source, "run-1", QUERY, tmp_path, EMPTY, BATCHES - 2)
     build(source, "other-1", "other", tmp_path, EMPTY, BATCHES)
-    source.replicate(target, is_strong=is_strong)
+    target = source.replica(is_strong=is_strong)
     found = plan(source, target, make_checkpoint(tmp_path))
     assert (found.target.version, found.batch, found.undone, found.problems) == (BATCHES, own.version, 2, ())
     run = query_run("run-2", location_in(tmp_path), QUERY)
@@ -324,10 +316,10 @@ def test_a_version_of_another_query(tmp_path: Path, *, is_strong: bool) -> None:
 @pytest.mark.parametrize("late", ["nothing", META, "the checkpoint"])
 def test_versions_of_two_runs(tmp_path: Path, late: str) -> None:
     """Only in one partition those have arrived that a query made again after it was taken back: format 1."""
-    source, target = RegionTables(HERE), RegionTables(THERE)
+    source = RegionTables(HERE)
     base = build(source, "run-1", QUERY, tmp_path, EMPTY, 3)
     build(source, "run-1", QUERY, tmp_path, base, BATCHES - 3)
-    source.replicate(target, is_strong=False)
+    target = source.replica(is_strong=False)
     build(source, "run-2", QUERY, tmp_path, base, BATCHES - 3)
     arrived = {key: item for key, item in source.items.items() if "/0/0/" in key.store_shard and key.sort != late}
     target.items.update(arrived)
@@ -342,22 +334,20 @@ def test_versions_of_two_runs(tmp_path: Path, late: str) -> None:
 
 def test_a_version_of_several_locations(tmp_path: Path) -> None:
     """Its number does not say which is meant: format 1."""
-    source, target = RegionTables(HERE), RegionTables(THERE)
-    stores = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+    source = RegionTables(HERE)
     base = build(source, "run-1", QUERY, tmp_path, EMPTY, 3)
     build(source, "run-1", QUERY, tmp_path, base, BATCHES - 3)
-    adopt_stores(source, stores, location_in(tmp_path / "moved"))
+    adopt_stores(source, STORES, location_in(tmp_path / "moved"))
     build(source, "run-2", QUERY, tmp_path / "moved", base, BATCHES - 3)
-    adopt_stores(source, stores, location_in(tmp_path))
-    source.replicate(target, is_strong=True)
+    adopt_stores(source, STORES, location_in(tmp_path))
+    target = source.replica(is_strong=True)
     assert plan(source, target, make_checkpoint(tmp_path)).batch == base.version
     assert plan(source, target, make_checkpoint(tmp_path / "moved")).batch == BATCHES
 
 
 def test_a_region_that_does_not_answer(source: RegionTables) -> None:
     """The steps are those by the other one; each of its requests has a short deadline."""
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=True)
+    target = source.replica(is_strong=True)
     deadlines: list[int] = []
 
     def refuse(settings: Settings) -> BotoTables:
@@ -373,14 +363,13 @@ def test_a_region_that_does_not_answer(source: RegionTables) -> None:
 
 
 def test_a_query_that_still_runs() -> None:
-    source, target = filled(lambda: datetime.now(timezone.utc)), RegionTables(THERE)
-    source.replicate(target, is_strong=True)
+    source = filled(lambda: datetime.now(timezone.utc))
+    target = source.replica(is_strong=True)
     assert plan(source, target).steps[0].startswith(f"Stop the query in {HERE}: it committed at 20")
 
 
 def test_what_keeps_a_query_from_continuing(source: RegionTables, tmp_path: Path) -> None:
-    target = RegionTables(THERE)
-    source.replicate(target, is_strong=True)
+    target = source.replica(is_strong=True)
     checkpoint = make_checkpoint(tmp_path)
     for file in (checkpoint / "commits").iterdir():
         file.rename(file.with_name(str(int(file.name) + 100)))
