@@ -150,7 +150,6 @@ def parameters(page: str, shape: Any, words: Sequence[str]) -> dict[str, Any]:
 
 
 def json_of(page: str) -> str:
-    """The one block of JSON of a page, by the page's name."""
     (found,) = [body for each in PAGES if each.name == page for language, body in code(each) if language == "json"]
     return found
 
@@ -346,7 +345,6 @@ def test_sql_is_as_on_the_page(state: None) -> None:
 
 
 def reading(page: Path) -> list[str]:
-    """Programs on a page that read state."""
     return [body for language, body in code(page) if language == "python" and re.search(r"\bstate\b", body)]
 
 

@@ -100,7 +100,6 @@ def free_clauses(name: str, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_plain_language(name: str) -> None:
-    """No file has a phrase of the list, a heading that is a free clause, or a docstring that begins with one."""
     assert not phrases(TEXTS[name]) + free_clauses(name, TEXTS[name])
 
 

@@ -47,7 +47,6 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_every_decision_is_in_the_index() -> None:
-    """The index has each record's title, status and date; the record has the last two."""
     index = (DOCS / "decisions" / "README.md").read_text()
     records = sorted((DOCS / "decisions").glob("0*.md"))
     assert len(records) > 10
@@ -63,7 +62,6 @@ NAMED = [page for page in [*PAGES, IMAGE] if re.search(FILES, page.read_text()) 
 
 @pytest.mark.parametrize("page", NAMED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_a_release_have_the_version(page: Path) -> None:
-    """Pages and the image file name wheel, jars, coordinates and image by the version of the package."""
     assert {"".join(found) for found in re.findall(FILES, page.read_text())} == {__version__}
 
 

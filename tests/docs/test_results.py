@@ -25,7 +25,6 @@ def shown(value: float | list[float]) -> str:
 
 @pytest.mark.parametrize("name", [file.name for file in FILES])
 def test_table_has_the_results_of_the_file(name: str) -> None:
-    """Each figure is a row, with its stores in columns, its variants in one, and date and machine."""
     results = json.loads((FOLDER / "results" / name).read_text())
     expected = []
     for figure, values in results["figures"].items():

@@ -142,7 +142,6 @@ class AsAws:
 
 
 def find_mirror() -> Path | None:
-    """Return the directory of a provider mirror on this machine that holds the AWS provider, if there is one."""
     for root in MIRROR_ROOTS:
         for depth in range(MIRROR_DEPTH_MAX):
             for found in sorted(Path(root).glob("*/" * depth + MIRROR_NAME)):

@@ -15,7 +15,6 @@ README = (INFRA / "README.md").read_text()
 
 
 def blocks(kind: str, file: str) -> Iterator[tuple[str, str]]:
-    """Name and body of each block of a kind in a file that `terraform fmt` wrote."""
     found = re.findall(rf'^{kind} "(\w+)" \{{\n(.*?)^\}}', (INFRA / file).read_text(), re.DOTALL | re.MULTILINE)
     assert found, (kind, file)
     yield from found
@@ -32,7 +31,6 @@ def text(quoted: str) -> str:
 
 
 def section(title: str) -> list[str]:
-    """Rows of the one table in a section of the README, without its head."""
     lines = README.split(f"## {title}\n")[1].split("\n## ")[0].splitlines()
     return [line for line in lines if line.startswith("|")][2:]
 

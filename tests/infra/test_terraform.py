@@ -89,7 +89,6 @@ def test_every_root_is_valid(terraform: Terraform, plugin_dir: str, module: Path
 def test_the_basic_example_is_applied_and_destroyed(
     terraform: Terraform, plugin_dir: str, module: Path, endpoint: str
 ) -> None:
-    """The example makes the package's default tables, shows no drift, and is protected from deletion."""
     terraform = terraform.with_endpoint(endpoint)
     dynamodb = dynamodb_client(endpoint)
     root = module / "examples" / "basic"

@@ -61,7 +61,6 @@ def resume(session: SparkSession, source: Source, files: int, checkpoint: Path) 
 def test_formats_of_one_checkpoint(
     formats: tuple[Mapping[str, str], ...], sessions: Sessions, source: Source, folder: Path
 ) -> None:
-    """A query resumes in the format its checkpoint was made with, and in the other one."""
     for turn, conf in enumerate(formats):
         session = sessions(conf)
         outcome = resume(session, source, 2 * turn + 2, folder / "checkpoint")
@@ -71,7 +70,6 @@ def test_formats_of_one_checkpoint(
 
 @pytest.mark.slow
 def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Path, tables: BotoTables) -> None:
-    """A query resumes with the other codec, and back: the sidecar reads what both wrote."""
     for turn, codec in enumerate(("zstd", "lz4", "zstd")):
         session = sessions(V2 | {NAMESPACE: folder.name, f"{CONF}.dynastate.compression": codec})
         outcome = resume(session, source, turn + 1, folder / "checkpoint")

@@ -95,7 +95,6 @@ def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.0", "4.4.0", "4.30.0", "5.0.0.dev1"])
 def test_spark_without_a_jar_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the installed Spark and the supported ones."""
     monkeypatch.setattr(pyspark, "__version__", version)
     with pytest.raises(ConfigurationError) as refused:
         jar_path()
@@ -182,7 +181,6 @@ def test_a_given_default_overrides_another_value(builder: SparkSession.Builder) 
 def test_it_refuses_wrong_settings_at_once(
     settings: dict[str, str | int], says: str, builder: SparkSession.Builder
 ) -> None:
-    """An unknown setting, or a value that cannot be right, is refused before there is a session."""
     with pytest.raises(ConfigurationError, match=says):
         dynastate.configure(builder, **settings)
     assert "spark.jars" not in options(builder)

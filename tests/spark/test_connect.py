@@ -48,8 +48,6 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> SparkSession.Builder:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let a server say what it is."""
-
     def says(spark: str, extensions: str) -> None:
         told = ConnectServer(spark, extensions)
         monkeypatch.setattr(dynastate.spark.configure, "describe_server", lambda _: told)
@@ -149,7 +147,6 @@ class Cluster:
 
     @contextmanager
     def server(self, options: str) -> Iterator[str]:
-        """Run a Connect server with options as they are typed into a shell. Its URL."""
         port = free_port()
         own = self.conf | {
             "spark.connect.grpc.binding.port": str(port),

@@ -225,7 +225,6 @@ def test_a_demo_that_is_ended_leaves_no_process(end: signal.Signals, tmp_path: P
 
 
 def test_a_failed_spark_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has Spark's error and the path of its log."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     work = Layout(tmp_path)
     with SparkProcess(work, Settings(endpoint="http://127.0.0.1:9", region="us-east-1")) as spark:
@@ -236,14 +235,12 @@ def test_a_failed_spark_is_reported_with_its_log(tmp_path: Path, monkeypatch: py
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing package is named before anything starts, with the command that installs it."""
     monkeypatch.setattr(demo, "_MODULES", (*demo._MODULES, "no_such_module"))
     with pytest.raises(ConfigurationError, match=r"the demo needs no_such_module; pip install no_such_module"):
         demo.run_demo()
 
 
 def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java older than 17 is named with its version."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")

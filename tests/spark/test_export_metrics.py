@@ -118,7 +118,6 @@ def check_in_prometheus(address: str, folder: Path) -> None:
 
 @contextmanager
 def prometheus(address: str, folder: Path) -> Iterator[str]:
-    """A Prometheus that scrapes one address, with the rules."""
     target = address.removeprefix("http://").removesuffix("/metrics")
     config = {
         "global": {"scrape_interval": "1s"},
@@ -153,7 +152,6 @@ def prometheus(address: str, folder: Path) -> Iterator[str]:
     reason="promtool is missing: apt-get install prometheus",
 )
 def test_promtool_accepts_the_rules() -> None:
-    """The file is one of Prometheus' rules, by its own check."""
     done = subprocess.run(
         ["promtool", "check", "rules", str(observability.RULES)], capture_output=True, text=True, check=False
     )

@@ -101,7 +101,6 @@ class ImportedTwin:
         return self.case.start(session, self._sources, checkpoint).finish()
 
     def leave(self, namespace: str | None = None) -> Moved:
-        """Import the twin's state; its old checkpoint is unchanged."""
         before = contents(self.old)
         done = self._bring(self.old, self.new, namespace)
         assert contents(self.old) == before
@@ -323,7 +322,6 @@ def on_the_page(language: str, names: Mapping[str, str]) -> str:
 def test_the_command_on_the_page_runs(
     stopped: Path, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
-    """The command of docs/import.md, but for names and endpoint, reports the settings that the query needs."""
     names = {
         "checkpoints/orders-on-dynamodb": str(folder / "new"),
         "checkpoints/orders": str(stopped),
@@ -347,7 +345,6 @@ def test_the_command_on_the_page_runs(
 def test_the_program_on_the_page_runs(
     spark: SparkSession, stopped: Path, folder: Path, clean_environment: None, database: Database
 ) -> None:
-    """The program of docs/import.md, but for folders, Region and namespace, runs in the existing session."""
     names = {
         "s3a://old/checkpoint": str(stopped),
         "s3a://new/checkpoint": str(folder / "new"),

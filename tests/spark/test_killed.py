@@ -192,7 +192,6 @@ def wait_for_progress(cluster: Cluster, source: Source) -> int:
 
 
 def quiet_rows(sessions: Sessions, source: Source, folder: Path) -> dict[str, dict[int, list[tuple[object, ...]]]]:
-    """Rows of all queries on the released files, by batch, without kills."""
     session = sessions(ON_ROCKSDB | BATCH_BY_FILE)
     running = {
         name: case.start(session, Sources(source, source), folder / "quiet" / name) for name, case in QUERIES.items()

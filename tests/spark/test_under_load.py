@@ -50,7 +50,6 @@ class Load:
 
     @contextmanager
     def running(self, environment: Mapping[str, str]) -> Iterator[None]:
-        """Start it; in any case it has ended afterwards."""
         words = [sys.executable, "-m", "tests.spark.programs.under_load", *self._options]
         own = dict(environment) | {"PYSPARK_PYTHON": sys.executable}
         with self._log.open("wb") as log, subprocess.Popen(words, cwd=ROOT, env=own, stderr=log) as self.process:
@@ -89,7 +88,6 @@ class Load:
         return self._log.read_text()
 
     def finish(self) -> dict[str, Any]:
-        """Let it process the released files and end; its answer, with the rows that the files give."""
         started = descendants(self.process.pid)
         (self._folder / "stop").touch()
         assert self.process.wait(ENDED_WITHIN_S) == 0, self.log()

@@ -100,7 +100,6 @@ def test_a_deletion_is_over_within_the_timeout_of_a_test() -> None:
 
 @pytest.fixture
 def hangup() -> Iterator[signal.Signals]:
-    """SIGHUP, with its handler as it was afterwards."""
     before = signal.getsignal(signal.SIGHUP)
     yield signal.SIGHUP
     signal.signal(signal.SIGHUP, before)

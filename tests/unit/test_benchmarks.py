@@ -173,7 +173,6 @@ def changed(figures: Any) -> Iterator[Any]:
 
 
 def test_every_benchmark_is_covered() -> None:
-    """Those of `make bench` and those here are the same."""
     makefile = (ROOT / "Makefile").read_text()
     (named,) = re.findall(r"for each in ([\w ]+); do \$\(PYTHON\) benchmarks/", makefile)
     assert set(named.split()) == set(MET)

@@ -113,7 +113,6 @@ def test_pins_fit_what_is_declared() -> None:
 
 
 def test_licences_are_permissive() -> None:
-    """Whatever is installed with the package, for use and for trying out, has a permissive licence by its metadata."""
     named = {
         name: licence(distribution)
         for name, distribution in installed(declared("demo", "otlp", "prometheus", "sql", "ui", "zstd")).items()
@@ -148,7 +147,6 @@ def names(requirements: Iterable[Requirement]) -> set[str]:
 
 
 def test_every_import_is_declared_and_every_dependency_used() -> None:
-    """Every import is declared, and every declared dependency is imported."""
     package = ROOT / "src" / "dynastate"
     files = {part: set([package / part] if part.endswith(".py") else (package / part).rglob("*.py")) for part in EXTRAS}
     for part in EXTRAS:  # a file with an extra of its own is not in that of its folder

@@ -707,6 +707,5 @@ def test_any_changes_that_are_committed_are_rows_or_an_error(runs: list[bytes]) 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_with_many_examples() -> None:
-    """The whole file again, with four times as many examples."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", __file__]
     subprocess.run(command, check=True, env=os.environ | {"DYNASTATE_FUZZ": str(4 * TIMES)}, timeout=900)

@@ -22,7 +22,6 @@ def planted(root: Path, text: str) -> Path:
 
 
 def test_scala_points_down_and_fits() -> None:
-    """No package of the bridge uses one above it, and no line of Scala is longer than 120 columns."""
     assert broken_layers(ROOT) == []
     assert long_lines(ROOT) == []
 
@@ -69,7 +68,6 @@ def test_use_of_a_package_below_is_allowed(tmp_path: Path, text: str) -> None:
 
 
 def test_package_without_layer_is_found(tmp_path: Path) -> None:
-    """A new package gets a place among the layers."""
     (found,) = broken_layers(planted(tmp_path, "package io.dynastate.other\n"))
     assert found.endswith("package io.dynastate.other is in no layer")
 

@@ -93,7 +93,6 @@ RIGHT_TEXT = {
     ("name", "value"), [(name, value) for name, (values, _) in WRONG_TEXT.items() for value in values]
 )
 def test_a_wrong_value_is_refused(name: str, value: str) -> None:
-    """A value that is not of its kind or out of its range is refused, and the message names the Spark setting."""
     with pytest.raises(ConfigurationError) as refused:
         Settings.from_spark({name: value})
     assert str(refused.value).startswith(f"{PREFIX}{name} must be ")
@@ -161,7 +160,6 @@ def test_a_price_is_the_number_as_it_is_written(given: float | Decimal, meant: s
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("sNaN"), -0.01, 1_000_000.01])
 def test_a_price_is_a_number_from_nothing_to_a_million(value: float | Decimal) -> None:
-    """What has no size, or one that no price has, is refused by the name of the Spark setting."""
     with pytest.raises(
         ConfigurationError, match=r"dynastate\.readPrice must be a decimal number from 0 to 1000000 got="
     ):
@@ -169,7 +167,6 @@ def test_a_price_is_a_number_from_nothing_to_a_million(value: float | Decimal) -
 
 
 def test_unknown_settings_are_refused_with_those_there_are() -> None:
-    """A misspelt setting is an error that lists the right names, never passed over."""
     with pytest.raises(ConfigurationError) as refused:
         Settings.from_spark({"deltatable": "abc"})
     assert f"unknown setting {PREFIX}deltatable; known are " in str(refused.value)

@@ -34,7 +34,6 @@ def figures(done: Done) -> dict[str, str]:
 
 
 def test_cost_of_a_namespace(namespace: str) -> None:
-    """For people a table, and for programs an object, of what its stores have; at the price that is given."""
     rows = figures(run("cost", namespace))
     found = shown("cost", namespace, "--storage-price", "1000000")
     (operator,) = found["operators"]
@@ -128,7 +127,6 @@ def test_cost_of_one_other_choice(namespace: str) -> None:
 
 
 def test_cost_of_batches(tmp_path: Path) -> None:
-    """From a file and from standard input; no table is read for it."""
     file = reported(tmp_path, 4)
     rows = figures(run("cost", "--progress", file))
     assert (rows["batches"], rows["requests"], rows["write units"]) == ("4", "40", "400")

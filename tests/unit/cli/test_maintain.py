@@ -96,7 +96,6 @@ def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
 
 
 def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stores that are done are counted, and the exit code is that of Ctrl-C."""
     for partition in range(40):
         StoreBuilder(engine, f"cut/0/{partition}/default").count_to(1)
     stopped, in_time = threading.Event(), list[bool]()
@@ -159,7 +158,6 @@ def test_compact_beside_a_snapshot_says_so(engine: Engine) -> None:
 
 
 def test_fork(engine: Engine) -> None:
-    """A fork reads as its origin, which cannot be dropped before it; a version that some store lacks is refused."""
     first, second = (StoreBuilder(engine, f"whole/0/{partition}/default") for partition in range(2))
     first.count_to(3)
     for number in range(1, 3):
@@ -193,7 +191,6 @@ def test_fork(engine: Engine) -> None:
 
 
 def test_stores_of_an_earlier_query(engine: Engine) -> None:
-    """They are listed as such, in no answer, and cleaned away; `drop` deletes them too."""
     for query, partitions in (("first", 3), ("second", 1)):
         for partition in range(partitions):
             made = StoreBuilder(engine, f"again/0/{partition}/default", run=f"run of {query}", query=query)
@@ -327,7 +324,6 @@ def test_drop_says_what_a_query_made_meanwhile(engine: Engine, monkeypatch: pyte
 
 
 def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> None:
-    """`stores` lists the others and marks it, for its namespace and for all; `drop` repairs a lost meta item."""
     for partition in range(3):
         StoreBuilder(engine, f"broken/0/{partition}/default", run=str(uuid4())).count_to(1)
     tables.delete([meta_key("broken/0/1/default")])

@@ -22,7 +22,6 @@ def lines(width: int | None, **fit: Any) -> list[str]:
 
 
 def test_without_a_width_all_is_whole() -> None:
-    """A line for each row, under a header of one line."""
     header, first, *others = lines(None, ids=["id"], group="name", optional=["id"])
     assert header.split() == ["name", "id", "rows", "of", "state", "on"]
     assert first.split() == [ROWS[0]["name"], DIGEST, "1,000,000", "yes"]
@@ -30,14 +29,12 @@ def test_without_a_width_all_is_whole() -> None:
 
 
 def test_ids_are_shortened_first() -> None:
-    """Where that is enough, nothing else changes."""
     upper, lower, first, *_ = lines(90, ids=["id"], group="name", optional=["id"])
     assert (upper.split(), lower.split()) == (["rows"], ["name", "id", "of", "state", "on"])
     assert first.split() == [ROWS[0]["name"], DIGEST[:8], "1,000,000", "yes"]
 
 
 def test_partitions_are_grouped_second() -> None:
-    """All partitions have one line with the name that STORES takes."""
     _, header, name, first, *others = lines(80, ids=["id"], group="name", optional=["id"])
     assert header.split() == ["partition", "id", "of", "state", "on"]
     assert name == f"{DIGEST}/0/*/left-keyWithIndexToValue"
@@ -46,7 +43,6 @@ def test_partitions_are_grouped_second() -> None:
 
 
 def test_columns_are_left_out_or_moved_below_last() -> None:
-    """The first column is in each of the tables."""
     assert all(DIGEST[:8] not in line.split() for line in lines(28, ids=["id"], group="name", optional=["id"]))
     below = [line.split() for line in lines(28, ids=["id"], group="name") if DIGEST not in line]
     assert len(below) == 402 + 1
@@ -59,7 +55,6 @@ def test_columns_are_left_out_or_moved_below_last() -> None:
     [(None, 4, "-"), (0.0, 4, "0.0000"), (0.00001, 4, "< 0.0001"), (0.0001, 4, "0.0001"), (1234.5, 2, "1,234.50")],
 )
 def test_a_small_amount_is_never_shown_as_zero(amount: float | None, digits: int, text: str) -> None:
-    """An amount below the last digit is shown as less than it."""
     assert dollars(amount, digits) == text
 
 

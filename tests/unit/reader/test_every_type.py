@@ -105,7 +105,6 @@ def same(one: Any, other: Any) -> bool:
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rows=st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=3))
 def test_every_value_through_every_reader(rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """What is stored is what each reader gives, and its key finds the row again."""
     pairs = [
         ({name: key[name] for name in TYPES}, {f"v_{name}": values[name] for name in TYPES}) for key, values in rows
     ]

@@ -140,8 +140,6 @@ def test_blocks_are_encrypted_each_by_its_own_stream() -> None:
 
 
 def test_a_full_disk_is_an_error(memory: MemoryTables, written: StoreBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says where to make room."""
-
     class Full(BytesIO):
         def write(self, _: Any) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")

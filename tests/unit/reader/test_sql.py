@@ -134,7 +134,6 @@ def test_columns_of_our_names(memory_engine: Engine, store: str, ask: Ask) -> No
 
 
 def test_partitions_are_joined(memory: MemoryTables, memory_engine: Engine, ask: Ask) -> None:
-    """A query over an operator reads all of them, and two tables in one query."""
     for partition in range(3):
         made = StoreBuilder(memory_engine, f"many/0/{partition}/default")
         made.commit(*((user(f"{partition}-{number}"), counted(number)) for number in range(partition + 1)))

@@ -137,7 +137,6 @@ def test_a_closed_reader_is_reported(written: StoreBuilder, opened: Open) -> Non
 
 
 def test_at_other_versions(written: StoreBuilder, opened: Open) -> None:
-    """Each version has its rows; the error for a missing version lists those that are there."""
     state = opened(written.store)
     assert state.versions() == [1, 2, 3]
     assert by_user(state.at(1)) == [row("a", 1), row("b", 1)]
@@ -153,7 +152,6 @@ def test_at_other_versions(written: StoreBuilder, opened: Open) -> None:
 
 @pytest.mark.parametrize("version", ["x", 1.0, True, [1]])
 def test_a_version_is_a_whole_number(written: StoreBuilder, opened: Open, version: Any) -> None:
-    """The error says so, and what was given, wherever a version is an argument."""
     state = opened(written.store)
     reads: list[Callable[[], Any]] = [
         lambda: state.at(version),
@@ -184,7 +182,6 @@ def test_changes(written: StoreBuilder, opened: Open) -> None:
 
 
 def test_history(written: StoreBuilder, opened: Open) -> None:
-    """The history lists where a key was put, changed and removed; it is empty for one that never was there."""
     state = opened(written.store)
     assert state.history({"user": "a"}) == [Past(1, row("a", 1)), Past(2, row("a", 2))]
     assert state.history({"user": "b"}) == [Past(1, row("b", 1)), Past(3, None)]
@@ -602,7 +599,6 @@ def test_partitions_of_a_fork_that_is_being_made(
 
 
 def test_rows_that_lie_elsewhere_are_found(engine: Engine, store: str, opened: Open) -> None:
-    """Where rows do not lie by their hash, every partition is read."""
     operator, _ = partitions(engine, store, 5, is_placed=False)
     state = opened(operator)
     assert [state.get(user(name)) for name in NAMES] == [row(name, 7) for name in NAMES]
@@ -787,7 +783,6 @@ def test_a_reader_discards_deleted_versions(
 def test_a_version_that_clean_up_deleted(
     written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open
 ) -> None:
-    """A reader at a deleted version gets an error, and can read again after a refresh."""
     state = opened(written.store, cache_mb=0)
     old = state.at(1)
     written.count_to(11)
@@ -846,7 +841,6 @@ def test_a_type_that_parquet_lacks_is_refused(engine: Engine, store: str, opened
 def test_frames_are_an_extra(
     written: StoreBuilder, opened: Open, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """Without the extra rows can be read, and the error of a frame says what to install."""
     monkeypatch.setitem(sys.modules, missing, None)
     state = opened(written.store)
     assert len(list(state)) == 2
@@ -855,7 +849,6 @@ def test_frames_are_an_extra(
 
 
 def test_an_empty_state_has_columns(engine: Engine, store: str, opened: Open) -> None:
-    """An empty state is an empty table with its columns; a key without columns has a row."""
     StoreBuilder(engine, store).commit()
     assert opened(store).to_arrow().schema.names == ["user", "count", "note"]
     other = f"{store}-global"

@@ -286,7 +286,6 @@ def test_an_idle_query_pays_for_its_appends() -> None:
 
 
 def test_larger_workloads_cost_more() -> None:
-    """Each number of a workload that costs something increases the prediction."""
     of = Workload(10, 8640, 1_000, 100, 100_000, 100, restarts_a_day=2)
     cost_of = {
         name: predict(replace(of, **{name: 2 * getattr(of, name)})).day.dollars(DEFAULT_PRICES)
@@ -355,7 +354,6 @@ def test_example_of_the_documentation() -> None:
 
 
 def test_thresholds_of_the_documentation() -> None:
-    """The table of docs/costs.md has what the formula gives for its example."""
     text = (ROOT / "docs" / "costs.md").read_text()
     table = (
         text.partition("### Snapshot threshold")[2].partition("|---:|---:|")[2].partition("\n\n")[0].splitlines()[1:]

@@ -43,7 +43,6 @@ JOIN = tuple(name for name in STORE_NAMES if name != "default")
 
 
 def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> None:
-    """All partitions of every kind of operator are found, by name, and none of another namespace."""
     wanted = [f"mine/0/{partition}/default" for partition in range(237)]
     wanted += [f"mine/1/{partition}/{name}" for partition in range(61) for name in JOIN]
     wanted += [f"mine/{operator}/0/default" for operator in range(2, 23)]
@@ -56,7 +55,6 @@ def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> Non
 
 
 def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: str) -> None:
-    """Items and bytes are those in the tables, units those that the commits counted."""
     namespace, engine = store.split("/", maxsplit=1)[0], engines()
     units = records = 0
     names = (store, store.replace("/0/default", "/1/default"), f"{namespace}/1/0/default")
@@ -190,7 +188,6 @@ def test_batches_are_added_up() -> None:
 
 
 def test_cost_at_other_prices() -> None:
-    """With given prices the cost is that of the units, deletes included."""
     prices = Prices.of(Settings.from_spark({"writePrice": "2", "readPrice": "1", "putPrice": "3", "getPrice": "4"}))
     (found,) = usage_of_queries(lines(report(0)), "here", prices)
     assert found.nanodollars == 2_000 * (214 + 100) + 1_000 * 10 + 3_000 * 4 + 4_000 * 4
@@ -225,7 +222,6 @@ def test_queries_and_runs() -> None:
 
 
 def test_an_event_log_is_read() -> None:
-    """Of Spark's event log, the events with a progress report count."""
     event = "org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent"
     events: list[dict[str, Any]] = [
         {"Event": "SparkListenerLogStart", "Spark Version": "4.3.0"},

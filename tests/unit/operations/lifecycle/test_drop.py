@@ -223,7 +223,6 @@ def test_a_fork_at_a_namespace_that_was_dropped(engines: Engines, tables: Tables
 
 
 def test_a_drop_that_was_cut_off_is_completed(memory_engine: Engine, memory: MemoryTables) -> None:
-    """After a crash at any request another drop deletes the rest, and the query is refused its commits."""
     died = 0
     for number in range(100):
         each = f"cut/0/{number}/default"
@@ -374,7 +373,6 @@ def test_stores_without_a_meta_item_are_found_and_dropped(
 
 
 def at_times(engine: Engine, store: str, *seconds: float) -> None:
-    """Commit versions at these times."""
     base = EMPTY
     for number, second in enumerate(seconds, 1):
         engine.commits.now_ms = lambda second=second: int(second * 1000)  # type: ignore[method-assign, misc]

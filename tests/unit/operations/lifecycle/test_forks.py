@@ -58,7 +58,6 @@ def test_changes_within_entries_are_not_shared(engine: Engine, tables: Tables, s
 def test_a_fork_reads_the_same_rows_and_writes_none(
     engine: Engine, tables: Tables, store: str, versions: Versions
 ) -> None:
-    """A fork reads as its origin, by number and by attempt; no part and no bucket is its own."""
     items = data_items(tables, store)
     forked, new = fork(tables, store), new_of(store)
     assert (forked.version, forked.stores) == (35, 1)
@@ -75,7 +74,6 @@ def test_a_fork_reads_the_same_rows_and_writes_none(
 
 @pytest.mark.parametrize("version", [20, 22, 29, 30])
 def test_a_fork_of_any_version(engine: Engine, tables: Tables, store: str, versions: Versions, version: int) -> None:
-    """A fork can be made at any version, also that of a snapshot; it has no later version."""
     assert fork(tables, store, version).version == version
     assert read(engine, new_of(store), *versions[version]) == numbers(version)
     with pytest.raises(VersionMissingError):
@@ -269,7 +267,6 @@ def test_an_independent_fork_unpins_its_origin(engine: Engine, tables: Tables, s
 def test_drop_refuses_while_a_fork_depends_on_it(
     engine: Engine, tables: Tables, store: str, versions: Versions
 ) -> None:
-    """The error names the fork, and nothing is deleted; without the fork the origin can be dropped."""
     fork(tables, store)
     items = data_items(tables, store)
     with pytest.raises(ConfigurationError, match=f"forks depend on this state: {namespace_of(new_of(store))};"):
@@ -315,7 +312,6 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, versions: Versions)
 def test_a_commit_does_not_shorten_a_pinned_list(
     engine: Engine, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attempts of old runs are deleted from a list, unless a fork has pinned it."""
     monkeypatch.setattr("dynastate.engine.lists.LISTED_MAX", 5)
     versions = write_versions(engine, store, 3)
     for number in range(1, 30):

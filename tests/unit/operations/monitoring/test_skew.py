@@ -40,7 +40,6 @@ def loads(memory: MemoryTables, grown: list[StoreBuilder]) -> list[StoreLoad]:
 
 
 def test_partitions(loads: Sequence[StoreLoad]) -> None:
-    """The largest comes first, with its ratio to the mean."""
     (group,) = skew_of(loads)
     assert (group.stores, group.partitions, group.rows) == ("grown/0/*/default", 3, BATCHES * sum(ROWS))
     assert [each.store.split("/")[2] for each in group.largest] == ["1", "0", "2"]
@@ -99,7 +98,6 @@ def test_a_snapshot_of_an_empty_state_says_nothing_of_sizes(
 
 
 def test_one_version_has_no_load(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
-    """One version has no interval; of a store without a version there is nothing."""
     StoreBuilder(memory_engine, store).commit((user("a"), counted(1)))
     (load,) = read_loads(memory, [store])
     assert (load.units_s, load.batch_s, load.key_units_s) == (None, None, 0)

@@ -93,7 +93,6 @@ def test_copy_has_every_item(source: MemoryTables, target: MemoryTables, stores:
 
 
 def test_copy_again_writes_nothing(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
-    """Equal items are not written; a lost, a changed and a strange one are as at the source afterwards."""
     copy(source, target, stores[0])
     assert copy(source, target, stores[0]).written == 0
     parts = [key for key in target.items if key.role == "delta"]
@@ -376,7 +375,6 @@ def test_stores_of_the_target_without_a_record(
 def test_source_without_a_record_gives_the_target_one(
     source: MemoryTables, target: MemoryTables, stores: list[str]
 ) -> None:
-    """It names the run that entered last."""
     del source.items[namespace_key(namespace_of(stores[0]))]
     copy(source, target, stores[0])
     assert copy(source, target, stores[0]).written == 0
@@ -548,7 +546,6 @@ def with_objects(make: Engines, store: str) -> str:
 
 
 def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
-    """All of both locations are there, under what names them, and every version is that of the source."""
     done = copy(source, target, with_objects, ELSEWHERE)
     assert target.objects.objects == {
         place._replace(location=f"{ELSEWHERE}/{SNAPSHOT_TABLE}"): data for place, data in source.objects.objects.items()
@@ -567,7 +564,6 @@ def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryT
 def test_copy_with_objects_that_dies_is_completed(
     source: MemoryTables, target: MemoryTables, with_objects: str
 ) -> None:
-    """The same call completes it; then lost, changed and strange objects are as they should be."""
     for _ in crashes(lambda on: copy(source, on, with_objects, ELSEWHERE), target, applied=True, is_reset=False):
         pass
     whole = dict(target.objects.objects)
@@ -584,7 +580,6 @@ def test_copy_with_objects_that_dies_is_completed(
 
 
 def test_objects_need_another_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
-    """Without one, or with that of the source, nothing is written."""
     for objects in ("", S3_URL, LATER):
         with pytest.raises(ConfigurationError, match="give the copy another location there"):
             copy(source, target, with_objects, objects)
