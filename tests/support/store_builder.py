@@ -86,6 +86,17 @@ class StoreBuilder:
             self.commit((user("a"), counted(self.version.version + 1)))
         return self
 
+    def take_back(self, version: int, run: str = "run-2") -> StoreBuilder:
+        """Continue from a version of an attempt of the same number, in another run."""
+        self.version, self.run = VersionId(version, attempt(version)), run
+        return self
+
+    def count(self, *numbers: int) -> StoreBuilder:
+        """Commit a version for each number, which is its attempt's and the count of user a."""
+        for number in numbers:
+            self.commit((user("a"), counted(number)), by=attempt(number))
+        return self
+
     def _record(self, number: int, key: Row, value: Row | None) -> Change:
         described = next(each for each in self.families if each["id"] == number)
         keys = make_encoder(parse_schema(described["key"]), described["key_encoder"], self.store.rpartition("/")[2])

@@ -6,7 +6,7 @@ A put that is applied twice changes nothing, so only lists show it. Values are i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -21,45 +21,30 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.fork import fork_namespace
-from dynastate.reader.state import StateReader
 from dynastate.reader.view import StateView
-from dynastate.settings import Settings
 from tests.support.engine_driver import Engines
 from tests.support.fakes import MemoryTables
 from tests.support.samples import attempt, namespace_of, query_run
 from tests.support.store_builder import StoreBuilder, family, user
+from tests.unit.reader.conftest import Open
 
 HOW: Mapping[str, Mapping[str, Any]] = {
     "parts": {},
     "entries": {"inline_bytes": 10_000},
     "objects": {"objects": "s3://bucket/state", "objects_threshold_kb": 0},
 }
-pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 USERS = [f"user-{number:02}" for number in range(12)]
 #: The values of each user.
 Lists = dict[str, list[int]]
 #: Rows as they are stored: one value, or several.
 Rows = dict[bytes, bytes | list[bytes]]
-Open = Callable[[str], StateReader]
 
 
 @pytest.fixture(params=HOW)
 def engine(request: pytest.FixtureRequest, engines: Engines) -> Engine:
     """An engine that keeps values in parts, in version entries, or in objects."""
     return engines(**HOW[request.param])
-
-
-@pytest.fixture
-def opened(tables: MemoryTables) -> Iterator[Open]:
-    made: list[StateReader] = []
-
-    def open_one(store: str) -> StateReader:
-        made.append(StateReader(tables, Settings(), store))
-        return made[-1]
-
-    yield open_one
-    for each in made:
-        each.close()
 
 
 class Grown:

@@ -16,28 +16,14 @@ from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.ui.page import Ask
 from dynastate.ui.pages import compare, key, rows
-from tests.support.fakes import MemoryTables
 from tests.support.store_builder import StoreBuilder, family, struct, user
+from tests.unit.reader.conftest import Open
 
 OLD = (("count", "integer"), ("gone", "string"), ("s", struct([("x", "integer")])))
 NEW = (("count", "long"), ("note", "string"), ("s", struct([("x", "long"), ("y", "string")])))
 #: The rows of the three versions of `evolved`, in the columns of the last one.
 ROWS: list[dict[str, Any]] = [{"user": "a", "count": n, "note": None, "s": {"x": n, "y": None}} for n in (1, 2)]
 ROWS.append({"user": "a", "count": 1 << 40, "note": "z", "s": {"x": 1 << 40, "y": "é"}})
-Open = Callable[[StoreBuilder], StateReader]
-
-
-@pytest.fixture
-def opened(memory: MemoryTables) -> Iterator[Open]:
-    readers: list[StateReader] = []
-
-    def open_one(made: StoreBuilder) -> StateReader:
-        readers.append(StateReader(memory, Settings(), made.store))
-        return readers[-1]
-
-    yield open_one
-    for each in readers:
-        each.close()
 
 
 def change_schema(made: StoreBuilder, *families: dict[str, Any]) -> None:
@@ -58,7 +44,7 @@ def evolved(memory_engine: Engine, store: str) -> StoreBuilder:
 
 def test_rows_have_the_columns_of_the_last_version_that_is_read(evolved: StoreBuilder, opened: Open) -> None:
     """Rows are those that the schema of the last version makes of them; that of `history` is the view's."""
-    state = opened(evolved)
+    state = opened(evolved.store)
     assert [each.row for each in state.history(user("a"))] == ROWS
     assert [row_to_json(columns, each.row) for each, columns in state.history_with_columns(user("a"))] == ROWS
     for view in (state, state.at(2)):
@@ -75,7 +61,7 @@ def test_rows_have_the_columns_of_the_last_version_that_is_read(evolved: StoreBu
 
 def test_sql(evolved: StoreBuilder, opened: Open) -> None:
     """Columns within columns that older changes do not have are null."""
-    state = opened(evolved)
+    state = opened(evolved.store)
     with answer(state, "select * exclude (version, kind, partition_id) from changes order by version") as asked:
         assert list(asked.as_json()) == ROWS
     with answer(state.at(2), "select count, gone from changes order by all") as asked:
@@ -88,7 +74,7 @@ def test_a_renamed_column_has_its_new_name(memory_engine: Engine, store: str, op
     made.commit((user("a"), {"count": 1}))
     change_schema(made, family(value=(("total", "long"),)))
     made.commit((user("a"), {"total": 2}))
-    state = opened(made)
+    state = opened(made.store)
     expected = [{"user": "a", "total": number} for number in (1, 2)]
     assert [each.row for each in state.history(user("a"))] == [each.row for each in state.changes(0)] == expected
     assert [tuple(each) for each in state.at(1).diff(1, 2)] == [(user("a"), *expected)]
@@ -104,7 +90,7 @@ def test_a_column_family_that_was_made_again(memory_engine: Engine, store: str, 
     made.commit((user("a"), {"count": 1, "note": ""}), of=1)
     change_schema(made, family(value=(("text", "string"),)), other)
     made.commit((user("a"), {"text": "new"}))
-    with StateReader(opened(made)._tables, Settings(), made.store, "default") as state:
+    with StateReader(opened(made.store)._tables, Settings(), made.store, "default") as state:
         past = [(each, row_to_json(columns, each.row)) for each, columns in state.history_with_columns(user("a"))]
         first, last = {"user": "a", "count": 1}, {"user": "a", "text": "new"}
         assert past == [((1, first), first), ((2, None), None), ((4, last), last)]
@@ -146,7 +132,7 @@ class OneReader:
 
 def test_pages(evolved: StoreBuilder, opened: Open) -> None:
     """A page names the columns of the version whose rows it shows."""
-    site: Any = OneReader(opened(evolved))
+    site: Any = OneReader(opened(evolved.store))
     namespace, operator, *_ = evolved.store.split("/")
 
     def values(view: Callable[[Any, Ask], Any], **given: str) -> dict[str, Any]:

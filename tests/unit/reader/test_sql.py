@@ -33,16 +33,6 @@ Ask = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def written(memory_engine: Engine, store: str) -> StoreBuilder:
-    """A store of three versions: two rows, one changed and one added, one removed."""
-    made = StoreBuilder(memory_engine, store)
-    made.commit((user("a"), counted(1)), (user("b"), counted(1)))
-    made.commit((user("a"), counted(2)), (user("c"), counted(1)))
-    made.commit((user("b"), None))
-    return made
-
-
-@pytest.fixture
 def state(memory: MemoryTables, written: StoreBuilder) -> Iterator[StateReader]:
     with StateReader(memory, Settings(), written.store) as opened:
         yield opened

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,43 +29,17 @@ from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.reader.arrow import write_parquet
-from dynastate.reader.state import StateReader, open_state
+from dynastate.reader.state import open_state
 from dynastate.reader.view import Change, Past, StateView
-from dynastate.settings import Settings
-from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
-from dynastate.unsaferow.schema import parse_schema
 from tests.support.contents import graph
 from tests.support.engine_driver import Engines
 from tests.support.fakes import MemoryTables
 from tests.support.samples import CHECKPOINT, attempt, query_run
-from tests.support.store_builder import RAW, USER, Row, StoreBuilder, counted, family, struct, user
+from tests.support.store_builder import Row, StoreBuilder, counted, family, struct, user
+from tests.unit.reader.conftest import Open
 
-pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]
-Open = Callable[..., StateReader]
+pytestmark = pytest.mark.usefixtures("always_worth_it")
 NAMES = [f"user-{number:02d}" for number in range(40)]
-
-
-@pytest.fixture
-def opened(tables: MemoryTables) -> Iterator[Open]:
-    made: list[StateReader] = []
-
-    def open_one(store: str, family: str = "", **settings: Any) -> StateReader:
-        made.append(StateReader(tables, Settings(**settings), store, family))
-        return made[-1]
-
-    yield open_one
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
-def written(engine: Engine, store: str) -> StoreBuilder:
-    """A store of three versions: two rows, one changed and one added, one removed."""
-    made = StoreBuilder(engine, store)
-    made.commit((user("a"), counted(1)), (user("b"), counted(1)))
-    made.commit((user("a"), counted(2)), (user("c"), counted(1)))
-    made.commit((user("b"), None))
-    return made
 
 
 def row(name: str, count: int, note: str = "") -> dict[str, Any]:
@@ -341,11 +315,9 @@ def test_a_version_behind_which_the_query_restarted(
     """
     made = StoreBuilder(engine, store).count_to(was)
     behind = opened(store, cache_mb=0)
-    made.version, made.run = VersionId(2, attempt(2)), "run-2"
-    made.commit((user("a"), counted(103)), by=attempt(103))
+    made.take_back(2).count(103)
     compact_store(engine, tables, store)
-    for number in range(104, 107):
-        made.commit((user("a"), counted(number)), by=attempt(number))
+    made.count(*range(104, 107))
     assert clean_store(engine, tables, store, 1).items > 0
     for look in (lambda: behind.get(user("a")), lambda: list(behind)):
         with pytest.raises(VersionMissingError, match="the query restarted at an earlier one; refresh"):
@@ -365,9 +337,7 @@ def test_changes_after_a_version_that_was_made_again(engine: Engine, store: str,
     """They are refused to a reader that was there, with the newest version that is common."""
     made = StoreBuilder(engine, store).count_to(10)
     state, behind, late = opened(store), opened(store), opened(store)
-    made.version, made.run = VersionId(5, attempt(5)), "run-2"
-    for number in (106, 107):
-        made.commit((user("a"), counted(number)), by=attempt(number))
+    made.take_back(5).count(106, 107)
     assert state.refresh()
     assert (state.version, state.versions()) == (7, list(range(1, 8)))
     for view in (state, state.at(7), state.of_family(state.family)):
@@ -379,8 +349,7 @@ def test_changes_after_a_version_that_was_made_again(engine: Engine, store: str,
         list(state.changes(11))
     assert [each.row["count"] for each in state.changes(5)] == [106, 107]
 
-    for number in range(108, 113):
-        made.commit((user("a"), counted(number)), by=attempt(number))
+    made.count(*range(108, 113))
     assert late.refresh()
     assert late.version == 12
     with pytest.raises(VersionMissingError, match=r"taken back.*common=5"):
@@ -400,12 +369,9 @@ def test_changes_from_the_last_version_that_clean_up_deleted(
     """The oldest listed version says which one it was built on: the reader's, or one that was made again."""
     made = StoreBuilder(engine, store).count_to(5)
     state = opened(store)
-    made.version, made.run = VersionId(base, attempt(base)), "run-2"
-    for number in range(101 + base, 106):
-        made.commit((user("a"), counted(number)), by=attempt(number))
+    made.take_back(base).count(*range(101 + base, 106))
     compact_store(engine, tables, store)
-    for number in (106, 107):
-        made.commit((user("a"), counted(number)), by=attempt(number))
+    made.count(106, 107)
     clean_store(engine, tables, store, 2)
     assert state.refresh()
     assert state.versions() == [6, 7]
@@ -427,8 +393,7 @@ def test_a_location_that_is_adopted_again(engine: Engine, tables: MemoryTables, 
     adopt_stores(tables, [store], "file:/moved/state")
     other = StoreBuilder(engine, store, run="moved", location="file:/moved/state")
     other.version, other.state = VersionId(3, attempt(3)), made.state
-    for number in (104, 105, 106):
-        other.commit((user("a"), counted(number)), by=attempt(number))
+    other.count(104, 105, 106)
     adopt_stores(tables, [store], CHECKPOINT)
     with opened(store) as state:
         assert (state.version, state.get(user("a"))) == (6, row("a", 106))
@@ -444,8 +409,7 @@ def test_a_version_that_was_made_again_is_a_new_one(engine: Engine, store: str, 
     """With the same number as before."""
     made = StoreBuilder(engine, store).count_to(3)
     state = opened(store)
-    made.version, made.run = VersionId(2, attempt(2)), "run-2"
-    made.commit((user("a"), counted(103)), by=attempt(103))
+    made.take_back(2).count(103)
     assert state.refresh()
     assert (state.version, state.get(user("a"))) == (3, row("a", 103))
     with pytest.raises(VersionMissingError, match=r"taken back.*common=2"):
@@ -492,216 +456,6 @@ def test_equal_column_names_are_made_distinct(engine: Engine, store: str, opened
     assert state.value_columns.names == ("user#2", "sum", "sum#2")
 
 
-def builders(engine: Engine, store: str, count: int) -> tuple[str, list[StoreBuilder]]:
-    """An operator, and its stores, which are empty."""
-    operator = f"{store.partition('/')[0]}/7"
-    return operator, [StoreBuilder(engine, f"{operator}/{number}/default") for number in range(count)]
-
-
-def partitions(engine: Engine, store: str, count: int, *, is_placed: bool = True) -> tuple[str, list[StoreBuilder]]:
-    """An operator whose rows lie where Spark places them, or each in the next partition."""
-    operator, made = builders(engine, store, count)
-    encoder = encoder_of_users()
-    homes: list[list[Any]] = [[] for _ in made]
-    for name in NAMES:
-        place = encoder.partition(user(name), count)
-        homes[place if is_placed else (place + 1) % count].append((user(name), counted(len(name))))
-    for each, changes in zip(made, homes, strict=True):
-        each.commit(*changes)
-    return operator, made
-
-
-def encoder_of_users() -> KeyEncoder:
-    return make_encoder(parse_schema(struct(USER)), RAW, "default")
-
-
-def test_rows_with_nulls_do_not_confirm_the_placement(engine: Engine, store: str, opened: Open) -> None:
-    """The hash passes over a null: rows placed by one column lie where the rule has them, if the others are null."""
-    operator, made = builders(engine, store, 8)
-    columns = [("a", "string"), ("b", "string")]
-    first = make_encoder(parse_schema(struct(columns[:1])), RAW, "default")
-    keys = [{"a": f"a{number}", "b": None if number % 20 else f"b{number}"} for number in range(600)]
-    for place, each in enumerate(made):
-        each.families = [family(key=columns)]
-        each.commit(*[(key, counted(1)) for key in keys if first.partition({"a": key["a"]}, len(made)) == place])
-    state = opened(operator)
-    assert [key for key in keys if state.get(key) is None] == []
-
-
-def test_an_operator_is_read_in_the_partition_of_the_key(engine: Engine, store: str, opened: Open) -> None:
-    """A row costs as much as in one store; so does an absent key, once rows have confirmed the placement."""
-    operator, made = partitions(engine, store, 5)
-    state = opened(operator)
-    assert state.stores == tuple(each.store for each in made)
-    assert sorted(each["user"] for each in state) == NAMES
-    fresh = opened(operator)
-    before = replace(fresh.meter)
-    assert fresh.get(user(NAMES[0])) == row(NAMES[0], 7)
-    assert fresh.meter.requests - before.requests <= 3
-    assert fresh.get(user("unknown")) is None
-    before = replace(fresh.meter)
-    assert [fresh.get(user(f"unknown {number}")) for number in range(50)] == [None] * 50
-    assert fresh.meter.requests - before.requests <= 5 * 3
-
-
-def test_few_rows_confirm_nothing(engine: Engine, store: str, opened: Open) -> None:
-    """One row may lie by the rule by chance: until there are more, all partitions are read."""
-    operator, made = builders(engine, store, 2)
-    keys = encoder_of_users()
-    right = next(name for name in NAMES if keys.partition(user(name), 2) == 0)
-    wrong = next(name for name in NAMES if keys.partition(user(name), 2) == 0 and name != right)
-    made[0].commit((user(right), counted(1)))
-    made[1].commit()
-    state = opened(operator)
-    assert state.get(user("unknown")) is None
-    made[0].commit()
-    made[1].commit((user(wrong), counted(1)))
-    assert state.refresh()
-    assert state.get(user(wrong)) == row(wrong, 1)
-    assert state.history(user(wrong)) == [Past(2, row(wrong, 1))]
-
-
-def test_partitions_added_by_the_first_batch(engine: Engine, store: str, opened: Open) -> None:
-    """A missing partition is an error; later partitions are found by a refresh."""
-    operator, made = builders(engine, store, 3)
-    made[0].commit()
-    made[2].commit()
-    with pytest.raises(VersionMissingError, match="not committed in all partitions"):
-        opened(operator)
-    made[1].commit((user("a"), counted(1)))
-    made.append(StoreBuilder(engine, f"{operator}/3/default"))
-    state = opened(operator)
-    assert len(state.stores) == 3
-    for each in made:
-        each.commit()
-    assert state.refresh()
-    assert len(state.stores) == 4
-    assert state.get(user("a")) == row("a", 1)
-
-
-def test_partitions_of_a_fork_that_is_being_made(
-    engine: Engine, tables: MemoryTables, store: str, opened: Open
-) -> None:
-    """A reader that was opened early finds the other partitions by a refresh, at any version of the fork."""
-    operator, made = builders(engine, store, 3)
-    for version in range(5):
-        for each in made:
-            each.commit((user("a"), counted(version)))
-    whole = dict(tables.items)
-    last = f"{operator}/2/default#"
-    tables.items = {key: item for key, item in whole.items() if not key.store_shard.startswith(last)}
-    state = opened(operator)
-    assert (state.version, len(state.stores)) == (5, 2)
-    tables.items = whole
-    assert state.refresh()
-    assert (state.version, len(state.stores)) == (5, 3)
-    assert not state.refresh()
-
-
-def test_rows_that_lie_elsewhere_are_found(engine: Engine, store: str, opened: Open) -> None:
-    operator, _ = partitions(engine, store, 5, is_placed=False)
-    state = opened(operator)
-    assert [state.get(user(name)) for name in NAMES] == [row(name, 7) for name in NAMES]
-    assert state.get(user("unknown")) is None
-    assert [each.row for each in state.history(user(NAMES[3]))] == [row(NAMES[3], 7)]
-
-
-def test_the_version_is_one_that_all_partitions_have(engine: Engine, store: str, opened: Open) -> None:
-    """While a batch commits, some partitions are ahead: they are read at the version before."""
-    operator, made = partitions(engine, store, 3)
-    made[0].commit()
-    made[2].commit((user("new"), counted(1)))
-    state = opened(operator)
-    assert (state.version, len(state)) == (1, len(NAMES))
-    made[1].commit()
-    assert state.refresh()
-    assert (state.version, len(state)) == (2, len(NAMES) + 1)
-    assert sorted(each.row["user"] for each in state.changes(1)) == ["new"]
-    assert not state.refresh()
-
-
-def test_partitions_are_of_one_run(engine: Engine, store: str, opened: Open) -> None:
-    """While a query that was taken back makes a version again, no reader has it of both runs."""
-    operator, made = builders(engine, store, 2)
-    for each in made:
-        each.count_to(7)
-    state, stays = opened(operator), opened(operator)
-    for each in made:
-        each.version, each.run = VersionId(4, attempt(4)), "run-2"
-    made[0].commit((user("a"), counted(105)), by=attempt(105))
-    for read in (state, opened(operator)):
-        assert read.refresh() is (read is state)
-        assert (read.version, read.versions()) == (4, [1, 2, 3, 4])
-        assert [each["count"] for each in read] == [4, 4]
-        with pytest.raises(VersionMissingError, match="name one of versions"):
-            read.at(5)
-        for found in list(read):
-            assert [past.version for past in read.history({"user": found["user"]})] == [1, 2, 3, 4]
-            assert [past.version for past in read.at(2).history({"user": found["user"]})] == [1, 2]
-    with pytest.raises(VersionMissingError, match=r"taken back.*common=4"):
-        list(state.changes(7))
-    made[1].commit((user("a"), counted(205)), by=attempt(205))
-    assert state.refresh()
-    assert (state.version, sorted(each["count"] for each in state)) == (5, [105, 205])
-    assert [past.version for past in state.history({"user": "a"})][-1] == 5
-    assert [past.version for past in stays.history({"user": "a"})] == [1, 2, 3, 4, 5, 6, 7]
-    assert sorted(each.row["count"] for each in state.changes(4)) == [105, 205]
-
-
-def test_partitions_of_a_fork_are_of_one_run(engine: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
-    """Its checkpoint is of a version before the one that was forked, which its first run makes again."""
-    _, made = builders(engine, store, 2)
-    for each in made:
-        each.count_to(7)
-    namespace = store.partition("/")[0]
-    fork_namespace(tables, namespace, f"{namespace}-new", 7)
-    operator, made = builders(engine, f"{namespace}-new{store.removeprefix(namespace)}", 2)
-    for each in made:
-        each.version, each.run = VersionId(4, attempt(4)), "a test"
-    made[0].commit((user("a"), counted(105)), by=attempt(105))
-    state = opened(operator)
-    assert (state.version, [each["count"] for each in state]) == (4, [4, 4])
-    made[1].commit((user("a"), counted(205)), by=attempt(205))
-    assert state.refresh()
-    assert (state.version, sorted(each["count"] for each in state)) == (5, [105, 205])
-
-
-@pytest.mark.parametrize("is_forked", [False, True])
-def test_partitions_of_more_runs_than_are_listed(
-    engine: Engine, tables: MemoryTables, store: str, opened: Open, *, is_forked: bool
-) -> None:
-    """A run for each batch, or the runs of an origin: what is not listed is not the run that makes a version again."""
-    operator, made = builders(engine, store, 2)
-    for number in range(1, 26):
-        for each in made:
-            each.run = f"run-{number}"
-            each.commit((user("a"), counted(number)), by=attempt(number))
-    if is_forked:
-        fork_namespace(tables, operator.split("/")[0], "test", None)
-        operator = f"test/{operator.split('/')[1]}"
-        for each in made:
-            each.store = f"test/{each.store.split('/', 1)[1]}"
-    state = opened(operator)
-    made[0].version, made[0].run = VersionId(5, attempt(5)), "run-26"
-    made[0].commit((user("a"), counted(106)), by=attempt(106))
-    for read in (state, opened(operator)):
-        assert read.refresh() is (read is state)
-        assert (read.version, [each["count"] for each in read]) == (5, [5, 5])
-    forked = fork_namespace(tables, operator.split("/")[0], "again", None)
-    assert forked.version == 5
-
-
-def test_partitions_without_a_version_of_one_run(engine: Engine, store: str, opened: Open) -> None:
-    """The query began once more from nothing: a reader has to wait for its first batch."""
-    operator, made = builders(engine, store, 2)
-    for each in made:
-        each.count_to(2)
-    again = StoreBuilder(engine, made[0].store, run="run-2")
-    again.commit((user("a"), counted(11)), by=attempt(11))
-    with pytest.raises(VersionMissingError, match="no version is in all partitions by one run"):
-        opened(operator)
-
-
 def test_whole_numbers_beside_nulls_are_not_rounded_by_pandas(engine: Engine, store: str, opened: Open) -> None:
     """Not in a column, and not in a list."""
     large, longs = 2**53 + 1, {"type": "array", "elementType": "long", "containsNull": True}
@@ -711,23 +465,6 @@ def test_whole_numbers_beside_nulls_are_not_rounded_by_pandas(engine: Engine, st
     assert str(frame["n"].dtype) == "Int64"
     assert (frame["n"]["a"], list(frame["l"]["a"])) == (large, [large, None])
     assert frame["n"].isna()["b"]
-
-
-def test_an_ambiguous_store_is_refused(engine: Engine, store: str, opened: Open) -> None:
-    """A join has four stores a partition; a malformed name and an unknown store are errors."""
-    namespace = store.partition("/")[0]
-    for name in ("left-keyToNumValues", "right-keyToNumValues"):
-        StoreBuilder(engine, f"{namespace}/3/0/{name}").count_to(1)
-    assert len(opened(f"{namespace}/3/*/left-keyToNumValues")) == 1
-    with pytest.raises(ConfigurationError, match=r"say which: .*/3/\*/left-keyToNumValues, .*/3/\*/right-keyToNum"):
-        opened(f"{namespace}/3")
-    with pytest.raises(ConfigurationError, match="no store of this operator is in the tables"):
-        opened(f"{namespace}/9")
-    for wrong in ("", "a", "a/b", "a/0/x/default", "a/0/0", "a/0/0/d#1"):
-        with pytest.raises(ConfigurationError, match="a store is namespace/operator/partition/name"):
-            opened(wrong)
-    with pytest.raises(VersionMissingError, match="no state of this store"):
-        opened(f"{namespace}/3/9/default")
 
 
 def test_a_refresh_reads_only_new_items(written: StoreBuilder, opened: Open) -> None:
