@@ -45,9 +45,7 @@ def aws_run(endpoint: str, environment: dict[str, str], folder: Path, *options: 
 
 
 @pytest.mark.slow
-def test_refused_credentials_end_the_run_with_one_message(
-    embedded: EmbeddedDynamoDB, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_refused_credentials_end_a_run(embedded: EmbeddedDynamoDB, environment: dict[str, str], tmp_path: Path) -> None:
     """It is dynastate's, and comes before the first test; the deletion, which fails as well, does not cover it."""
     with FaultProxy(embedded.endpoint) as proxy:
         proxy.rule = lambda _request, _forward: error("UnrecognizedClientException", "The security token is invalid.")

@@ -112,9 +112,7 @@ class Meeting:
 
 
 @pytest.mark.serial
-def test_two_hundred_stores_commit_at_once(
-    sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str
-) -> None:
+def test_200_stores_at_once(sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str) -> None:
     """200 stores reach their commit point together; all succeed, in bounded memory."""
     versions = 2
     meeting = Meeting(STORES)
@@ -154,9 +152,7 @@ def in_parallel(work: Callable[[int], Result], numbers: Sequence[int]) -> list[R
         return list(pool.map(work, numbers))
 
 
-def test_a_throttled_table_holds_up_the_task(
-    sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str
-) -> None:
+def test_throttles_hold_up_tasks(sidecar: Sidecar, proxy: FaultProxy, connect: Callable[..., Talk], store: str) -> None:
     """While DynamoDB takes nothing, APPEND blocks once 32 MiB wait: the sidecar reads no more into memory."""
     writers, chunks = 4, 250  # 50 MB each
     throttle = Throttle()

@@ -101,9 +101,7 @@ def treats_a_lost_answer_as_a_failure() -> AbstractContextManager[Any]:
 def skips_missing_parts() -> AbstractContextManager[Any]:
     """A version whose parts are lost is read without them; no sum is compared."""
 
-    def read_window(
-        self: reader.PartReader, tables: Tables, window: windows.Run, **_: bool
-    ) -> tuple[list[tuple[Key, Part]], Meter]:
+    def read_window(self: Any, tables: Tables, window: windows.Run, **_: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         spent = Meter()
         found = tables.metered(spent).get(window.keys)
         return [(key, parse_part(key, found[key])) for key in window.keys if key in found], spent
@@ -136,10 +134,8 @@ def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
 def skips_inline_changes() -> AbstractContextManager[Any]:
     """A version whose changes are within its entry is read as one without changes."""
 
-    def changes(
-        read: Callable[..., Any], self: Any, tables: Any, store: str, entries: Any, *of: Any, **named: Any
-    ) -> Any:
-        return read(self, tables, store, [entry for entry in entries if entry.inline is None], *of, **named)
+    def changes(get: Callable[..., Any], self: Any, tables: Any, store: str, entries: Any, *of: Any, **how: Any) -> Any:
+        return get(self, tables, store, [entry for entry in entries if entry.inline is None], *of, **how)
 
     return replaced(reader.PartReader, "changes", changes)
 
@@ -228,7 +224,7 @@ def retains_one_version_too_few() -> AbstractContextManager[Any]:
 def deletes_what_the_oldest_version_needs() -> AbstractContextManager[Any]:
     """Clean-up ignores that the oldest retained version is read from a snapshot, or from version 1."""
     return patch.object(
-        cleanup, "retention", lambda _, version, __, *, retain, **___: cleanup.Retention(max(1, version - retain + 1))
+        cleanup, "retention", lambda _, at, __, *, retain, **___: cleanup.Retention(max(1, at - retain + 1))
     )
 
 
@@ -268,9 +264,7 @@ def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
 def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
 
-    def lineage(
-        original: Callable[..., Any], opener: opening.VersionOpener, name: str, known: Lineage | None = None
-    ) -> Lineage:
+    def lineage(original: Callable[..., Any], opener: Any, name: str, known: Lineage | None = None) -> Lineage:
         found: Lineage = original(opener, name)
         if known is None:
             return found

@@ -155,9 +155,7 @@ class Scheduler:
 
     def waiting(self) -> list[str]:
         """The tasks that have not ended, and what each waits for."""
-        return [
-            f"{task.name}: {task.waits_for}" for task in self._tasks if not task.is_over and not task.process.is_dead
-        ]
+        return [f"{one.name}: {one.waits_for}" for one in self._tasks if not one.is_over and not one.process.is_dead]
 
     def _run(self, task: Task, body: Callable[[], None]) -> None:
         task.turn.acquire()

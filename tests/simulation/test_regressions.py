@@ -91,9 +91,7 @@ def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, 
 
 
 @pytest.mark.parametrize("kind", ["behind", "set back"])
-def test_clean_up_after_another_one_by_a_newer_version_died(
-    engines: Engines, memory: MemoryTables, store: str, kind: str
-) -> None:
+def test_clean_up_after_one_that_died(engines: Engines, memory: MemoryTables, store: str, kind: str) -> None:
     """The other one deleted a snapshot, but not the versions that depend on it.
 
     They are not reported as corrupt by an executor that is behind, nor by the run after the query was set back, though
@@ -268,9 +266,7 @@ def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Eng
 
 
 @pytest.mark.parametrize("what", ["bucket", "snapshot_manifest"])
-def test_a_request_of_a_snapshot_arrives_after_it_was_deleted(
-    engines: Engines, memory: MemoryTables, store: str, what: str
-) -> None:
+def test_late_request_of_a_deleted_snapshot(engines: Engines, memory: MemoryTables, store: str, what: str) -> None:
     """It writes an orphan, which the first clean-up of another executor deletes."""
     engine = engines()
     made = write_versions(engine, store, 9)
@@ -321,9 +317,7 @@ def test_clean_up_overtakes_a_reader(engines: Engines, store: str, held: tuple[i
 
 
 @pytest.mark.parametrize("behind", ["reader", "clean-up"])
-def test_clean_up_deletes_the_snapshot_that_another_reads(
-    engines: Engines, memory: MemoryTables, store: str, behind: str
-) -> None:
+def test_clean_up_deletes_a_snapshot_in_use(engines: Engines, memory: MemoryTables, store: str, behind: str) -> None:
     """Its manifest is not lost, since the snapshot was deleted: a reader takes another route; a clean-up ends."""
     engine = engines()
     made = write_versions(engine, store, 9)
@@ -509,9 +503,7 @@ def test_a_number_is_made_again_while_it_is_read(engines: Engines, memory: Memor
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_snapshot_begins_after_its_base_was_deleted(
-    engines: Engines, memory: MemoryTables, store: str, *, broken: bool
-) -> None:
+def test_snapshot_begins_without_its_base(engines: Engines, memory: MemoryTables, store: str, *, broken: bool) -> None:
     """It would carry on deleted buckets, so its commit is refused.
 
     No schedule has found an engine without that check: it needs a snapshot in between that carries nothing on, a

@@ -39,11 +39,9 @@ def error_of(answer: Any) -> tuple[int, str, str]:
 ROWS = (protocol.Rows, protocol.Packed)
 
 
-def chunk_of(answer: protocol.Rows | protocol.Packed) -> StoredChunk:
-    codec, raw_bytes = (
-        (answer.codec, answer.raw_bytes) if isinstance(answer, protocol.Packed) else (RAW, len(answer.changes))
-    )
-    return StoredChunk(Key("delta", "", ""), codec, answer.records, raw_bytes, answer.changes)
+def chunk_of(rows: protocol.Rows | protocol.Packed) -> StoredChunk:
+    codec, raw_bytes = (rows.codec, rows.raw_bytes) if isinstance(rows, protocol.Packed) else (RAW, len(rows.changes))
+    return StoredChunk(Key("delta", "", ""), codec, rows.records, raw_bytes, rows.changes)
 
 
 class Opened(NamedTuple):

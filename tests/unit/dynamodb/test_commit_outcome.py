@@ -39,9 +39,7 @@ def quickly(client: FailingClient, **settings: Any) -> tuple[BotoTables, Clock]:
 
 
 @pytest.mark.parametrize("error", [lost_answer(), client_error("InternalServerError", 500)], ids=["cut", "500"])
-def test_a_lost_answer_that_was_applied_is_found_in_the_list(
-    failing_client: FailingClient, group: Key, error: Exception
-) -> None:
+def test_applied_append_is_found_in_the_list(failing_client: FailingClient, group: Key, error: Exception) -> None:
     """The append happened and its answer is lost: the list is read, consistently, and nothing is appended again."""
     tables, _ = quickly(failing_client)
     meter = Meter()

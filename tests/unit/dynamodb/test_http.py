@@ -566,9 +566,7 @@ def test_tls_with_a_trusted_certificate(embedded: EmbeddedDynamoDB, tls: FaultPr
 
 
 @pytest.mark.parametrize("case", ["unknown", "of another address", "no TLS"])
-def test_tls_without_a_trusted_certificate(
-    embedded: EmbeddedDynamoDB, tls: FaultProxy, way: Way, tmp_path: Path, case: str
-) -> None:
+def test_tls_without_trust(embedded: EmbeddedDynamoDB, tls: FaultProxy, way: Way, tmp_path: Path, case: str) -> None:
     """Nothing is sent to a server that cannot show that it is the one."""
     client = way.client(replace(embedded.settings, endpoint=tls.endpoint))
     before = len(tls.requests)

@@ -100,9 +100,7 @@ def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> 
     newest = write_versions(engine, store, 3, made[12])[-1]
     assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25
     engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
-    assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25, (
-        "they are of a version that stays"
-    )
+    assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25, "of one that stays"
     newest = write_versions(engine, store, 3, newest)[-1]
     save_snapshot(engine, store, newest, state)
     newest = write_versions(engine, store, 3, newest)[-1]

@@ -122,9 +122,7 @@ def test_abort_deletes_no_finished_snapshot(
         assert read(failing_engine, store, *version) == numbers(version[0])
 
 
-def test_abort_deletes_no_bucket_that_another_snapshot_uses(
-    failing_engine: Engine, failing_tables: FailingTables, store: str
-) -> None:
+def test_abort_deletes_no_bucket_in_use(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """Its last answer is lost, another one reuses its buckets, clean-up deletes it; then its writer aborts."""
     made = write_versions(failing_engine, store, 30)
     first = take_snapshot(failing_engine, store, made[12], numbers(12))

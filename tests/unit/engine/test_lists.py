@@ -155,9 +155,7 @@ def test_full_list_of_a_run_says_what_to_do(memory_engine: Engine, memory: Memor
 
 
 @pytest.mark.parametrize("entries", ["many", "large"])
-def test_clean_up_leaves_what_the_driver_may_have_chosen(
-    memory_engine: Engine, memory: MemoryTables, store: str, entries: str
-) -> None:
+def test_clean_up_leaves_chosen_attempts(memory_engine: Engine, memory: MemoryTables, store: str, entries: str) -> None:
     """A batch was made again and again, and succeeded; then many runs died before they committed the next one."""
     base = write_versions(memory_engine, store, 2)[-1]
     if entries == "many":
@@ -222,11 +220,9 @@ def test_a_list_that_cannot_be_shortened_fails_no_commit(
 ) -> None:
     """The version exists by then: the log reports the failure, and the next commit retries."""
     one = write(failing_engine, store, A, {b"one": b"1"})
-    for number in range(1, LISTED_MAX + 1):
-        if number == LISTED_MAX:
+    for turn in range(1, LISTED_MAX + 1):
+        if turn == LISTED_MAX:
             failing_tables.fail("put_over", Fault(UnavailableError("throttled")))
-        made = write(
-            failing_engine, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}"
-        )
+        made = write(failing_engine, store, attempt(1000 + turn), {b"n": b"%d" % turn}, base=one, run=f"run-{turn}")
     assert "a version list stays long" in caplog.text
     assert read(failing_engine, store, *made) == {b"one": b"1", b"n": b"%d" % LISTED_MAX}

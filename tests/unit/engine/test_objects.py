@@ -93,9 +93,7 @@ def test_small_changes_are_items(tables: MemoryTables, engines: Engines) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_history_reads_back_and_leaves_nothing(
-    tables: MemoryTables, engines: Engines, small_objects: int, seed: int
-) -> None:
+def test_any_history_reads_back(tables: MemoryTables, engines: Engines, small_objects: int, seed: int) -> None:
     """Commits, aborts, snapshots and clean-ups in any order: each version has its rows, and nothing else is there."""
     generator = dice(seed)
     states: dict[int, State] = {0: {}}
@@ -288,9 +286,7 @@ def test_orphans_are_found_and_deleted(tables: MemoryTables, engines: Engines) -
     assert set(tables.objects.objects) == named_objects(tables, STORE)
 
 
-def test_orphans_are_looked_for_again_after_a_failure(
-    tables: MemoryTables, engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_orphans_of_a_failed_clean_up(tables: MemoryTables, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clean-up that S3 fails has not looked for them: the next one does."""
     crashed = begin(engines(**ALL), STORE, attempt(99), rows(dice(1), 20))
     crashed.flush()

@@ -353,9 +353,7 @@ def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines,
 
 @pytest.mark.parametrize(("shards", "part_bytes"), [(4, 200_000), (1, 260_000), (64, 380_000)])
 @pytest.mark.usefixtures("dummy_credentials")
-def test_no_request_asks_for_more_than_dynamodb_answers(
-    embedded: EmbeddedDynamoDB, store: str, shards: int, part_bytes: int
-) -> None:
+def test_no_request_asks_for_too_much(embedded: EmbeddedDynamoDB, store: str, shards: int, part_bytes: int) -> None:
     """BatchGetItem answers with 1 MB of a partition key and 16 MB in all: larger windows look like throttles."""
     count = 60
     unprocessed = []

@@ -56,9 +56,7 @@ def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, s
     unread = memory_engine.open(store, 1, NO_ATTEMPT).chunks
     next(unread)
     del unread
-    assert len(read(memory_engine, store, 1)) == 10 * Limits.window_parts, (
-        "an opening that is not read to its end blocks nothing"
-    )
+    assert len(read(memory_engine, store, 1)) == 10 * Limits.window_parts, "an unread opening blocks nothing"
     assert {len(call.keys) for call in memory.called("get")} == {Limits.window_parts}
 
 

@@ -84,9 +84,7 @@ def test_a_store_made_by_another_executor_is_found(engines: Engines, tables: Tab
     assert read(engine, store, 1) == {b"k": b"w"}
 
 
-def test_a_run_without_an_epoch_fails_after_bounded_retries(
-    failing_engine: Engine, failing_tables: FailingTables, store: str
-) -> None:
+def test_run_without_an_epoch_fails_at_last(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """A run whose epoch is always taken by another fails after a bounded number of tries; its task can be retried."""
     write(failing_engine, store, A)
     failing_tables.update = lambda *_: None  # the condition never holds

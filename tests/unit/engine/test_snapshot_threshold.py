@@ -34,9 +34,7 @@ THRESHOLD_OF = snapshot_threshold.threshold_of
         (1000, 1, 10, False),
     ],
 )
-def test_when_a_snapshot_is_worth_it(
-    monkeypatch: pytest.MonkeyPatch, parts: int, stored: int, versions: int, *, worth: bool
-) -> None:
+def test_is_worth_it(monkeypatch: pytest.MonkeyPatch, parts: int, stored: int, versions: int, *, worth: bool) -> None:
     """It depends on the bytes and the number of the deltas, on the minimum and on the threshold that are set."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
     entry = VersionEntry(1, attempt(1), attempt(0), 1, bytes(8), parts, parts, 2 * stored, stored, bytes(8), {})

@@ -420,9 +420,7 @@ def test_many_attempts_at_once(memory: MemoryTables, door: Door, writers: Writer
 
 
 @pytest.mark.parametrize(("sidecars", "fits"), [(1, 8), (2, 4), (8, 1)])
-def test_sidecars_share_the_room(
-    sidecars: int, fits: int, writers: Writers, door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_room(sidecars: int, fits: int, writers: Writers, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an executor's room each of its sidecars has the same part."""
     size = item_bytes(items("a", 1, size=1000)[0][1])
     set_limits(monkeypatch, queued_bytes_max=8 * size)

@@ -220,9 +220,7 @@ def test_a_failed_import_leaves_no_version(failing_engine: Engine, failing_table
     assert {sort.partition("/")[0] for sort in items_of(failing_tables, store)} == {"meta", "schema"}
 
 
-def test_an_answer_without_a_reader_does_not_undo_the_commit(
-    failing_engine: Engine, failing_tables: FailingTables, store: str
-) -> None:
+def test_unread_answer_undoes_no_commit(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """If the task has ended before its commit is answered, the version remains."""
 
     def broken_after_welcome(frame: bytes) -> None:
@@ -275,13 +273,11 @@ def test_an_engine_whose_codec_is_missing_is_refused(monkeypatch: pytest.MonkeyP
     """CHECK is answered by what to install, before a request is sent; each later one, too."""
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setattr(BotoTables, "check", lambda _: pytest.fail("a request is sent"))
-    given = json.dumps({"compression": "zstd", "region": "us-east-1", "endpoint": "http://127.0.0.1:9"})
+    text = json.dumps({"compression": "zstd", "region": "us-east-1", "endpoint": "http://127.0.0.1:9"})
     engines = Engines()
     for _ in range(2):
-        (failed,) = converse(
-            engines, protocol.encode(protocol.Check()), first=hello(TOKEN, dynastate.__version__, given)
-        )
-        kind, _, said = error_of(failed)
+        (error,) = converse(engines, protocol.encode(protocol.Check()), first=hello(TOKEN, dynastate.__version__, text))
+        kind, _, said = error_of(error)
         assert kind == ConfigurationError.kind
         assert said.endswith("; pip install zstandard")
 
