@@ -93,7 +93,9 @@ class Writer:
         opening = self._engine.open(self._store, version, attempt)
         state = {change.key: change for each in opening.chunks for change in decode_changes(each.changes)}
         raw_bytes = sum(len(change.key) + len(change.value or b"") + 10 for change in state.values())
-        begun, _ = self._engine.snapshot(self._store, RUN, version, attempt, state_bytes=raw_bytes, min_deltas=1)
+        begun, _ = self._engine.maintenance.snapshot(
+            self._store, RUN, version, attempt, state_bytes=raw_bytes, min_deltas=1
+        )
         if begun is None:
             sys.exit("benchmark: the engine wants no snapshot")
         begun._pace = pace.Pace(lambda: False)  # noqa: SLF001  # nothing else runs here

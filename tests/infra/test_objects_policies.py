@@ -99,7 +99,7 @@ def write_everything(engine: Engine, store: str) -> list[VersionId]:
     begin(engine, store, attempt(77), {b"x": b"y" * 9_000}, base=made[11]).abort()
     save_snapshot(engine, store, made[10], numbers(10))
     made += [write(engine, store, attempt(12), {b"12": b"12"}, base=made[11], run="run-2")]
-    engine.clean_up(store, "run-2", *made[12], RETAIN, 1, 0)
+    engine.maintenance.clean_up(store, "run-2", *made[12], RETAIN, 1, 0)
     assert read(engine, store, 12) == numbers(12)
     return made
 
@@ -193,7 +193,7 @@ def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy
         assert read(engine, forked, *newest) == numbers(12)
         made = write_versions(engine, forked, 12, base=newest, run="test")
         save_snapshot(engine, forked, made[9], numbers(21), run="test")
-        engine.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)
+        engine.maintenance.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)
         assert read(engine, forked, *made[-1]) == numbers(24)
         assert verify(tables, forked).is_whole
         assert names_of(tables, store) == kept

@@ -101,7 +101,7 @@ def write_everything(engine: Engine, store: str) -> tuple[VersionId, State]:
     state = numbers(VERSIONS)
     for version in (VERSIONS - 10, VERSIONS - 1):
         save_snapshot(engine, store, made[version], numbers(version), lambda _: set(state), run="run-2")
-    assert engine.clean_up(store, "run-2", *made[VERSIONS], RETAIN, 1, 0)[0].items_deleted > VERSIONS
+    assert engine.maintenance.clean_up(store, "run-2", *made[VERSIONS], RETAIN, 1, 0)[0].items_deleted > VERSIONS
     assert read(engine, store, VERSIONS) == state
     return made[VERSIONS], state
 
@@ -200,7 +200,7 @@ def test_another_namespace_is_out_of_reach(proxy: FaultProxy, role: str) -> None
             with pytest.raises(ConfigurationError, match=denied):
                 write(engine, store, attempt(2), {b"a": b"2"}, run="run-9")
             with pytest.raises(ConfigurationError, match=denied):
-                engine.clean_up(store, "run-1", *theirs, RETAIN, 1, 0)
+                engine.maintenance.clean_up(store, "run-1", *theirs, RETAIN, 1, 0)
         proxy.rule = let_pass
         assert read(engine, f"theirs-{role}/0/0/default", 1) == {b"a": b"1"}
 
@@ -221,7 +221,7 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
         assert read(engine, forked, *made[-1]) == numbers(VERSIONS + 12)
         held = numbers(VERSIONS + 9)
         save_snapshot(engine, forked, made[9], held, lambda _: set(held), run="test")
-        assert engine.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)[0].items_deleted > 0
+        assert engine.maintenance.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)[0].items_deleted > 0
         assert verify(engine._tables, forked).is_whole
     proxy.rule = enforce(operator, let_pass)
     with engine_at(proxy.endpoint) as engine:

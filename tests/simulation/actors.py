@@ -232,7 +232,7 @@ class Executor(Actor):
         under_way = None
         try:
             bits = self._chance.randint(0, 3)
-            under_way, _ = self._engine.snapshot(
+            under_way, _ = self._engine.maintenance.snapshot(
                 model.store, self.run, *version, state_bytes=(512 * 1024) << bits, min_deltas=min_deltas
             )
             if under_way is None:
@@ -262,7 +262,7 @@ class Executor(Actor):
         self._scheduler.note("clean up by %s", short(version))
         try:
             most = self._chance.choice((0, 0, 3)) if most is None else most
-            spent, _ = self._engine.clean_up(model.store, self.run, *version, retain, 1, most)
+            spent, _ = self._engine.maintenance.clean_up(model.store, self.run, *version, retain, 1, most)
             self._scheduler.note("cleaned up by %s: %d items", short(version), spent.items_deleted)
         except (UnavailableError, VersionMissingError) as failed:
             self._scheduler.note("not cleaned up by %s: %s", short(version), failed)

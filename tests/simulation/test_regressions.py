@@ -57,14 +57,14 @@ def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> Non
     fifth = write(engine, store, attempt(5), {b"5": b"5"}, base=made[4])
     sixth = write(engine, store, attempt(6), {b"6": b"6"}, base=fifth)
     save_snapshot(engine, store, fifth, numbers(5))
-    engine.clean_up(store, RUN, *sixth, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *sixth, retain=2, least=1, most=0)
     zombie.commit({0: 1}, SCHEMA)
     assert read(engines(), store, 5) == numbers(5)
     assert read(engines(), store, 6) == numbers(6)
     # Clean-up continues, too.
     seventh = write(engine, store, attempt(7), {b"7": b"7"}, base=sixth)
     save_snapshot(engine, store, seventh, numbers(7))
-    engine.clean_up(store, RUN, *seventh, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *seventh, retain=2, least=1, most=0)
     assert read(engines(), store, 7) == numbers(7)
 
 
@@ -83,7 +83,7 @@ def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, 
         state[theirs] = state[before] | row
         if number == 5:
             save_snapshot(engine, store, mine, state[mine])
-    engine.clean_up(store, RUN, *mine, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *mine, retain=2, least=1, most=0)
     for number in (5, 6):
         opening = engine.open(store, number, NO_ATTEMPT)
         found = opening.entry.id
@@ -101,18 +101,18 @@ def test_clean_up_after_one_that_died(engines: Engines, memory: MemoryTables, st
     engine, dying = engines(), engines(failing_tables)
     made = write_versions(engine, store, 6)
     save_snapshot(engine, store, made[3], numbers(3))
-    engine.clean_up(store, RUN, *made[6], retain=3, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *made[6], retain=3, least=1, most=0)
     made += write_versions(engine, store, 6, base=made[6])[1:]
     save_snapshot(engine, store, made[10], numbers(10))
     failing_tables.fail("delete_over", None, Fault(UnavailableError("died")))
     with pytest.raises(UnavailableError, match="died"):
-        dying.clean_up(store, RUN, *made[12], retain=3, least=1, most=0)
+        dying.maintenance.clean_up(store, RUN, *made[12], retain=3, least=1, most=0)
     assert graph(memory, store).versions() == list(range(4, 13))
     assert [each.version for each in graph(memory, store).snapshots()] == [10]
     run, newest = RUN, made[11]
     if kind == "set back":
         run, newest = "run-2", write(engine, store, attempt(111), {b"11": b"11"}, base=made[10], run="run-2")
-    assert engine.clean_up(store, run, *newest, retain=3, least=1, most=0)[0].items_deleted == 0
+    assert engine.maintenance.clean_up(store, run, *newest, retain=3, least=1, most=0)[0].items_deleted == 0
     assert read(engine, store, *newest) == numbers(11)
 
 
@@ -129,9 +129,11 @@ def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: Memo
             base = write(engine, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
             made.append(base)
         save_snapshot(engine, store, made[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
-        engine.clean_up(store, "run-2", *made[-1], retain=2, least=1, most=0)
+        engine.maintenance.clean_up(store, "run-2", *made[-1], retain=2, least=1, most=0)
 
-    engines(torn_tables(memory, f"{META}~", start_over)).clean_up(store, RUN, *old[20], retain=2, least=1, most=0)
+    engines(torn_tables(memory, f"{META}~", start_over)).maintenance.clean_up(
+        store, RUN, *old[20], retain=2, least=1, most=0
+    )
     assert len(made) == 12
     assert read(engine, store, *made[-1]) == dict.fromkeys(numbers(12), b"new")
 
@@ -261,7 +263,7 @@ def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Eng
     zombie.append(chunk({b"13": b"13"}))
     zombie.commit({0: 13}, SCHEMA)
     save_snapshot(old, store, made[11], numbers(11), run="run-0")
-    assert old.clean_up(store, "run-0", 13, attempt(113), retain=2, least=1, most=0)[0].items_deleted == 0
+    assert old.maintenance.clean_up(store, "run-0", 13, attempt(113), retain=2, least=1, most=0)[0].items_deleted == 0
     assert read(engines(), store, *fresh[6]) == dict.fromkeys(numbers(6), b"new")
 
 
@@ -280,9 +282,9 @@ def test_late_request_of_a_deleted_snapshot(engines: Engines, memory: MemoryTabl
     under_way.abort()
     save_snapshot(engine, store, made[5], numbers(5))
     save_snapshot(engine, store, made[8], numbers(8))
-    engine.clean_up(store, RUN, *made[7], retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *made[7], retain=2, least=1, most=0)
     memory.items |= late
-    engines().clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
+    engines().maintenance.clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
     assert not late.keys() & memory.items.keys()
     assert read(engine, store, *made[9]) == numbers(9)
 
@@ -293,7 +295,7 @@ def test_carried_on_buckets_are_no_orphans(engine: Engine, memory: MemoryTables,
     save_snapshot(engine, store, made[5], numbers(5))
     for number in (10, 15, 19):
         save_snapshot(engine, store, made[number], numbers(number), lambda _: {b"%d" % number})  # noqa: B023
-    engine.clean_up(store, RUN, *made[20], retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *made[20], retain=2, least=1, most=0)
     assert [each.version for each in graph(memory, store).snapshots()] == [19]
     held = {key.sort.split("/")[1].lstrip("0") for key in memory.keys("snapshot") if key.sort.startswith("bucket/")}
     assert "5" in held
@@ -308,7 +310,7 @@ def test_clean_up_overtakes_a_reader(engines: Engines, store: str, held: tuple[i
     opening = engine.open(store, *made[6], have=[made[number] for number in held])
     feed = engine.changes(store, 2, 4, made[4][1])
     save_snapshot(other, store, made[5], numbers(5))
-    other.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)
+    other.maintenance.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)
     with pytest.raises(RouteInvalidError, match="is not in its table"):
         fold(opening.chunks)
     with pytest.raises(VersionMissingError, match="versions=5-6"):
@@ -325,14 +327,14 @@ def test_clean_up_deletes_a_snapshot_in_use(engines: Engines, memory: MemoryTabl
 
     def delete_the_first_snapshot() -> None:
         save_snapshot(engine, store, made[8], numbers(8))
-        engine.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)
+        engine.maintenance.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)
 
     overtaken = engines(Overtaken(memory, delete_the_first_snapshot))
     if behind == "reader":
         with pytest.raises(RouteInvalidError, match="deleted a snapshot"):
             overtaken.open(store, *made[9])
     else:
-        assert overtaken.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)[0].items_deleted == 0
+        assert overtaken.maintenance.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)[0].items_deleted == 0
     assert read(overtaken, store, *made[9]) == numbers(9)
 
 
@@ -348,7 +350,7 @@ def interrupted_clean_ups(
         memory.items = copy.deepcopy(items)
         dying = Dying(Overtaken(memory, under_way(), before="put_over"), left)
         with suppress(UnavailableError):
-            engines(dying).clean_up(store, RUN, *newest, retain=2, least=1, most=0)
+            engines(dying).maintenance.clean_up(store, RUN, *newest, retain=2, least=1, most=0)
         yield
         if dying.left > 0:
             return
@@ -367,7 +369,7 @@ def test_a_fork_is_dropped_after_clean_up(engines: Engines, memory: MemoryTables
     namespace, name = store.split("/", maxsplit=1)[0], "new"
     fork_namespace(memory, namespace, name, 5)
     save_snapshot(engine, store, made[15], numbers(15))
-    engine.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
     assert graph(memory, store).versions() == [*range(1, 10), *range(16, 26)]
     assert lost_lists(memory, store) == []
     drop_stores(memory, [new])
@@ -399,10 +401,10 @@ def test_a_version_list_changes_beside_a_clean_up(engines: Engines, memory: Memo
     save_snapshot(engine, store, made[15], numbers(15))
     twin = begin(engines(), store, attempt(99), {b"by": b"a twin"}, base=made[4])
     behind = engines(Overtaken(memory, lambda: twin.commit({0: 1}, SCHEMA), before="delete_over"))
-    behind.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    behind.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
     assert lost_lists(memory, store) == []
     assert read(engine, store, 5, attempt(99)) == numbers(4) | {b"by": b"a twin"}, "seed 2101384: its parts are there"
-    engine.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
     assert graph(memory, store).versions() == list(range(16, 26))
 
 
@@ -418,7 +420,7 @@ def test_clean_up_deletes_older_attempts_first(engines: Engines, memory: MemoryT
         there = [entry.epoch for entry in graph(memory, store).entries() if entry.version == 3]
         assert there == sorted(there)
         assert set(there) >= set(range(min(there), 6))
-        _, left = engines().clean_up(store, "run-5", *newest, retain=2, least=1, most=1)
+        _, left = engines().maintenance.clean_up(store, "run-5", *newest, retain=2, least=1, most=1)
         if not left:
             break
 
@@ -430,7 +432,7 @@ def test_a_late_commit_is_no_lost_list(engines: Engines, memory: MemoryTables, s
     newest = made[2]
     for number in range(200, 207):
         newest = write(engines(), store, attempt(number), {b"k": b"%d" % number}, base=newest, run="run-2")
-    engines().clean_up(store, "run-2", *newest, retain=2, least=1, most=0)
+    engines().maintenance.clean_up(store, "run-2", *newest, retain=2, least=1, most=0)
     late.commit({0: 1}, SCHEMA)
     assert [each for each in verify(memory, store).findings if each.what == "missing"] == []
 
@@ -441,7 +443,7 @@ def test_a_first_version_is_committed_after_clean_up(engines: Engines, memory: M
     late = begin(engines(), store, attempt(99), {b"by": b"a task"})
     made = write_versions(engine, store, 25)
     save_snapshot(engine, store, made[15], numbers(15))
-    engine.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
     late.commit({0: 1}, SCHEMA)
     assert graph(memory, store).versions() == [1, *range(16, 26)]
     assert lost_lists(memory, store) == []
@@ -475,7 +477,7 @@ def test_a_late_snapshot_of_a_dropped_query(engines: Engines, memory: MemoryTabl
     fresh = engines()
     save_snapshot(fresh, store, made[4], numbers(4), run="run-9")
     made += write_versions(fresh, store, 2, made[4], run="run-9")[1:]
-    fresh.clean_up(store, "run-9", *made[6], retain=2, least=1, most=0)
+    fresh.maintenance.clean_up(store, "run-9", *made[6], retain=2, least=1, most=0)
     assert [(each.version, each.epoch) for each in graph(memory, store).snapshots()] == [(4, 5)]
     assert graph(memory, store).versions() == [5, 6]
 
@@ -515,7 +517,7 @@ def test_snapshot_begins_without_its_base(engines: Engines, memory: MemoryTables
 
     def another() -> None:
         assert save_snapshot(engine, store, made[5], numbers(5), bits=0).base == 0
-        engine.clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
+        engine.maintenance.clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
 
     late = engines(Overtaken(memory, another, before="put_new"))
     with commits_snapshots_without_checking_their_base() if broken else nullcontext():
@@ -524,6 +526,6 @@ def test_snapshot_begins_without_its_base(engines: Engines, memory: MemoryTables
         assert under_way.base == 2
         assert under_way.commit() is broken
     made += write_versions(engine, store, 2, base=made[9])[1:]
-    engine.clean_up(store, RUN, *made[11], retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *made[11], retain=2, least=1, most=0)
     with pytest.raises(CorruptStateError, match="nothing older is there to fall back to") if broken else nullcontext():
         assert recover(engine, store, *made[11]) == numbers(11)

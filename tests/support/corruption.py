@@ -123,7 +123,7 @@ def intact_store(*, cleaned: bool) -> IntactStore:
         states = _fill(engine, STORE)
         _fill(engine, OTHER)
         if cleaned:
-            engine.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), NEWEST - FIRST_SNAPSHOT, 0, 0)
+            engine.maintenance.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), NEWEST - FIRST_SNAPSHOT, 0, 0)
             found = graph(tables, STORE)
             states = {node: state for node, state in states.items() if found.entry(*node) is not None}
             assert found.versions() == list(range(FIRST_SNAPSHOT + 1, NEWEST + 1))

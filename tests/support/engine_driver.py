@@ -114,7 +114,7 @@ def take_snapshot(
     engine: Engine, store: str, of: VersionId, state: State, changed: Changed = None, run: str = "run-1", bits: int = 3
 ) -> SnapshotAttempt | None:
     """Offer a snapshot as the provider does, and send what it must; None: it is not wanted. The caller ends it."""
-    under_way, _ = engine.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
+    under_way, _ = engine.maintenance.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
     if under_way is None:
         return None
     shift = 32 - under_way.bits

@@ -413,7 +413,7 @@ def everything(engine: Engine) -> Iterator[Callable[[], object]]:
         under_way.commit({0: 1}, "{}")
 
     def take_snapshot() -> None:
-        under_way, _ = engine.snapshot(STORE, "run-2", *newest, state_bytes=1, min_deltas=1)
+        under_way, _ = engine.maintenance.snapshot(STORE, "run-2", *newest, state_bytes=1, min_deltas=1)
         if under_way is not None:
             under_way.abort()
 
@@ -423,7 +423,7 @@ def everything(engine: Engine) -> Iterator[Callable[[], object]]:
     yield lambda: engine.lineage(STORE)
     yield lambda: fold(engine.lookup(STORE, *newest, 7).chunks)
     yield take_snapshot
-    yield lambda: engine.clean_up(STORE, "run-2", *newest, 4, 0, 0)
+    yield lambda: engine.maintenance.clean_up(STORE, "run-2", *newest, 4, 0, 0)
     yield write
 
 
@@ -452,7 +452,7 @@ def test_clean_up_leaves_foreign_items(sort: str, shard: int, is_part: bool) -> 
     tables.items[key] = tables.items.get(key, item_key(key))
     engine = make_engine(tables, parallel_requests=1)
     with contextlib.suppress(CorruptStateError):
-        engine.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), 4, 0, 0)
+        engine.maintenance.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), 4, 0, 0)
     engine.close()
     assert is_ours or key in tables.items
 

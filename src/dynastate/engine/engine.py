@@ -19,7 +19,6 @@ from dynastate.engine.objects import ObjectRule, ObjectWriter
 from dynastate.engine.opening import ChangeFeed, HeldChanges, Opening, VersionOpener
 from dynastate.engine.reader import PartReader
 from dynastate.engine.sessions import Sessions
-from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.engine.writer import PartWriter
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError, message_of
 from dynastate.format.codec import require
@@ -65,7 +64,7 @@ class Engine:
             object_writer=self._object_writer,
             object_rule=ObjectRule.of(tables, settings),
         )
-        self._maintenance = Maintenance(tables, sessions, self.known_stores, self._is_busy, settings=settings)
+        self.maintenance = Maintenance(tables, sessions, self.known_stores, self._is_busy, settings=settings)
 
     def place_of(self, key: Key) -> str:
         """The place of an item for an error message, with the name of the table."""
@@ -124,28 +123,6 @@ class Engine:
 
     def _opener(self) -> VersionOpener:
         return VersionOpener(self._tables.metered(Meter()), self._reader, self.known_stores)
-
-    def snapshot(
-        self,
-        store: str,
-        run_id: str,
-        version: int,
-        attempt: Attempt,
-        state_bytes: int,
-        min_deltas: int,
-        *,
-        is_asked_for: bool = False,
-    ) -> tuple[SnapshotAttempt | None, Meter]:
-        """Begin a snapshot of a version, if it is worth its write units: `Maintenance.snapshot`."""
-        return self._maintenance.snapshot(
-            store, run_id, version, attempt, state_bytes=state_bytes, min_deltas=min_deltas, is_asked_for=is_asked_for
-        )
-
-    def clean_up(
-        self, store: str, run_id: str, version: int, attempt: Attempt, retain: int, least: int, most: int
-    ) -> tuple[Meter, int]:
-        """Delete what the last `retain` versions do not need: `Maintenance.clean_up`."""
-        return self._maintenance.clean_up(store, run_id, version, attempt, retain=retain, least=least, most=most)
 
     def begin(self, store: str, run: QueryRun, base: int, parent: Attempt, attempt: Attempt) -> WriteAttempt:
         """Start an attempt at version base + 1. No request is sent before the first full part, or the commit."""

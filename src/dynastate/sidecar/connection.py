@@ -243,7 +243,9 @@ class Connection:
 
     def _on_snapshot(self, request: protocol.Snapshot) -> bool:
         with self._answering("snapshot", request.store, request.version, request.attempt):
-            begun, spent = self._reached_engine().snapshot(**request._asdict(), is_asked_for=request.min_deltas == 0)
+            begun, spent = self._reached_engine().maintenance.snapshot(
+                **request._asdict(), is_asked_for=request.min_deltas == 0
+            )
             if begun is None:
                 self._send(protocol.Maintained(maintenance_counters(spent, self._prices)))
                 return False
@@ -275,7 +277,7 @@ class Connection:
 
     def _on_cleanup(self, request: protocol.CleanUp) -> None:
         with self._answering("clean-up", request.store, request.version, request.attempt):
-            spent, versions = self._reached_engine().clean_up(**request._asdict())
+            spent, versions = self._reached_engine().maintenance.clean_up(**request._asdict())
             self._send(protocol.Maintained(maintenance_counters(spent, self._prices) | {"versionsLeft": versions}))
 
     def _unless_failed(self, do: Callable[[], None]) -> None:

@@ -151,7 +151,7 @@ def test_counts_of_one_are_singular(engine: Engine, tmp_path: Path) -> None:
 def test_compact_beside_a_snapshot_says_so(engine: Engine) -> None:
     """A snapshot that another executor is making is another reason than one that is there."""
     made = StoreBuilder(engine, "compacting/0/0/default").count_to(1)
-    begun, _ = engine.snapshot(made.store, made.run, *made.version, 100, 1)
+    begun, _ = engine.maintenance.snapshot(made.store, made.run, *made.version, 100, 1)
     assert begun is not None
     assert "another executor is making a snapshot of version 1, or" in str(shown("compact", made.store)[0])
     begun.abort()

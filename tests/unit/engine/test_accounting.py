@@ -77,12 +77,14 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
                 under_way.abort()
         if choose.random() < 0.15:
             least = choose.randrange(1, 10)
-            removed += engine.clean_up(store, f"run-{run}", *newest, retain=5, least=least, most=0)[0].items_deleted
+            removed += engine.maintenance.clean_up(store, f"run-{run}", *newest, retain=5, least=least, most=0)[
+                0
+            ].items_deleted
         if choose.random() < 0.05:  # another executor takes over, reads all, and cleans up first
             engine, run = engines(), run + 1
             assert read(engine, store, *newest) == state
             newest, _ = commit(engine, store, attempt(30_000 + number), base=newest, run=f"run-{run}")
-            engine.clean_up(store, f"run-{run}", *newest, retain=2, least=1, most=0)
+            engine.maintenance.clean_up(store, f"run-{run}", *newest, retain=2, least=1, most=0)
     assert snapshots_made > 5
     assert removed > 50
     assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
@@ -99,12 +101,12 @@ def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> 
     save_snapshot(engine, store, made[12], state)
     newest = write_versions(engine, store, 3, made[12])[-1]
     assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25
-    engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
     assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25, "of one that stays"
     newest = write_versions(engine, store, 3, newest)[-1]
     save_snapshot(engine, store, newest, state)
     newest = write_versions(engine, store, 3, newest)[-1]
-    engine.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
     assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
 
 
@@ -115,7 +117,7 @@ def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables,
     assert reported(spent) == StorageSize()
     engine.open(store, *newest, have=[newest])
     assert engine.known_stores.account(store).stored() == StorageSize()
-    engine.clean_up(store, "run-1", *newest, retain=100, least=1, most=0)
+    engine.maintenance.clean_up(store, "run-1", *newest, retain=100, least=1, most=0)
     assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
 
 
@@ -146,7 +148,7 @@ def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables
     carried = snapshot.stored_bytes
     assert there.bytes - 2_000 < said.bytes <= there.bytes + carried
     third = write(other, store, attempt(3), base=second)
-    other.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
+    other.maintenance.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
     assert_about(other.known_stores.account(store).stored(), listed(tables, store))
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 def clean_up(
     engine: Engine, store: str, of: VersionId, retain: int, run: str = "run-1", least: int = 1, most: int = 0
 ) -> Meter:
-    return engine.clean_up(store, run, *of, retain, least, most)[0]
+    return engine.maintenance.clean_up(store, run, *of, retain, least, most)[0]
 
 
 def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables: Tables, store: str) -> None:
@@ -54,7 +54,7 @@ def test_bounds_of_clean_up(engine: Engine, tables: Tables, store: str) -> None:
     save_snapshot(engine, store, made[20], numbers(20))
     assert clean_up(engine, store, made[30], retain=5, least=21).items_deleted == 0
     for oldest, left in ((8, 13), (15, 6), (21, 0)):
-        assert engine.clean_up(store, "run-1", *made[30], 5, 1, most=7)[1] == left
+        assert engine.maintenance.clean_up(store, "run-1", *made[30], 5, 1, most=7)[1] == left
         assert graph(tables, store).versions() == list(range(oldest, 31))
 
 
@@ -64,7 +64,7 @@ def test_one_clean_up_of_a_store_at_a_time(engines: Engines, memory: MemoryTable
 
     def ask_again(verb: str) -> None:
         if verb == "delete":
-            asked_again.append(engine.clean_up(store, "run-1", *made[30], 5, 1, 0))
+            asked_again.append(engine.maintenance.clean_up(store, "run-1", *made[30], 5, 1, 0))
 
     engine = engines(FailingTables(memory, ask_again))
     made = write_versions(engine, store, 30)

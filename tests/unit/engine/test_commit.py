@@ -373,7 +373,7 @@ def test_the_largest_row(engines: Engines, memory: MemoryTables, store: str) -> 
     third = write(engine, store, C, base=second)
     save_snapshot(engine, store, third, state, lambda _: set())
     fourth = write(engine, store, D, base=third)
-    engine.clean_up(store, "run-1", *fourth, 1, 1, 0)
+    engine.maintenance.clean_up(store, "run-1", *fourth, 1, 1, 0)
     assert parts_of(memory, store) == []
     is_whole = read(engines(), store, *fourth) == state
     assert is_whole

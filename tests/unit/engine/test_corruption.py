@@ -161,7 +161,7 @@ def test_clean_up_retains_the_data_to_fall_back_to(kind: str) -> None:
         readable = [node for node in stay if is_right(engine, whole, node)]
         before = len(tables.items)
         with contextlib.suppress(CorruptStateError, VersionMissingError):
-            engine.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), retain, 0, 0)
+            engine.maintenance.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), retain, 0, 0)
         engine.close()
         engine = make_engine(tables, parallel_requests=1)
         assert [node for node in readable if not is_right(engine, whole, node)] == [], f"{damage}"

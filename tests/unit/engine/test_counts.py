@@ -47,7 +47,7 @@ def write(engine: Engine, store: str, base: VersionId, added: int | None, *chang
 
 def offer(engine: Engine, store: str, of: VersionId, changes: Sequence[Change]) -> SnapshotAttempt:
     """Send rows as a snapshot of a version, in one bucket; the caller ends it."""
-    under_way, _ = engine.snapshot(store, "run-1", *of, state_bytes=1, min_deltas=1)
+    under_way, _ = engine.maintenance.snapshot(store, "run-1", *of, state_bytes=1, min_deltas=1)
     assert under_way is not None
     under_way.bucket(0)
     under_way.append(changes_of(*changes))

@@ -50,7 +50,7 @@ def test_an_installed_version_is_read_and_continued(engine: Engine, tables: Tabl
     assert read(engine, store, *base) == ROWS | {b"new": b"11"}
     assert [each.version for each in engine.lineage(store).entries] == list(range(NUMBER, NUMBER + 13))
     assert verify(tables, store).findings == ()
-    engine.clean_up(store, QUERY, *base, 3, 1, 0)
+    engine.maintenance.clean_up(store, QUERY, *base, 3, 1, 0)
     assert read(engine, store, *base) == ROWS | {b"new": b"11"}
     assert verify(tables, store).findings == ()
     with pytest.raises(VersionMissingError):
@@ -93,7 +93,7 @@ def test_the_changes_of_a_version_whose_parent_was_deleted_are_known(
     under_way.commit({0: number - 1}, SCHEMA)
     version = VersionId(number, attempt(1_000))
     newest = write(engine, store, attempt(1_001), {b"new": b"1"}, base=version)
-    engine.clean_up(store, "run-1", *newest, 2, 1, 0)
+    engine.maintenance.clean_up(store, "run-1", *newest, 2, 1, 0)
     assert graph(tables, store).versions() == [number, number + 1]
     assert changed(engine, store, number, newest) == {number: 0, number + 1: 1}
     if added is not None:

@@ -97,7 +97,7 @@ def test_snapshots_and_clean_up(always_worth_it: None, engines: Engines, tables:
     versions = write_versions(engine, store, 25)
     save_snapshot(engine, store, versions[20], numbers(20))
     assert read(engine, store, *versions[25]) == numbers(25)
-    engine.clean_up(store, "run-1", *versions[25], 3, 0, 0)
+    engine.maintenance.clean_up(store, "run-1", *versions[25], 3, 0, 0)
     assert read(engines(), store, *versions[25]) == numbers(25)
     assert read(engines(), store, *versions[25], have=[versions[23]]) == {b"24": b"24", b"25": b"25"}
     assert verify(tables, store).is_whole
@@ -128,7 +128,7 @@ def units_of(store: str, inline_bytes: int, changed_bytes: int) -> int:
         units += counted["writeUnits"]
         if number % 30 == 0:
             save_snapshot(engine, store, made, incompressible(changed_bytes), bits=0)
-            spent, _ = engine.clean_up(store, "run-1", *made, retain=10, least=1, most=0)
+            spent, _ = engine.maintenance.clean_up(store, "run-1", *made, retain=10, least=1, most=0)
             units += spent.write_units + spent.delete_units
     engine.close()
     return units

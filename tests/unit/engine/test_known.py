@@ -111,7 +111,7 @@ def test_a_cached_route_is_replaced_after_clean_up(engines: Engines, store: str)
     made = write_versions(engine, store, 10)
     other = engines()
     save_snapshot(other, store, made[9], read(other, store, *made[9]))
-    other.clean_up(store, "run-1", *made[10], retain=2, least=1, most=0)
+    other.maintenance.clean_up(store, "run-1", *made[10], retain=2, least=1, most=0)
     with pytest.raises(CorruptStateError, match="is not in its table"):
         cost_of(engine, store, made[10])
     assert cost_of(engine, store, made[10])[0] == numbers(10)

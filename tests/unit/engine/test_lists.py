@@ -76,7 +76,7 @@ def test_a_version_made_repeatedly_does_not_fill_its_list(engine: Engine, tables
     state = read(engine, store, *two)
     save_snapshot(engine, store, two, state, lambda _: set(state), run="run-130")
     last = write_versions(engine, store, 2, base=two, run="run-130")[-1]
-    engine.clean_up(store, "run-130", *last, 2, 1, 0)
+    engine.maintenance.clean_up(store, "run-130", *last, 2, 1, 0)
     assert {int(key.sort.split("/")[0]) for key, _ in parts_of(tables, store)} <= set(range(14, 17))
 
 

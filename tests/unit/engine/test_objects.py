@@ -123,7 +123,7 @@ def test_any_history_reads_back(tables: MemoryTables, engines: Engines, small_ob
             assert made is None or made.commit()
         if generator.random() < 0.3:
             oldest = max(oldest, version - 4)
-            engine.clean_up(STORE, run, *base, retain=5, least=1, most=0)
+            engine.maintenance.clean_up(STORE, run, *base, retain=5, least=1, most=0)
         for at in {oldest, version, generator.randrange(oldest, version + 1)}:
             assert read(engines(), STORE, at) == states[at]
         key = generator.choice(sorted(states[version]))
@@ -134,7 +134,7 @@ def test_any_history_reads_back(tables: MemoryTables, engines: Engines, small_ob
     assert (report.findings, report.is_whole) == ((), True)
     engine = engines(**ALL)
     base = write(engine, STORE, attempt(41), rows(generator, 3), base=base, run="run-9")
-    engine.clean_up(STORE, "run-9", *base, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(STORE, "run-9", *base, retain=2, least=1, most=0)
     assert set(without_list(tables.items)) == {*named_keys(tables, STORE), namespace_key("n")}
     assert set(tables.objects.objects) == named_objects(tables, STORE)
     drop_stores(tables, [STORE])
@@ -282,7 +282,7 @@ def test_orphans_are_found_and_deleted(tables: MemoryTables, engines: Engines) -
     base = write(second, STORE, attempt(7), {b"7": b"7"}, base=base, run="run-2")
     save_snapshot(second, STORE, base, numbers(7), run="run-2")
     base = write_versions(second, STORE, 2, base, run="run-2")[-1]
-    second.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
+    second.maintenance.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
     assert set(tables.objects.objects) == named_objects(tables, STORE)
 
 
@@ -305,12 +305,12 @@ def test_orphans_of_a_failed_clean_up(tables: MemoryTables, engines: Engines, mo
     with monkeypatch.context() as patched:
         patched.setattr(tables._objects, "names", fails_for_parts)
         with pytest.raises(UnavailableError):
-            engine.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
+            engine.maintenance.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
     assert crashed._stream is not None
     assert set(crashed._stream.objects) <= tables.objects.objects.keys()
     save_snapshot(engine, STORE, base, numbers(8), run="run-2")
     base = write_versions(engine, STORE, 2, base, run="run-2")[-1]
-    engine.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(STORE, "run-2", *base, retain=2, least=1, most=0)
     assert set(tables.objects.objects) == named_objects(tables, STORE)
 
 
@@ -328,7 +328,7 @@ def test_clean_up_leaves_a_commit_under_way(tables: MemoryTables, engines: Engin
     under_way._pending.wait(5)
     assert under_way._stream is not None
     assert set(under_way._stream.objects) <= tables.objects.objects.keys()
-    engine.clean_up(STORE, "run-1", *base, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(STORE, "run-1", *base, retain=2, least=1, most=0)
     under_way.commit({0: 0}, SCHEMA)
     assert read(engines(**ALL), STORE, 9) == numbers(8) | more | {b"last": b"item"}
 
@@ -385,7 +385,7 @@ def test_a_fork_copies_no_object(tables: MemoryTables, engines: Engines) -> None
     for number in range(6, 12):
         base = write(engine, STORE, attempt(number), {b"%d" % number: b"%d" % number}, base=base)
     save_snapshot(engine, STORE, base, numbers(11))
-    engine.clean_up(STORE, "run-1", *base, retain=2, least=1, most=0)
+    engine.maintenance.clean_up(STORE, "run-1", *base, retain=2, least=1, most=0)
     assert read(engines(), fork, 5) == numbers(5)
     assert verify(tables, fork).is_whole
     drop_stores(tables, [fork])

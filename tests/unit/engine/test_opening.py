@@ -333,7 +333,7 @@ def test_recovery_falls_back_from_a_corrupt_snapshot(
     assert save_snapshot(engine, store, made[5], state, lambda _: {b"5"}).base == 0
     assert read(engines(), store, *made[5]) == state
     made += write_versions(engine, store, 2, made[5])[1:]
-    engine.clean_up(store, "run-1", *made[7], 2, 0, 0)
+    engine.maintenance.clean_up(store, "run-1", *made[7], 2, 0, 0)
     assert [each.version for each in graph(tables, store).snapshots()] == [5]
     assert read(engines(), store, *made[7]) == state | {b"6": b"6", b"7": b"7"}
 

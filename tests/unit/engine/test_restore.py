@@ -52,7 +52,7 @@ def write_history(tables: TablesWithBackups, store: str) -> dict[VersionId, Stat
             states[newest] = state
             if number % SNAPSHOT_EVERY == 0:
                 save_snapshot(engine, store, newest, state, bits=1)
-                engine.clean_up(store, "run-1", *newest, RETAIN, 1, 0)
+                engine.maintenance.clean_up(store, "run-1", *newest, RETAIN, 1, 0)
     tables.moments.append(dict(tables.items))
     return states
 

@@ -114,9 +114,9 @@ def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: s
     elif sees == "open near":
         assert read(first, store, 4, have=[made[3]])[b"by"] == b"second"
     elif sees == "snapshot":
-        assert first.snapshot(store, "run-1", *mine, 1, 1)[0] is None
+        assert first.maintenance.snapshot(store, "run-1", *mine, 1, 1)[0] is None
     elif sees == "clean-up":
-        first.clean_up(store, "run-1", *mine, 2, 1, 0)
+        first.maintenance.clean_up(store, "run-1", *mine, 2, 1, 0)
     else:
         under_way = begin(engines(), store, C, base=mine)  # an executor that never wrote to this store
     with pytest.raises(ConfigurationError, match=r"newer run of this query writes.*run=run-1 epoch=1 newest=2"):

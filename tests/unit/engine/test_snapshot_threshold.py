@@ -51,7 +51,7 @@ def test_a_declined_offer_reads_nothing(engines: Engines, store: str, monkeypatc
     engine, newer = (engines(cache_bytes=2**20) for _ in range(2))
 
     def offer(by: Engine, of: VersionId, min_deltas: int = 2) -> int:
-        begun, spent = by.snapshot(store, "run-1", *of, 1, min_deltas)
+        begun, spent = by.maintenance.snapshot(store, "run-1", *of, 1, min_deltas)
         assert begun is None
         assert (spent.read_units > 0) == (spent.requests > 0)
         return spent.requests

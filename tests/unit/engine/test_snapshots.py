@@ -52,7 +52,7 @@ def test_an_unfinished_snapshot_is_not_used(engine: Engine, tables: Tables, stor
 def test_rows_outside_their_bucket_are_refused(engine: Engine, store: str) -> None:
     """A provider that sends rows to another bucket than theirs has a defect; it makes no snapshot."""
     made = write(engine, store, attempt(1), {b"1": b"1"})
-    under_way, _ = engine.snapshot(store, "run-1", *made, state_bytes=4 << 20, min_deltas=1)
+    under_way, _ = engine.maintenance.snapshot(store, "run-1", *made, state_bytes=4 << 20, min_deltas=1)
     assert under_way is not None
     under_way.bucket(0)
     with pytest.raises(InternalError, match="in no bucket, or in another"):

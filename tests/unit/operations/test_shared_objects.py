@@ -94,7 +94,7 @@ def test_tables_that_share_a_bucket(live: MemoryTables, engines: Engines, newest
     assert {each.what for each in verify(others, STORE).findings} == {"orphaned"}
     last = go_on(engines(others, **ALL), VersionId(12, newest.attempt), 16, "run-2")
     assert clean_store(engine, others, STORE, 2).other_locations == ()
-    engines(others, **ALL).clean_up(STORE, "run-2", *last, retain=2, least=0, most=0)
+    engines(others, **ALL).maintenance.clean_up(STORE, "run-2", *last, retain=2, least=0, most=0)
     assert set(objects_in(others, OF_OTHERS)) == named_objects(others, STORE), "its own orphans are deleted"
     assert is_whole(others, engine, last)
     assert drop_stores(others, [STORE])

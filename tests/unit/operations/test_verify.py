@@ -192,7 +192,7 @@ def test_a_lost_version_list(
     for version in snapshots[:-1] if len(snapshots) > 1 else snapshots:
         save_snapshot(memory_engine, store, made[version], numbers(version), lambda _: set())
     if cleaned:
-        memory_engine.clean_up(store, "run-1", *made[27], 24, 0, 0)
+        memory_engine.maintenance.clean_up(store, "run-1", *made[27], 24, 0, 0)
     assert verify(memory, store).findings == ()
     lost_list(memory.items, store, lost).apply(memory)
     report = verify(memory, store)
@@ -214,7 +214,7 @@ def test_a_lost_snapshot_item(
     made = write_versions(memory_engine, store, 27)
     for version in snapshots:
         save_snapshot(memory_engine, store, made[version], numbers(version))
-    memory_engine.clean_up(store, "run-1", *made[27], retain, 0, 0)
+    memory_engine.maintenance.clean_up(store, "run-1", *made[27], retain, 0, 0)
     assert verify(memory, store).findings == ()
     key = snapshot_key(store, *made[4])
     del memory.items[key]
@@ -234,7 +234,7 @@ def test_a_lost_snapshot_item_with_carried_buckets(memory_engine: Engine, memory
     save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
     save_snapshot(memory_engine, store, made[6], numbers(6), lambda _: {b"5", b"6"})
     save_snapshot(memory_engine, store, made[11], numbers(11))
-    memory_engine.clean_up(store, "run-1", *made[12], 6, 0, 0)
+    memory_engine.maintenance.clean_up(store, "run-1", *made[12], 6, 0, 0)
     assert verify(memory, store).findings == ()
     del memory.items[snapshot_key(store, *made[6])]
     assert listed(verify(memory, store)) == [("missing", snapshot_key(store, *made[6]).sort)]
@@ -252,7 +252,7 @@ def test_a_snapshot_that_clean_up_deletes_is_not_lost(
     made.append(write(memory_engine, store, attempt(5), {added: added}, base=made[4]))
     for number in range(6, 28):
         made.append(write(memory_engine, store, attempt(number), base=made[-1]))
-    memory_engine.clean_up(store, "run-1", *made[27], 23, 0, 0)
+    memory_engine.maintenance.clean_up(store, "run-1", *made[27], 23, 0, 0)
     state = numbers(4) | {added: added}
     save_snapshot(memory_engine, store, made[20], state, (lambda _: {added}) if is_carried else None)
     late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"snapshot_manifest/{4:020d}")}
@@ -261,7 +261,7 @@ def test_a_snapshot_that_clean_up_deletes_is_not_lost(
         dying = Dying(memory, requests, applied=applied)
         again = make_engine(dying)
         with contextlib.suppress(UnavailableError):
-            again.clean_up(store, "run-1", *made[27], 2, 0, 0)
+            again.maintenance.clean_up(store, "run-1", *made[27], 2, 0, 0)
         again.close()
         assert verify(memory, store).is_whole
         memory.items |= late
@@ -288,9 +288,9 @@ def test_a_bounded_clean_up_loses_no_snapshot(
     made = write_versions(memory_engine, store, 26)
     save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
     save_snapshot(memory_engine, store, made[9], numbers(9), lambda _: set())
-    memory_engine.clean_up(store, "run-1", *made[26], 22, 0, 0)
+    memory_engine.maintenance.clean_up(store, "run-1", *made[26], 22, 0, 0)
     save_snapshot(memory_engine, store, made[22], numbers(22))
-    memory_engine.clean_up(store, "run-1", *made[26], 2, 0, most)
+    memory_engine.maintenance.clean_up(store, "run-1", *made[26], 2, 0, most)
     assert verify(memory, store).is_whole
     snapshot = take_snapshot(memory_engine, store, made[25], numbers(25))
     assert snapshot is not None
@@ -304,7 +304,7 @@ def test_a_snapshot_of_a_run_that_is_over_is_not_lost(memory_engine: Engine, mem
     late = take_snapshot(memory_engine, store, made[9], numbers(9))
     assert late is not None
     made += write_versions(memory_engine, store, 10, base=made[14], run="run-2")[1:]
-    memory_engine.clean_up(store, "run-2", *made[24], 19, 0, 0)
+    memory_engine.maintenance.clean_up(store, "run-2", *made[24], 19, 0, 0)
     assert snapshot_key(store, *made[9]) not in memory.items
     late.abort = lambda: None  # type: ignore[method-assign]
     assert not late.commit()
@@ -312,7 +312,7 @@ def test_a_snapshot_of_a_run_that_is_over_is_not_lost(memory_engine: Engine, mem
     assert verify(memory, store).is_whole
     save_snapshot(memory_engine, store, made[22], numbers(22), run="run-2")
     again = make_engine(memory)
-    again.clean_up(store, "run-2", *made[24], 2, 0, 2)
+    again.maintenance.clean_up(store, "run-2", *made[24], 2, 0, 2)
     again.close()
     assert verify(memory, store).is_whole
 
@@ -369,7 +369,7 @@ def test_a_bounded_clean_up_of_an_adopted_store_is_no_loss(
     assert compact_store(memory_engine, memory, store) is not None
     newest = make(query_run("new", MOVED), newest, 4)[-1]
     for more in (True, False):
-        _, left = memory_engine.clean_up(store, "new", *newest, 2, 0, 2 if more else 0)
+        _, left = memory_engine.maintenance.clean_up(store, "new", *newest, 2, 0, 2 if more else 0)
         assert (left > 0) is more
         assert verify(memory, store).findings == ()
 
@@ -380,7 +380,7 @@ def test_versions_of_earlier_queries_and_locations_are_no_lost_lists(
     """A query that starts over, fails and is cleaned up at any request leaves no defect, below nor above the others."""
     made = write_versions(memory_engine, store, 26)
     save_snapshot(memory_engine, store, made[22], numbers(22), lambda _: set())
-    memory_engine.clean_up(store, "run-1", *made[26], 2, 0, 0)
+    memory_engine.maintenance.clean_up(store, "run-1", *made[26], 2, 0, 0)
     begin(memory_engine, store, attempt(0xF), *singles(26, b"f"), base=made[26])  # a whole request
     base = EMPTY
     for number in range(1, 8):
@@ -391,7 +391,7 @@ def test_versions_of_earlier_queries_and_locations_are_no_lost_lists(
         dying = Dying(memory, requests)
         again = make_engine(dying)
         with contextlib.suppress(UnavailableError):
-            again.clean_up(store, "run-2", *base, 2, 0, 0)
+            again.maintenance.clean_up(store, "run-2", *base, 2, 0, 0)
         again.close()
         report = verify(memory, store)
         assert report.is_whole, report.findings
@@ -462,7 +462,7 @@ def test_abandoned_attempts_are_no_failure(memory_engine: Engine, memory: Memory
         made.append(write(memory_engine, store, attempt(100 + number), {key: key}, base=made[-1], run="run-2"))
     state = numbers(4)
     save_snapshot(memory_engine, store, made[4], state, lambda _: set(), "run-2")
-    memory_engine.clean_up(store, "run-2", *made[6], 2, 0, 4)
+    memory_engine.maintenance.clean_up(store, "run-2", *made[6], 2, 0, 4)
     report = verify(memory, store)
     assert report.findings == ()
     assert readable(report) == {made[5], made[6]}
@@ -479,7 +479,7 @@ def test_an_unfinished_clean_up_is_no_failure(memory_engine: Engine, memory: Mem
     made = write_versions(memory_engine, store, 12)
     state = numbers(8)
     save_snapshot(memory_engine, store, made[8], state, lambda _: set())
-    memory_engine.clean_up(store, "run-1", *made[12], 2, 0, 3)
+    memory_engine.maintenance.clean_up(store, "run-1", *made[12], 2, 0, 3)
     report = verify(memory, store)
     assert report.findings == ()
     assert readable(report) == set(made[8:])
@@ -501,7 +501,7 @@ def test_concurrent_writes_are_no_findings(memory_engine: Engine, memory: Memory
         made.append(write(memory_engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1]))
         if requests % 3 == 0:
             save_snapshot(memory_engine, store, made[-1], states[number], lambda _: set())
-            memory_engine.clean_up(store, "run-1", *made[-1], 2, 0, 0)
+            memory_engine.maintenance.clean_up(store, "run-1", *made[-1], 2, 0, 0)
 
     for start in range(3):  # which of the requests clean-up comes at
         requests = start

@@ -184,7 +184,7 @@ def test_versions_without_their_snapshot_are_reported_as_deleted(
     if is_forked:
         assert clean_store(engine, tables, written.store, 2).oldest == 42
     else:
-        assert engine.clean_up(written.store, run, *newest, 2, 1, 5)[1] > 0
+        assert engine.maintenance.clean_up(written.store, run, *newest, 2, 1, 5)[1] > 0
     assert min(graph(tables, written.store).versions()) < oldest
     state = opened(written.store)
     assert state.versions() == list(range(oldest, 46))
@@ -192,7 +192,7 @@ def test_versions_without_their_snapshot_are_reported_as_deleted(
     assert [each.version for each in state.history(user("a"))] == list(range(oldest, 46))
     with pytest.raises(VersionMissingError, match=f"versions={oldest}-45"):
         state.at(oldest - 1)
-    assert engine.clean_up(written.store, run, *newest, 40, 1, 0)[0].items_deleted == 0
+    assert engine.maintenance.clean_up(written.store, run, *newest, 40, 1, 0)[0].items_deleted == 0
     assert opened(written.store).versions() == list(range(oldest, 46))
 
 
@@ -615,7 +615,7 @@ def test_snapshots_on_request_are_those_of_executors(
     names = [f"user-{number:05d}" for number in range(3_000)]
     made.commit(*((user(name), counted(1, "n" * 500)) for name in names))
     made.commit(*((user("a"), {"at": f"{n}" * 9_000}) for n in range(100)), of=1)
-    assert engine.snapshot(store, "run-1", *made.version, 1, 10)[0] is None
+    assert engine.maintenance.snapshot(store, "run-1", *made.version, 1, 10)[0] is None
     first = compact_store(engine, tables, store)
     assert first is not None
     assert (first.version, first.rows) == (2, 3_001)

@@ -52,7 +52,7 @@ class Cleaned:
 
 
 def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Cleaned:
-    """Delete the items that the newest `retain` versions do not need, as `Engine.clean_up` does.
+    """Delete the items that the newest `retain` versions do not need, as `Maintenance.clean_up` does.
 
     1. Unpin items of this store that are pinned for forks whose meta items were deleted: clean-up may fail at a pin.
     2. Clean up. 3. If the store is a fork, unpin the items of its origin that it no longer needs.
@@ -64,7 +64,9 @@ def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Clea
     newest = engine.lineage(store).newest
     run = writing_run(tables, store, newest)
     version, attempt = newest.id
-    meter, _ = engine.clean_up(store, run, version=version, attempt=attempt, retain=retain, least=1, most=0)  # 2
+    meter, _ = engine.maintenance.clean_up(
+        store, run, version=version, attempt=attempt, retain=retain, least=1, most=0
+    )  # 2
     tables.meter.add(meter)
     unpin_unneeded(tables, store)  # 3
     lineage = engine.lineage(store)

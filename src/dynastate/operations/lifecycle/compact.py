@@ -53,7 +53,7 @@ def compact_store(
     newest = engine.lineage(store).newest
     run = writing_run(tables, store, newest)
     rows, changed_rows, base = retry_routes(lambda _: _read(engine.open(store, newest.version, newest.attempt)))  # 1
-    attempt, _ = engine.snapshot(  # 2
+    attempt, _ = engine.maintenance.snapshot(  # 2
         store,
         run,
         version=newest.version,

@@ -96,11 +96,11 @@ class OneStore:
         least = math.floor(self._of.extra * self._of.retain + 0.5)
         if self._cleaned_at == 0 or version - self._cleaned_at >= least:
             self._cleaned_at = version
-            counted.spent.add(engine.clean_up(self.name, run, *self.newest, self._of.retain, least, 0)[0])
+            counted.spent.add(engine.maintenance.clean_up(self.name, run, *self.newest, self._of.retain, least, 0)[0])
 
     def _offer_snapshot(self, engine: Engine, run: str, counted: Counted) -> None:
         heap = sum(30 + len(key) + len(value) for key, value in self._rows.items())
-        under_way, meter = engine.snapshot(self.name, run, *self.newest, heap, self._of.min_deltas)
+        under_way, meter = engine.maintenance.snapshot(self.name, run, *self.newest, heap, self._of.min_deltas)
         if under_way is None:
             counted.spent.add(meter)
             return
@@ -272,7 +272,7 @@ def test_units_of_deletes_are_those_of_the_deleted_items(
         if number % 10 == 0:
             save_snapshot(engine, store, made, state, lambda _: set(state), bits=6)
     before = dict(memory.items)
-    spent, _ = engine.clean_up(store, "run-1", *made, retain=2, least=1, most=0)
+    spent, _ = engine.maintenance.clean_up(store, "run-1", *made, retain=2, least=1, most=0)
     gone = [item for key, item in before.items() if key not in memory.items]
     assert spent.items_deleted == len(gone)
     assert spent.delete_units == pytest.approx(sum(units_of_write(item_bytes(item)) for item in gone), rel=0.1)

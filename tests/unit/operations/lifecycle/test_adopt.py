@@ -69,11 +69,11 @@ def test_clean_up_with_a_limit_passes_what_another_location_made(engines: Engine
     fresh, base, left = engines(), made[2], 0
     for number in range(100, 120):
         base = commit_from(fresh, store, "run-2", MOVED, base, number)
-    fresh.snapshot(store, "run-2", *base, 100, 1, is_asked_for=True)[0].commit()  # type: ignore[union-attr]
+    fresh.maintenance.snapshot(store, "run-2", *base, 100, 1, is_asked_for=True)[0].commit()  # type: ignore[union-attr]
     base = commit_from(fresh, store, "run-2", MOVED, base, 120)
     base = commit_from(fresh, store, "run-2", MOVED, base, 121)
     for _ in range(12):
-        _, left = fresh.clean_up(store, "run-2", *base, 2, 1, 3)
+        _, left = fresh.maintenance.clean_up(store, "run-2", *base, 2, 1, 3)
     assert left == 0
     assert graph(tables, store).versions() == [1, 2, 3, 4, 23, 24]
     assert verify(tables, store).is_whole
@@ -101,8 +101,8 @@ def test_an_old_run_that_starts_over_does_not_pass(engines: Engines, tables: Tab
     engine = engines()
     made = write_versions(engine, store, versions)
     if versions:
-        engine.snapshot(store, "run-1", *made[-2], 100, 1, is_asked_for=True)[0].commit()  # type: ignore[union-attr]
-        engine.clean_up(store, "run-1", *made[-1], 2, 1, 0)
+        engine.maintenance.snapshot(store, "run-1", *made[-2], 100, 1, is_asked_for=True)[0].commit()  # type: ignore[union-attr]
+        engine.maintenance.clean_up(store, "run-1", *made[-1], 2, 1, 0)
         assert graph(tables, store).versions()[0] > 10
     over = begin(engines(), store, attempt(99), {b"k": b"v"}, run="run-2")
     adopt_stores(tables, [store], MOVED)
@@ -135,14 +135,14 @@ def test_what_the_old_location_made_can_be_adopted_again(engines: Engines, table
     """Clean-up for the new location leaves the versions of the old one readable, and their run continues from them."""
     engine = engines()
     made = write_versions(engine, store, 4)
-    engine.snapshot(store, "run-1", *made[4], 100, 1, is_asked_for=True)
+    engine.maintenance.snapshot(store, "run-1", *made[4], 100, 1, is_asked_for=True)
     kept = write(engine, store, attempt(50), {b"kept": b"50"}, base=made[4])
     adopt_stores(tables, [store], MOVED)
     fresh = engines()
     base = made[3]
     for number in range(100, 130):
         base = commit_from(fresh, store, "run-2", MOVED, base, number)
-        fresh.clean_up(store, "run-2", *base, 2, 1, 0)
+        fresh.maintenance.clean_up(store, "run-2", *base, 2, 1, 0)
     assert read(engines(), store, *kept)[b"kept"] == b"50"
     assert set(graph(tables, store).versions()) >= {4, 5, 33}
     adopt_stores(tables, [store], CHECKPOINT)
@@ -154,12 +154,12 @@ def test_versions_of_an_earlier_query_are_deleted(engines: Engines, tables: Tabl
     """Versions of a checkpoint that was deleted go, also where their numbers are above those of the new one."""
     engine = engines()
     made = write_versions(engine, store, 25)
-    engine.snapshot(store, "run-1", *made[25], 100, 1, is_asked_for=True)
+    engine.maintenance.snapshot(store, "run-1", *made[25], 100, 1, is_asked_for=True)
     base = EMPTY
     fresh = engines()
     for number in range(100, 106):
         base = commit_from(fresh, store, "run-2", CHECKPOINT, base, number)
-        fresh.clean_up(store, "run-2", *base, 2, 1, 0)
+        fresh.maintenance.clean_up(store, "run-2", *base, 2, 1, 0)
     assert graph(tables, store).versions() == [1, 2, 3, 4, 5, 6]
     left = {sort for sort in items_of(tables, store) if sort.startswith(("0", "snapshot", "bucket/"))}
     assert {int(sort.split("/")[0 if sort[0] == "0" else 1]) for sort in left} <= {1, 2, 3, 4, 5, 6}

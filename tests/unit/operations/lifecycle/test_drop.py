@@ -43,7 +43,7 @@ def test_a_query_that_runs_is_refused_its_next_commit(
         engine.commits.sessions.enter(tables, store, query_run(), 0)
     elif versions == 40:
         save_snapshot(engine, store, made[39], numbers(39))
-        engine.clean_up(store, "run-1", *made[40], 2, 1, 0)
+        engine.maintenance.clean_up(store, "run-1", *made[40], 2, 1, 0)
     under_way = begin(engine, store, attempt(999), {b"k": b"v"}, base=made[versions])
     drop_stores(tables, [store])
     late = [begin(engine, store, attempt(990 + by), base=made[max(0, versions - by)]) for by in (1, 2)]
@@ -78,7 +78,7 @@ def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, s
     fresh, base = engines(), EMPTY
     for number in range(100, 125):
         base = write(fresh, store, attempt(number), {b"k": b"%d" % number}, base=base, run="run-2")
-        fresh.clean_up(store, "run-2", *base, 3, 1, 0)
+        fresh.maintenance.clean_up(store, "run-2", *base, 3, 1, 0)
         with pytest.raises(ConfigurationError, match="may not commit any more"):
             write(engine, store, attempt(999), {b"k": b"v"}, base=old[12])
     assert read(engines(), store, *base) == {b"k": b"124"}
@@ -99,7 +99,7 @@ def old_query(engines: Engines, store: str, *versions: int) -> list[WriteAttempt
         base = write(engine, store, attempt(number), {b"k": b"%d" % number}, base=base, run="run-4")
         if number == 56:
             save_snapshot(engine, store, base, {b"k": b"56"}, lambda _: {b"k"}, run="run-4")
-    engine.clean_up(store, "run-4", *base, 2, 1, 0)
+    engine.maintenance.clean_up(store, "run-4", *base, 2, 1, 0)
     return late
 
 
@@ -161,7 +161,7 @@ def test_a_commit_that_begins_a_list_after_clean_up(
     state = read(fresh, store, *base)
     save_snapshot(fresh, store, base, state, lambda _: set(state), run="new-1")
     last = write_versions(fresh, store, 8, base=base, run="new-1")[-1]
-    fresh.clean_up(store, "new-1", *last, 2, 1, 0)
+    fresh.maintenance.clean_up(store, "new-1", *last, 2, 1, 0)
     assert {each.epoch for each in graph(tables, store).entries()} == {5}
     assert verify(tables, store).is_whole
 

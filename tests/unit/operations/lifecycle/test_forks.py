@@ -169,7 +169,7 @@ def clean_up_all(engine: Engine, store: str, versions: Versions) -> VersionId:
         newest = write_versions(engine, store, 10, newest)[-1]
         snapshot_of(engine, store, newest)
         newest = write_versions(engine, store, 4, newest)[-1]
-        engine.clean_up(store, "run-1", *newest, 2, 1, 0)
+        engine.maintenance.clean_up(store, "run-1", *newest, 2, 1, 0)
     return newest
 
 
@@ -186,9 +186,9 @@ def test_clean_up_of_the_origin_retains_what_forks_need(
     assert read(engine, store, *newest) == numbers(newest[0])
     assert verify(tables, store).is_whole
     assert verify(tables, new_of(store)).is_whole
-    assert not engine.clean_up(store, "run-1", *newest, 2, 1, 0)[0].items_deleted
+    assert not engine.maintenance.clean_up(store, "run-1", *newest, 2, 1, 0)[0].items_deleted
     drop_stores(tables, [new_of(store)])
-    engine.clean_up(store, "run-1", *newest, 2, 1, 0)
+    engine.maintenance.clean_up(store, "run-1", *newest, 2, 1, 0)
     gone = graph(tables, store)
     assert gone.versions() == list(range(newest[0] - 3, newest[0] + 1))
     assert [each.version for each in gone.snapshots()] == [newest[0] - 4]
@@ -219,7 +219,7 @@ def test_clean_up_does_not_read_what_forks_need(engines: Engines, tables: Tables
     fork(tables, store, 43, "late")
     for number in (5, 12, 25, 41):
         tables.write(part_items(store, number, attempt(500 + number), 0, SHARDS, chunk({b"orphan": b""})))
-    engine.clean_up(store, "run-1", *versions[45], 2, 1, 0)  # those below 43
+    engine.maintenance.clean_up(store, "run-1", *versions[45], 2, 1, 0)  # those below 43
     assert {int(key.sort[:20]) for key in told.listed} == {5, 25}
     assert {int(key.sort[:20]) for key, _ in parts_of(tables, store)} == {*range(10, 20), *range(40, 46)}
     assert {each.items for each in verify(tables, store).findings} == {1}
@@ -229,7 +229,7 @@ def test_clean_up_does_not_read_what_forks_need(engines: Engines, tables: Tables
         assert read(engine, new_of(store, name), *versions[version]) == numbers(version)
         assert verify(tables, new_of(store, name)).findings == ()
         drop_stores(tables, [new_of(store, name)])
-    engine.clean_up(store, "run-1", *versions[45], 2, 1, 0)
+    engine.maintenance.clean_up(store, "run-1", *versions[45], 2, 1, 0)
     assert verify(tables, store).findings == ()
 
 
@@ -380,7 +380,7 @@ def test_a_fork_of_what_clean_up_deleted(engines: Engines, tables: Tables, store
     """A task that was late has committed the version once more: it is not the query's."""
     late = begin(engines(), store, attempt(99), {b"by": b"a task"})
     versions = write_with_snapshots(engines(), store, 25, 15)
-    engines().clean_up(store, "run-1", *versions[25], retain=2, least=1, most=0)
+    engines().maintenance.clean_up(store, "run-1", *versions[25], retain=2, least=1, most=0)
     late.commit({0: 1}, SCHEMA)
     with pytest.raises(VersionMissingError, match=r"clean-up has deleted this version.*16-25"):
         fork(tables, store, 1)

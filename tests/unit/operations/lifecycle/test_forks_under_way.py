@@ -187,7 +187,7 @@ def test_late_manifests_of_a_dropped_fork_are_no_lost_snapshots(
         recorded.repeat("write")
         return {finding.what for finding in verify(memory, new).findings} <= {"orphaned"}
 
-    for _ in crashes(lambda on: make_engine(on).clean_up(new, "run-2", *versions[-1], 2, 0, most), memory):
+    for _ in crashes(lambda on: make_engine(on).maintenance.clean_up(new, "run-2", *versions[-1], 2, 0, most), memory):
         assert is_sound()
     assert is_sound()
 
@@ -316,7 +316,7 @@ def test_a_fork_that_clean_up_has_overtaken_is_refused(
             break
     assert not any(FORKS in item for item in memory.items.values())
     snapshot_of(engine, store, versions[11])
-    engine.clean_up(store, "run-1", *versions[12], 2, 1, 0)
+    engine.maintenance.clean_up(store, "run-1", *versions[12], 2, 1, 0)
     with pytest.raises(VersionMissingError, match="clean-up has deleted what the fork was begun with: dynastate drop"):
         fork(memory, store)
     drop_stores(memory, [new_of(store)])
@@ -414,7 +414,7 @@ def test_clean_up_beside_a_fork(
 
     operations: list[Operation] = [
         lambda on: fork(on, store, version),
-        lambda on: make(on).clean_up(store, "run-1", *versions[24], 2, 1, 0),
+        lambda on: make(on).maintenance.clean_up(store, "run-1", *versions[24], 2, 1, 0),
     ]
     first, second = operations if is_fork_first else operations[::-1]
     outcomes = set()
@@ -447,7 +447,9 @@ def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, me
         return ""
 
     said = set()
-    for _ in each_request(lambda tables: make(tables).clean_up(store, "run-1", *versions[24], 2, 1, 0), memory):
+    for _ in each_request(
+        lambda tables: make(tables).maintenance.clean_up(store, "run-1", *versions[24], 2, 1, 0), memory
+    ):
         said |= {refusal(version) for version in (13, 16, 23)}
     assert {re.sub(r" store=.* versions=", " ", each) for each in said if "clean-up has deleted" in each} == {
         "clean-up has deleted this version, or the query was taken back to one before it; fork one of versions 21-24"
@@ -503,7 +505,7 @@ def test_clean_of_a_fork_beside_its_query(make: Engines, memory: MemoryTables, s
     for failures in races(
         memory,
         lambda tables: clean_store(make(tables), tables, new, 100),
-        lambda: make().clean_up(new, "test", *newest, 2, 1, 0),
+        lambda: make().maintenance.clean_up(new, "test", *newest, 2, 1, 0),
     ):
         assert failures == (None, None)
         assert read(make(), new, *newest) == numbers(17)
