@@ -24,7 +24,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, DynastateErr
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages import compare, cost, health, key, operator, queries, rows
 from dynastate.ui.site import Site
-from dynastate.ui.texts import searched, visible
+from dynastate.ui.texts import value_text, visible
 from dynastate.ui.watch import clock_time
 
 HERE: Final = Path(str(files("dynastate.ui")))
@@ -161,7 +161,7 @@ def _environment(token: str) -> Environment:
         values = {name: value for name, value in {**query, **changed}.items() if value not in (None, "")}
         return path + (f"?{urlencode(values)}" if values else "")
 
-    environment.globals |= {"url": url, "again": again, "visible": lambda value: visible(searched(value))}
+    environment.globals |= {"url": url, "again": again, "visible": lambda value: visible(value_text(value))}
     environment.filters |= {
         "count": lambda value: "-" if value is None else f"{value:,.0f}",
         "bytes": _bytes,

@@ -21,7 +21,7 @@ def shown(value: Any, chars: int, indent: int | None = None) -> str | None:
     """A value of `to_json` as text, cut after `chars` characters. Returns None if it is null."""
     if value is None:
         return None
-    text = value if isinstance(value, str) else json_text(value, indent)
+    text = value_text(value, indent)
     cut = visible(text[:chars])
     return f"{cut} … and {len(text) - chars:,} characters more" if len(text) > chars else cut
 
@@ -31,6 +31,6 @@ def text_bytes(cells: Iterable[str | None]) -> int:
     return sum(64 + 4 * len(each or "") for each in cells)
 
 
-def searched(value: Any) -> str:
-    """The text of a value that a filter searches."""
-    return value if isinstance(value, str) else json_text(value)
+def value_text(value: Any, indent: int | None = None) -> str:
+    """The whole text of a value of `to_json`, which a filter searches."""
+    return value if isinstance(value, str) else json_text(value, indent)

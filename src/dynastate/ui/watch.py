@@ -25,7 +25,7 @@ from dynastate.errors import (
 )
 from dynastate.format.meta import parse_meta
 from dynastate.operations.lifecycle.runs import read_meta
-from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, with_report
+from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, operator_of, with_report
 from dynastate.operations.monitoring.reports import Batch, ReportFile
 from dynastate.operations.monitoring.skew import StoreLoad, read_loads
 from dynastate.prices import Prices
@@ -158,12 +158,7 @@ class Look:
 
     def loads_of(self, stores: str) -> list[StoreLoad]:
         """The loads of the partitions of `namespace/operator/*/name`."""
-        namespace, operator, _, name = stores.split("/")
-        return [
-            each
-            for each in self.loads
-            if (*each.store.split("/")[:2], each.store.split("/", 3)[3]) == (namespace, operator, name)
-        ]
+        return [each for each in self.loads if operator_of(each.store) == stores]
 
     def behind_s(self, activity: StoreActivity) -> float:
         """Seconds from the last commit of the partition that committed least recently to the look."""

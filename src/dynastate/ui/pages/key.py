@@ -13,7 +13,7 @@ from dynastate.storage.meter import Meter
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site
-from dynastate.ui.texts import shown
+from dynastate.ui.texts import shown, value_text
 from dynastate.ui.watch import counted
 from dynastate.unsaferow import types
 from dynastate.unsaferow.nested import or_none
@@ -42,13 +42,14 @@ def view(site: Site, ask: Ask) -> Page:
                 spent=spent,
             )
         key_columns = dict(zip(state.key_columns.names, state.key_columns.types, strict=True))
+        examples = {name: or_none(kind.to_json, kind.example) for name, kind in key_columns.items()}
         fields = [
             {
                 "name": name,
                 "type": kind.name,
                 "given": ask.text(f"k.{name}"),
                 "is_null": bool(ask.text(f"n.{name}")),
-                "example": _typed(or_none(kind.to_json, kind.example)),
+                "example": value_text(examples[name]),
             }
             for name, kind in key_columns.items()
         ]
@@ -57,9 +58,8 @@ def view(site: Site, ask: Ask) -> Page:
             "family": reader.family,
             "fields": fields,
             "newest": reader.version,
+            "oldest": reader.versions()[0],
         }
-        values["oldest"] = reader.versions()[0]
-        examples = {name: or_none(kind.to_json, kind.example) for name, kind in key_columns.items()}
         command = _command(stores, examples, ask, None)
         if any(f"k.{name}" in ask.parameters or f"n.{name}" in ask.parameters for name in key_columns):
             form_values = {name: _value(ask, name, kind) for name, kind in key_columns.items()}
@@ -105,10 +105,6 @@ def _value(ask: Ask, name: str, kind: types.DataType) -> Any:
         return parse_json(text)
     except ValueError:
         return text
-
-
-def _typed(value: Any) -> str:
-    return value if isinstance(value, str) else json_text(value)
 
 
 def _cells(row: dict[str, Any] | None, state: StateView) -> dict[str, str | None] | None:

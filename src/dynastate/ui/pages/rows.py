@@ -13,7 +13,7 @@ from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site, with_versions
-from dynastate.ui.texts import searched, shown, text_bytes
+from dynastate.ui.texts import shown, text_bytes, value_text
 from dynastate.ui.watch import counted
 
 #: Rows after which a search looks whether its time is over.
@@ -72,7 +72,7 @@ def _matching(
     names = list(state.columns.names)
     for number, (partition, row) in enumerate(state.rows_by_partition()):
         values = row_to_json(state.columns, row) or {}
-        if not contains or any(contains in searched(value) for name, value in values.items() if column in ("", name)):
+        if not contains or any(contains in value_text(value) for name, value in values.items() if column in ("", name)):
             yield partition, [shown(values[name], CELL_CHARS) for name in names]
         elif number % LOOK_ROWS == 0:
             yield None
