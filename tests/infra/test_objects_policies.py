@@ -275,9 +275,7 @@ NAMESPACES = (("orders", "orders"), ("all", "*"))
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_terraform_makes_the_bucket_with_the_operators_policies(
-    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str
-) -> None:
+def test_terraform_makes_the_bucket(terraform: Terraform, plugin_dir: str, module: Path, endpoint: str) -> None:
     """Terraform makes, changes and destroys the bucket with the operator's policies, of which all is used.
 
     Nothing drifts, objects are out of the operator's reach, and the documents that the module gives are those that

@@ -86,9 +86,7 @@ def test_every_root_is_valid(terraform: Terraform, plugin_dir: str, module: Path
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("dummy_credentials")
-def test_the_basic_example_is_applied_and_destroyed(
-    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str
-) -> None:
+def test_the_basic_example_is_applied(terraform: Terraform, plugin_dir: str, module: Path, endpoint: str) -> None:
     terraform = terraform.with_endpoint(endpoint)
     dynamodb = dynamodb_client(endpoint)
     root = module / "examples" / "basic"
@@ -227,9 +225,7 @@ with open("{log}", "a") as log:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_capacity_is_changed_in_place(
-    terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, tmp_path: Path
-) -> None:
+def test_changes_in_place(terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, tmp_path: Path) -> None:
     """Capacity mode, limits, warm throughput and class change both ways: the tables stay, and nothing drifts."""
     command = tmp_path / "bin" / "aws"
     command.parent.mkdir()

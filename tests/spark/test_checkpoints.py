@@ -82,9 +82,7 @@ def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Pa
 
 
 @pytest.mark.parametrize("conf", [pytest.param(V1, marks=pytest.mark.slow), V2], ids=["format 1", "format 2"])
-def test_checkpoint_deleted_and_started_over(
-    conf: Mapping[str, str], sessions: Sessions, graphs: Graphs, folder: Path
-) -> None:
+def test_checkpoint_started_over(conf: Mapping[str, str], sessions: Sessions, graphs: Graphs, folder: Path) -> None:
     """A query that starts over at the same path starts empty, and never sees a row of the earlier one."""
     checkpoint = folder / "checkpoint"
     session = sessions(dict(conf) | {NAMESPACE: folder.name})
@@ -121,9 +119,7 @@ def test_checkpoint_restored_after_another_query(conf: Mapping[str, str], sessio
 
 
 @pytest.mark.slow
-def test_checkpoint_started_over_with_fewer_partitions(
-    sessions: Sessions, folder: Path, tables: BotoTables, opened: Open
-) -> None:
+def test_started_over_with_fewer_partitions(sessions: Sessions, folder: Path, tables: BotoTables, opened: Open) -> None:
     """Readers and forks see the new query's partitions alone; clean-up deletes the others, and the query runs on."""
     checkpoint, namespace = folder / "checkpoint", folder.name
     for partitions in (8, 4):
@@ -147,9 +143,7 @@ def test_checkpoint_started_over_with_fewer_partitions(
     assert len(every_store(tables, namespace)) == 4
 
 
-def test_a_batch_that_threads_of_the_program_write(
-    sessions: Sessions, source: Source, folder: Path, tables: BotoTables
-) -> None:
+def test_a_batch_that_threads_write(sessions: Sessions, source: Source, folder: Path, tables: BotoTables) -> None:
     """Its stores are the query's, whichever thread submits a job: one partition is read first, the others in a pool."""
     checkpoint, session = folder / "checkpoint", sessions({NAMESPACE: folder.name, "spark.sql.shuffle.partitions": "3"})
 
@@ -227,9 +221,7 @@ def test_a_drop_beside_a_running_query(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
-def test_checkpoint_rolled_back_by_hand(
-    conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path
-) -> None:
+def test_rolled_back_by_hand(conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path) -> None:
     """Batches whose offsets and commits are deleted run again from the version before them."""
     session = sessions(conf)
     resume(session, source, 4, folder / "checkpoint")

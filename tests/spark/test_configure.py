@@ -178,9 +178,7 @@ def test_a_given_default_overrides_another_value(builder: SparkSession.Builder) 
         ({"disk_path": "disk"}, r"dynastate\.diskPath must be absolute folders with commas between them got='disk'"),
     ],
 )
-def test_it_refuses_wrong_settings_at_once(
-    settings: dict[str, str | int], says: str, builder: SparkSession.Builder
-) -> None:
+def test_it_refuses_wrong_settings(settings: dict[str, str | int], says: str, builder: SparkSession.Builder) -> None:
     with pytest.raises(ConfigurationError, match=says):
         dynastate.configure(builder, **settings)
     assert "spark.jars" not in options(builder)
@@ -268,9 +266,7 @@ def test_pyspark_submit_args_that_cannot_be_read(
 
 
 @pytest.mark.slow
-def test_a_program_has_its_extensions_beside_those_of_the_defaults(
-    folder: Path, environment: dict[str, str], database: Database
-) -> None:
+def test_extensions_beside_those_of_the_defaults(folder: Path, environment: dict[str, str], database: Database) -> None:
     """In a Spark that a plain program starts. Spark only warns of an extension that is not there."""
     (folder / "spark-defaults.conf").write_text(f"{EXTENSIONS} not.There\n")
     program = (
@@ -319,9 +315,7 @@ def test_interpreter_of_the_sidecar(
     assert options(builder).get(f"{PREFIX}python") == expected
 
 
-def test_it_refuses_a_session_that_runs_without_the_jar(
-    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_refuses_a_session_without_the_jar(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A running session cannot get the jar: the error says to configure first."""
     context = SimpleNamespace(getConf=lambda: {"spark.jars": "/a.jar"})
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(sparkContext=context))
@@ -406,9 +400,7 @@ def test_documented_lines_are_what_configure_sets() -> None:
 
 
 @pytest.mark.slow
-def test_spark_submit_with_documented_lines(
-    expected: list[list[object]], submit: Submit, environment: dict[str, str]
-) -> None:
+def test_submit_with_the_pages_lines(expected: list[list[object]], submit: Submit, environment: dict[str, str]) -> None:
     """A program without any dynastate in it keeps its state in DynamoDB, with the lines of the page unchanged.
 
     Only the endpoint is added: of a DynamoDB with the page's tables in the page's Region. One query aggregates, one is

@@ -91,9 +91,7 @@ def test_a_server_of_another_spark_is_refused(builder: SparkSession.Builder, ser
         dynastate.configure(builder)
 
 
-def test_in_a_program_with_a_connect_session_no_other_is_made(
-    monkeypatch: pytest.MonkeyPatch, builder: SparkSession.Builder
-) -> None:
+def test_a_connect_session_that_runs_is_asked(monkeypatch: pytest.MonkeyPatch, builder: SparkSession.Builder) -> None:
     """The session that runs is asked for the server's Spark and extensions."""
     conf = SimpleNamespace(get=lambda name, default: EXTENSION_CLASS if name == "spark.sql.extensions" else default)
     running = SimpleNamespace(version="4.0.1", conf=conf)

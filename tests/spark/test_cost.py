@@ -76,9 +76,7 @@ def spent(progress: Path, batches: range) -> QueryUsage:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_formula_is_what_a_query_counts(
-    fresh_stores: None, sessions: Sessions, tables: BotoTables, folder: Path
-) -> None:
+def test_formula_is_what_is_counted(fresh_stores: None, sessions: Sessions, tables: BotoTables, folder: Path) -> None:
     """The formula is within 15 % of later batches and maintenance; its workload is that of earlier batches."""
     choose = random.Random(SEED)  # noqa: S311  # test data
     files = [

@@ -85,9 +85,7 @@ def test_same_results_after_import_and_export(name: str, sessions: Sessions, fol
         pytest.param("stream-stream join, left outer", marks=pytest.mark.slow),
     ],
 )
-def test_a_query_that_began_here_continues_on_the_hdfs_backed_store(
-    case: str, sessions: Sessions, folder: Path
-) -> None:
+def test_a_query_that_began_here_continues_on_hdfs(case: str, sessions: Sessions, folder: Path) -> None:
     """Checkpoint format v2, with which queries begin here, becomes v1: each batch has the results of a twin there."""
     sources = make_sources(folder, seed=9, files=4)
 

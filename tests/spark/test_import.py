@@ -437,9 +437,7 @@ def test_a_namespace_in_use_is_refused(stopped: Path, folder: Path, bring: Bring
 
 
 @pytest.mark.slow
-def test_a_namespace_with_another_operators_state_is_refused(
-    stopped: Path, folder: Path, bring: Bring, tables: BotoTables
-) -> None:
+def test_another_operators_state_is_refused(stopped: Path, folder: Path, bring: Bring, tables: BotoTables) -> None:
     """A join's stores, which have other names than an aggregation's, are found."""
     store = "joined/0/0/left-keyToNumValues"
     item = meta_item(store, StoreMeta(4, {"run": 1}, {1: "query"}, "", {1: "file:/elsewhere/state"}))

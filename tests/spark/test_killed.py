@@ -127,9 +127,7 @@ def engine(folder: Path) -> Iterator[Dynoxide]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_whatever_is_killed_the_output_is_the_same(
-    sessions: Sessions, engine: Dynoxide, environment: dict[str, str], folder: Path
-) -> None:
+def test_output_after_kills(sessions: Sessions, engine: Dynoxide, environment: dict[str, str], folder: Path) -> None:
     """Kills of all kinds, many in mid-batch: rows of every batch and the last state are as on RocksDB."""
     print(f"DYNASTATE_SEED={SEED}")  # noqa: T201  # shown with a failure
     chance = random.Random(SEED)  # noqa: S311  # a test, no secret

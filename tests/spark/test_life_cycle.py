@@ -42,9 +42,7 @@ def threads(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_snapshots_and_clean_up_beside_the_query(
-    fresh_stores: None, sessions: Sessions, graphs: Graphs, folder: Path
-) -> None:
+def test_maintenance_beside_the_query(fresh_stores: None, sessions: Sessions, graphs: Graphs, folder: Path) -> None:
     """Maintenance makes snapshots and deletes old versions while batches run; a restart recovers from a snapshot."""
     files = 12
     source = make_source(folder / "files", seed=18, files=files)

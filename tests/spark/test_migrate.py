@@ -52,9 +52,7 @@ def stopped(sessions: Sessions, folder: Path, source: Source) -> Path:
     return folder / "old"
 
 
-def test_migrated_query_gives_the_results_of_one_that_always_had_the_schema(
-    stopped: Path, source: Source, sessions: Sessions, folder: Path
-) -> None:
+def test_a_migrated_query_gives_equal_results(stopped: Path, source: Source, sessions: Sessions, folder: Path) -> None:
     """A column is widened; without the migration Spark refuses the query."""
     seen = preview(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, most=3)
     done = migrate(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, f"{folder.name}-new")
@@ -201,9 +199,7 @@ def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Pat
         pytest.param("stream-stream join, inner", {}, marks=pytest.mark.slow),
     ],
 )
-def test_query_without_its_checkpoint_goes_on(
-    name: str, conf: Mapping[str, str], sessions: Sessions, folder: Path
-) -> None:
+def test_query_without_checkpoint_goes_on(name: str, conf: Mapping[str, str], sessions: Sessions, folder: Path) -> None:
     """A template that has read the last data again continues from the lost state, as if nothing had happened."""
     case, lost = CASES[name], f"{folder.name}-lost"
     sources = make_sources(folder / "sources", seed=14, files=4)
@@ -256,9 +252,7 @@ def test_a_copied_checkpoint_is_refused(stopped: Path, source: Source, sessions:
 
 
 @pytest.mark.slow
-def test_templates_of_another_query_are_refused(
-    stopped: Path, source: Source, sessions: Sessions, folder: Path
-) -> None:
+def test_foreign_templates_are_refused(stopped: Path, source: Source, sessions: Sessions, folder: Path) -> None:
     """The stores, their partitions and the rows' schema must be those of the lost query."""
     lost = f"{folder.name}-old"
 

@@ -98,9 +98,7 @@ class Repartitioned:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in MOVERS])
-def test_same_as_rocksdb_with_five_three_and_eight_partitions(
-    name: str, sessions: Sessions, folder: Path, move: Move
-) -> None:
+def test_same_as_rocksdb_with_other_partitions(name: str, sessions: Sessions, folder: Path, move: Move) -> None:
     """At every batch output, progress and rows of state are those of the query that stays; old state is unchanged."""
     case, conf = MOVERS[name]
     query = Repartitioned(CASES[case], conf, sessions, folder)
@@ -246,9 +244,7 @@ def test_rows_that_are_not_where_their_key_says_are_refused(sessions: Sessions, 
 
 
 @pytest.mark.slow
-def test_the_command_shows_the_cost_and_asks(
-    stopped: Path, folder: Path, database: Database, environment: dict[str, str]
-) -> None:
+def test_the_command_asks(stopped: Path, folder: Path, database: Database, environment: dict[str, str]) -> None:
     """It does nothing without a yes; with it, it says what the query needs."""
     words = [sys.executable, "-m", "dynastate.cli", "repartition", str(stopped), str(folder / "new")]
     words += ["--partitions", "3", "--namespace", f"{folder.name}-three", "--endpoint", database.endpoint]

@@ -75,9 +75,7 @@ def in_processing_time(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [scala_by_processing_time, transformed_by_processing_time], ids=["Scala", "Python"])
-def test_time_to_live_and_timers_in_processing_time(
-    build: Callable[[DataFrame], DataFrame], sessions: Sessions, folder: Path
-) -> None:
+def test_timers_in_processing_time(build: Callable[[DataFrame], DataFrame], sessions: Sessions, folder: Path) -> None:
     """Values with a millisecond to live are deleted in the next batch, the rest stays, and each timer fires once."""
     runs = [list(range(BEFORE_RESTART)), list(range(BEFORE_RESTART, FILES))]
     rows: dict[str, list[list[tuple[object, ...]]]] = {}

@@ -170,9 +170,7 @@ def test_a_tenth_of_the_demand(proxy: FaultProxy, folder: Path, environment: dic
     assert load.failures() == []
 
 
-def test_two_hundred_stores_in_one_executor_on_a_slow_dynamodb(
-    proxy: FaultProxy, folder: Path, environment: dict[str, str]
-) -> None:
+def test_two_hundred_stores_on_a_slow_dynamodb(proxy: FaultProxy, folder: Path, environment: dict[str, str]) -> None:
     """200 tasks open and commit at once, every request takes 300 ms: none waits for another's.
 
     In some batch more than half of them are at their commit point together, whenever a busy machine begins the others.

@@ -337,9 +337,7 @@ def test_verify_of_a_namespace(engine: Engine, tables: MemoryTables) -> None:
 
 
 @pytest.mark.parametrize("partition", range(3))
-def test_commands_of_a_namespace_name_a_store_without_its_meta_item(
-    engine: Engine, tables: MemoryTables, partition: int
-) -> None:
+def test_commands_name_a_store_without_its_meta_item(engine: Engine, tables: MemoryTables, partition: int) -> None:
     """`verify` reports it, `compact` and `clean` do the others and fail at it, `cost` refuses."""
     namespace = f"unmarked-{partition}"
     stores = [f"{namespace}/0/{number}/default" for number in range(3)]

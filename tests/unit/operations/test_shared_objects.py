@@ -118,9 +118,7 @@ def test_restored_tables_are_dropped(
     assert is_whole(live, engines(), newest)
 
 
-def test_restored_tables_need_the_others_until_clean_up(
-    live: MemoryTables, restored: MemoryTables, engines: Engines, newest: VersionId
-) -> None:
+def test_restored_tables_go_on(live: MemoryTables, restored: MemoryTables, engines: Engines, newest: VersionId) -> None:
     """A query that continues on them reads the old objects, deletes none, and needs none after a snapshot."""
     assert is_whole(restored, engines(restored), newest)
     assert verify(restored, STORE).other_locations == (OF_LIVE,)
@@ -144,9 +142,7 @@ def test_restored_tables_need_the_others_until_clean_up(
     assert is_whole(restored, engines(restored), last)
 
 
-def test_buckets_of_other_tables_are_not_carried_on(
-    restored: MemoryTables, engines: Engines, newest: VersionId
-) -> None:
+def test_buckets_of_other_tables_are_not_carried(restored: MemoryTables, engines: Engines, newest: VersionId) -> None:
     """The first snapshot on restored tables writes all buckets: the live query deletes those that it replaces."""
     engine = engines(restored, **ALL)
     base = write(engine, STORE, attempt(13), {b"13": b"13"}, base=newest, run="run-2")

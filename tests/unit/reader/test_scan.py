@@ -71,9 +71,7 @@ def test_each_row_is_read_once(memory: MemoryTables, written: StoreBuilder) -> N
     assert rows_of(memory, written.store, "seen") == grown
 
 
-def test_changes_are_read_once_with_a_snapshot(
-    memory: MemoryTables, memory_engine: Engine, written: StoreBuilder
-) -> None:
+def test_changes_with_a_snapshot_come_once(memory: MemoryTables, memory_engine: Engine, written: StoreBuilder) -> None:
     """Each part of the changes after it once; its one bucket, which has rows of every range, for each of them."""
     compact_store(memory_engine, memory, written.store)
     for number in (3, 4):
@@ -106,9 +104,7 @@ def test_a_lost_part_is_an_error(memory: MemoryTables, written: StoreBuilder) ->
         rows_of(memory, written.store, "default")
 
 
-def test_changes_on_disk_are_encrypted(
-    memory: MemoryTables, written: StoreBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_encrypted(memory: MemoryTables, written: StoreBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows are read from the files, in which none of them can be read."""
     files: list[BytesIO] = []
 

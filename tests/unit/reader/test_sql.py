@@ -71,9 +71,7 @@ def test_changes(written: StoreBuilder, ask: Ask) -> None:
     assert ask(written.store, "from changes", after=3) == []
 
 
-def test_changes_after_a_version_that_is_gone(
-    written: StoreBuilder, memory: MemoryTables, memory_engine: Engine, ask: Ask
-) -> None:
+def test_changes_that_are_deleted(written: StoreBuilder, memory: MemoryTables, memory_engine: Engine, ask: Ask) -> None:
     """None of them is left out without a word."""
     written.count_to(6)
     assert compact_store(memory_engine, memory, written.store) is not None

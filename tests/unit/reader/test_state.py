@@ -306,9 +306,7 @@ def test_a_state_variable_that_was_dropped_and_added_again(engine: Engine, store
 
 
 @pytest.mark.parametrize("was", [4, 25])
-def test_a_version_behind_which_the_query_restarted(
-    engine: Engine, tables: MemoryTables, store: str, opened: Open, was: int
-) -> None:
+def test_a_version_behind_a_restart(engine: Engine, tables: MemoryTables, store: str, opened: Open, was: int) -> None:
     """The query restarted at an earlier version, and clean-up deleted the base of its old ones: not corrupt.
 
     Found by the simulation: make sim SEED=423.
@@ -517,9 +515,7 @@ def test_a_reader_discards_deleted_versions(
         assert len(state.versions()) <= 20 + 2 + 10  # and those of the list that the last clean-up left
 
 
-def test_a_version_that_clean_up_deleted(
-    written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open
-) -> None:
+def test_a_version_that_is_deleted(written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open) -> None:
     state = opened(written.store, cache_mb=0)
     old = state.at(1)
     written.count_to(11)
@@ -533,9 +529,7 @@ def test_a_version_that_clean_up_deleted(
     assert state.history(user("a"))[-1] == Past(12, row("a", 12))
 
 
-def test_a_reader_falls_back_from_a_corrupt_snapshot(
-    written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open
-) -> None:
+def test_fall_back_from_a_snapshot(written: StoreBuilder, engine: Engine, tables: MemoryTables, opened: Open) -> None:
     """Readers fall back to older data, as recovery does; without any, the error names the table."""
     assert compact_store(engine, tables, written.store) is not None
     manifest = next(key for key in tables.items if key.sort.startswith("snapshot_manifest/"))
@@ -575,9 +569,7 @@ def test_a_type_that_parquet_lacks_is_refused(engine: Engine, store: str, opened
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "pandas"])
-def test_frames_are_an_extra(
-    written: StoreBuilder, opened: Open, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_frames_are_extras(written: StoreBuilder, opened: Open, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     state = opened(written.store)
     assert len(list(state)) == 2
@@ -635,9 +627,7 @@ def test_snapshots_on_request_are_those_of_executors(
     assert len(opened(store, "seen").get(user("a"))["values"]) == 100  # type: ignore[index]  # it is there
 
 
-def test_compact_and_clean_act_in_the_name_of_the_writing_run(
-    written: StoreBuilder, engine: Engine, tables: MemoryTables
-) -> None:
+def test_compact_and_clean_act_for_the_writing_run(written: StoreBuilder, engine: Engine, tables: MemoryTables) -> None:
     """Compact and clean leave the epoch as it is, so that the query runs on; an unknown store is an error."""
     meta = meta_key(written.store)
     before = dict(tables.items[meta])

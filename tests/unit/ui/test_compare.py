@@ -40,9 +40,7 @@ def test_columns_that_differ_are_marked_also_beyond_the_end_of_a_cell(reader: St
     assert dict(differences.counts) == {"added": 1, "removed": 1, "changed": 1}
 
 
-def test_lines_are_kept_up_to_a_limit_and_counted_beyond_it(
-    reader: StateReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_kept_to_a_limit_and_counted_beyond_it(reader: StateReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dynastate.ui.cursor.KEPT_BYTES", 12_000)
     differences = Differences(reader, 0, 1)
     differences.advance(float("inf"))
@@ -50,9 +48,7 @@ def test_lines_are_kept_up_to_a_limit_and_counted_beyond_it(
     assert (differences.is_full, differences.counts["added"], differences.count) == (True, 50, 50)
 
 
-def test_versions_with_too_many_changes_between_them_are_refused(
-    reader: StateReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_with_too_many_changes_are_refused(reader: StateReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dynastate.ui.pages.compare.COMPARED_BYTES", 2_000)
     with pytest.raises(ConfigurationError, match="compare versions that are nearer to each other"):
         Differences(reader, 0, 1).advance(float("inf"))

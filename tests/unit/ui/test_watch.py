@@ -96,9 +96,7 @@ def test_a_query_that_stops_after_a_throttled_batch_is_idle(world: World) -> Non
         assert health.why.endswith("7 requests of the last batch")
 
 
-def test_a_look_without_an_answer_is_not_waited_for_and_figures_are_called_old(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_without_an_answer_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dynastate.ui.watch.WAIT_S", 0.05)
     looked = world.after(0).looked
     assert looked is not None

@@ -102,9 +102,7 @@ def test_a_namespace_without_stores_is_an_error(memory: MemoryTables) -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_manifest_that_is_deleted_or_broken(
-    memory_engine: Engine, memory: MemoryTables, store: str, *, is_deleted: bool
-) -> None:
+def test_manifest_gone_or_broken(memory_engine: Engine, memory: MemoryTables, store: str, *, is_deleted: bool) -> None:
     """A snapshot without its manifest counts by its item; `stores` summarizes one with a broken one too."""
     state: dict[bytes, bytes] = {b"%d" % number: b"one" for number in range(50)}
     made = write(memory_engine, store, attempt(1), state)

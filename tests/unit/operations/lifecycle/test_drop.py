@@ -33,9 +33,7 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
 @pytest.mark.parametrize("versions", [0, 1, 8, 9, 10, 40])
-def test_a_query_that_runs_is_refused_its_next_commit(
-    engines: Engines, tables: Tables, store: str, versions: int
-) -> None:
+def test_a_running_query_is_refused_its_commit(engines: Engines, tables: Tables, store: str, versions: int) -> None:
     """With an error that says what was done and what to do; it leaves nothing, and fences are no store to anybody."""
     engine = engines()
     made = write_versions(engine, store, versions)
@@ -269,9 +267,7 @@ class Committing:
 
 
 @pytest.mark.parametrize("versions", [0, 8, 9])
-def test_a_query_that_commits_at_any_request_of_a_drop(
-    memory_engine: Engine, memory: MemoryTables, versions: int
-) -> None:
+def test_a_query_commits_at_any_request_of_a_drop(memory_engine: Engine, memory: MemoryTables, versions: int) -> None:
     """Whatever it commits before it is refused is deleted too, and nothing of a refused commit is left."""
     for request in range(100):
         store = f"racing/0/{request}/default"
@@ -347,9 +343,7 @@ def test_parts_that_come_after_a_drop_are_no_lost_list(memory: MemoryTables, eng
 
 
 @pytest.mark.parametrize("partitions", [(0, 1), (1,), (0, 5)])
-def test_stores_without_a_meta_item_are_found_and_dropped(
-    engines: Engines, memory: MemoryTables, store: str, partitions: tuple[int, ...]
-) -> None:
+def test_without_a_meta_item(engines: Engines, memory: MemoryTables, store: str, partitions: tuple[int, ...]) -> None:
     """As a drop beside a running query once left them: `stores` marks them, `drop` repairs the namespace."""
     engine, namespace = engines(memory), namespace_of(store)
     stores = [f"{namespace}/{operator}/{number}/default" for operator in (0, 1) for number in range(6)]
@@ -407,9 +401,7 @@ def test_the_look_for_a_query_that_writes(memory: MemoryTables, engines: Engines
             refuse_written(memory, first, 7, sleep=happens)  # type: ignore[arg-type]
 
 
-def test_what_another_clean_up_has_deleted_is_left_to_who_makes_it_again(
-    memory: MemoryTables, engines: Engines, store: str
-) -> None:
+def test_a_store_that_is_made_again_is_left_alone(memory: MemoryTables, engines: Engines, store: str) -> None:
     """This clean-up had read its meta item; a query writes its first version there when nothing is left."""
     write_versions(engines(memory), store, 3)
     drop_stores(memory, [store])

@@ -55,9 +55,7 @@ def test_changes_within_entries_are_not_shared(engine: Engine, tables: Tables, s
     assert fork(tables, store).shared_bytes == 0
 
 
-def test_a_fork_reads_the_same_rows_and_writes_none(
-    engine: Engine, tables: Tables, store: str, versions: Versions
-) -> None:
+def test_a_fork_has_the_rows_and_writes_none(engine: Engine, tables: Tables, store: str, versions: Versions) -> None:
     items = data_items(tables, store)
     forked, new = fork(tables, store), new_of(store)
     assert (forked.version, forked.stores) == (35, 1)
@@ -173,9 +171,7 @@ def clean_up_all(engine: Engine, store: str, versions: Versions) -> VersionId:
     return newest
 
 
-def test_clean_up_of_the_origin_retains_what_forks_need(
-    engine: Engine, tables: Tables, store: str, versions: Versions
-) -> None:
+def test_clean_up_retains_what_forks_need(engine: Engine, tables: Tables, store: str, versions: Versions) -> None:
     """It deletes everything else; after the fork is dropped, the next clean-up deletes that, too."""
     fork(tables, store, 32)
     newest = clean_up_all(engine, store, versions)
@@ -264,9 +260,7 @@ def test_an_independent_fork_unpins_its_origin(engine: Engine, tables: Tables, s
     assert verify(tables, new).findings == ()
 
 
-def test_drop_refuses_while_a_fork_depends_on_it(
-    engine: Engine, tables: Tables, store: str, versions: Versions
-) -> None:
+def test_drop_refuses_while_forks_depend_on_it(engine: Engine, tables: Tables, store: str, versions: Versions) -> None:
     fork(tables, store)
     items = data_items(tables, store)
     with pytest.raises(ConfigurationError, match=f"forks depend on this state: {namespace_of(new_of(store))};"):
@@ -281,9 +275,7 @@ def test_drop_refuses_while_a_fork_depends_on_it(
     assert data_items(tables, store) == 0
 
 
-def test_pins_of_deleted_forks_are_removed_first(
-    engine: Engine, tables: Tables, store: str, versions: Versions
-) -> None:
+def test_pins_of_deleted_forks_are_removed(engine: Engine, tables: Tables, store: str, versions: Versions) -> None:
     engine.commits.sessions.enter(tables, store, query_run("run-2"), 35)
     fork(tables, store)
     tables.delete([meta_key(new_of(store))])
@@ -309,9 +301,7 @@ def test_verify_finds_a_lost_pin(tables: Tables, store: str, versions: Versions)
     assert (finding.what, finding.key) == ("missing", key)
 
 
-def test_a_commit_does_not_shorten_a_pinned_list(
-    engine: Engine, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pinned_list_stays_whole(engine: Engine, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dynastate.engine.lists.LISTED_MAX", 5)
     versions = write_versions(engine, store, 3)
     for number in range(1, 30):
@@ -406,9 +396,7 @@ def test_a_fork_beside_the_first_batch_of_a_run(engines: Engines, tables: Tables
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_fork_in_the_first_batch_of_a_query_that_starts_over(
-    engines: Engines, tables: Tables, store: str, partitions: int
-) -> None:
+def test_a_fork_in_a_query_s_first_batch(engines: Engines, tables: Tables, store: str, partitions: int) -> None:
     """Partition 0 is ahead, and nothing says how many there will be: those of the earlier query may be among them."""
     for each in both(store):
         write_versions(engines(), each, 5)

@@ -72,9 +72,7 @@ def versions(make: Engines, store: str) -> Versions:
     return first
 
 
-def test_a_fork_that_crashes_anywhere_is_resumed(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_a_fork_that_crashes_is_resumed(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     """It is resumed at its version, though the query has run on, and ends as if it had not crashed."""
     engine = make()
     for _ in each_request(lambda tables: fork(tables, store, 11), memory):
@@ -128,9 +126,7 @@ def test_a_query_that_restarts_while_its_fork_is_made(memory: MemoryTables, make
 
 
 @pytest.mark.parametrize("newest", ["adoption", "fork", "first partition"])
-def test_a_fork_is_of_one_moment_whatever_entered_last(
-    memory: MemoryTables, make: Engines, store: str, newest: str
-) -> None:
+def test_a_fork_is_of_one_moment_in_any_case(memory: MemoryTables, make: Engines, store: str, newest: str) -> None:
     """What is the newest in `epochs` is another id in each store, or in one store only, when the fork is cut off."""
     versions, _ = (write_versions(make(), each, 5) for each in both(store))
     of, location = store, CHECKPOINT
@@ -171,9 +167,7 @@ def test_late_lists_of_a_dropped_fork(memory: MemoryTables, make: Engines, store
 
 @pytest.mark.parametrize("most", [0, 1, 3])
 @pytest.mark.parametrize("version", [13, 20, 22])
-def test_late_manifests_of_a_dropped_fork_are_no_lost_snapshots(
-    memory: MemoryTables, make: Engines, store: str, version: int, most: int
-) -> None:
+def test_late_manifests_are_no_losses(memory: MemoryTables, make: Engines, store: str, version: int, most: int) -> None:
     """Nor where the fork was made again, has a snapshot of its own, and a clean-up is bounded, or cut off anywhere."""
     versions, new = write_with_snapshots(make(), store, 24, 12, 21), new_of(store)
     recorded = Recorded(memory)
@@ -283,9 +277,7 @@ def test_a_fork_that_is_made_again_while_it_is_read(memory: MemoryTables, make: 
     assert read(reader, new_of(store), *newest) == read(engine, store, *newest)
 
 
-def test_a_fork_that_crashes_anywhere_is_dropped(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_a_fork_that_crashes_is_dropped(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     engine = make()
     items = without_list(memory.items)
     for _ in each_request(lambda tables: fork(tables, store, 11), memory):
@@ -294,9 +286,7 @@ def test_a_fork_that_crashes_anywhere_is_dropped(
     assert read(engine, store, *versions[12]) == numbers(12)
 
 
-def test_a_drop_that_crashes_anywhere_is_repeated(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_a_drop_that_crashes_is_repeated(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     engine = make()
     items = without_list(memory.items)
     fork(memory, store, 11)
@@ -306,9 +296,7 @@ def test_a_drop_that_crashes_anywhere_is_repeated(
     assert read(engine, store, *versions[12]) == numbers(12)
 
 
-def test_a_fork_that_clean_up_has_overtaken_is_refused(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_an_overtaken_fork_is_refused(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     """Cut off before its pins, it depends on what clean-up has deleted since; a newer snapshot does not count."""
     engine = make()
     for _ in each_request(lambda tables: fork(tables, store, 11), memory):
@@ -323,9 +311,7 @@ def test_a_fork_that_clean_up_has_overtaken_is_refused(
     assert fork(memory, store).version == 12
 
 
-def test_a_fork_whose_version_is_deleted_meanwhile_is_refused(
-    memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_a_fork_whose_version_is_deleted_is_refused(memory: MemoryTables, store: str, versions: Versions) -> None:
     """Clean-up has ended in the middle, at a list that changed (seed 4105575). It is no damage."""
 
     def clean_up() -> None:
@@ -335,9 +321,7 @@ def test_a_fork_whose_version_is_deleted_meanwhile_is_refused(
         fork(Overtaken(memory, clean_up, "put_new"), store, 11)
 
 
-def test_a_new_run_reverts_a_drop_that_was_cut_off(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_a_new_run_reverts_a_cut_off_drop(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     """Nothing was deleted, and the query runs on: it can be forked, and dropped later."""
     stores = both(store)
     tables = FailingTables(memory)
@@ -355,9 +339,7 @@ def test_a_new_run_reverts_a_drop_that_was_cut_off(
     assert not without_fences(memory.items)
 
 
-def test_a_new_run_while_the_query_is_dropped(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_a_new_run_beside_a_drop(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     """The store that it writes to is unchanged, and the drop reports it."""
     stores = both(store)
     begun: list[VersionId] = []
@@ -457,9 +439,7 @@ def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, me
 
 
 @pytest.mark.parametrize("what", ["clean", "drop"])
-def test_a_fork_is_made_while_pins_of_others_are_checked(
-    make: Engines, memory: MemoryTables, versions: Versions, store: str, what: str
-) -> None:
+def test_fork_beside_pin_checks(make: Engines, memory: MemoryTables, versions: Versions, store: str, what: str) -> None:
     """Beside another fork: the pins of one that is made meanwhile are kept."""
     fork(memory, store, 11, "other")
 
@@ -479,9 +459,7 @@ def test_a_fork_is_made_while_pins_of_others_are_checked(
     assert count > 2
 
 
-def test_clean_of_a_fork_that_is_being_made(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_clean_of_a_fork_under_way(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     """At any moment: it unpins nothing that the complete fork needs."""
     new = new_of(store)
     cleaned = set()
@@ -540,9 +518,7 @@ def test_drop_of_a_fork_that_is_being_made(make: Engines, memory: MemoryTables, 
     assert outcomes == {True, False}
 
 
-def test_a_fork_is_not_resumed_after_other_attempts(
-    make: Engines, memory: MemoryTables, store: str, versions: Versions
-) -> None:
+def test_a_fork_beside_other_attempts(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     """It is complete with all listed attempts, or refused: no list has an attempt whose parent another lacks."""
     outcomes = set()
     for _ in each_request(lambda tables: fork(tables, store, 11), memory):

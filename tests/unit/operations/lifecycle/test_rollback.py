@@ -91,9 +91,7 @@ def test_later_batches_are_deleted_and_a_copy_stays(tables: MemoryTables, tmp_pa
     assert plan_rollback(tables, files, 1).undone == (2,)
 
 
-def test_after_each_deletion_a_query_could_have_left_it(
-    tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_deletion_leaves_it_valid(tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest offsets have no commit, or that of their own batch; all before them have one."""
     checkpoint = make_checkpoint(tmp_path)
     files = Checkpoint(str(checkpoint))
@@ -138,9 +136,7 @@ def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
-def test_a_partition_that_another_query_s_clean_up_deleted_is_refused(
-    tables: MemoryTables, tmp_path: Path, *, with_ids: bool
-) -> None:
+def test_a_partition_that_was_cleaned_up_is_refused(tables: MemoryTables, tmp_path: Path, *, with_ids: bool) -> None:
     """A later query at this path has fewer partitions; `clean` deleted the others of this one."""
     checkpoint, (first, second) = make_checkpoint(tmp_path, with_ids=with_ids), STORES
     with closing(make_engine(tables)) as engine:
@@ -249,9 +245,7 @@ def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> Non
         (["state/0/0/dynastate", "state/0/1/dynastate"], "has no state in DynamoDB"),
     ],
 )
-def test_what_is_no_checkpoint_of_ours_is_refused(
-    tables: MemoryTables, tmp_path: Path, gone: Sequence[str], words: str
-) -> None:
+def test_other_checkpoints_are_refused(tables: MemoryTables, tmp_path: Path, gone: Sequence[str], words: str) -> None:
     checkpoint = make_checkpoint(tmp_path)
     for each in gone:
         (checkpoint / each).unlink()

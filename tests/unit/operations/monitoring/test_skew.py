@@ -83,9 +83,7 @@ def test_sizes_of_lists_are_those_of_their_values(memory: MemoryTables, memory_e
     assert load.bytes > 5 * 20 * 30
 
 
-def test_a_snapshot_of_an_empty_state_says_nothing_of_sizes(
-    memory: MemoryTables, memory_engine: Engine, store: str
-) -> None:
+def test_an_empty_snapshot_says_nothing_of_sizes(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
     """The changes since tell them."""
     made = StoreBuilder(memory_engine, store)
     made.commit((user("a"), counted(1)))

@@ -155,9 +155,7 @@ def drop_both(source: Tables, store: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNFIT)
-def test_what_cannot_be_copied_is_refused(
-    name: str, source: MemoryTables, target: MemoryTables, stores: list[str]
-) -> None:
+def test_what_is_unfit_is_refused(name: str, source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
     spoil, says = UNFIT[name]
     spoil(source, target, stores[0])
     before = dict(target.items)
@@ -223,9 +221,7 @@ class Beginning:
 
 
 @pytest.mark.parametrize("location", ["file:/elsewhere/state", CHECKPOINT])
-def test_query_that_begins_in_the_target_at_any_request(
-    location: str, source: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_query_begins_at_any_request(location: str, source: MemoryTables, stores: list[str], make: Engines) -> None:
     """It is refused and the copy is whole; or the copy is refused, and the query has its state and continues."""
     target, queries, refused = MemoryTables(), [], 0
 
@@ -247,9 +243,7 @@ def test_query_that_begins_in_the_target_at_any_request(
     assert refused > 5 < len(queries) - refused
 
 
-def test_query_that_restarts_in_the_target_at_any_request(
-    source: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_query_restarts_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
     """A copy that is made again beside it loses none of its versions, or the query is refused."""
     target, base, row = MemoryTables(), VersionId(12, attempt(12)), {b"row": b"theirs"}
     write_versions(make(), stores[1], 1, base)
@@ -275,9 +269,7 @@ def test_query_that_restarts_in_the_target_at_any_request(
     assert len(engines) > 10
 
 
-def test_dropped_query_commits_nothing_into_the_copy(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_dropped_query_stays_out(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
     """Its tasks that were suspended are refused, and a commit that nothing refuses loses by its epoch."""
     old = make(target)
     for run in ("q-1", "q-2"):
@@ -305,9 +297,7 @@ def test_dropped_query_commits_nothing_into_the_copy(
 
 
 @pytest.mark.parametrize("verb", ["put_new", "put_over", "delete_over"])
-def test_late_commit_of_a_dropped_query_is_noticed(
-    verb: str, source: MemoryTables, target: MemoryTables, stores: list[str]
-) -> None:
+def test_late_commit_is_noticed(verb: str, source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
     """A version list that changes after it was read is not written over; the next copy repairs it."""
     first = entry(source, stores[0], 1)
     raws = [encode_entry(stores[0], replace(first, attempt=attempt(number))) for number in (98, 99)]
@@ -331,9 +321,7 @@ def test_late_commit_of_a_dropped_query_is_noticed(
     assert target.items == source.items
 
 
-def test_what_was_dropped_at_the_source_stays_there(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_drops_at_the_source_stay(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
     """A copy of a store that was made after a drop is found as it is by the next copy."""
     drop_both(source, stores[0])
     for store in stores:
@@ -345,9 +333,7 @@ def test_what_was_dropped_at_the_source_stays_there(
     assert entry(target, stores[0], 3).epoch == 2
 
 
-def test_query_that_has_entered_the_record_of_the_target(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_query_that_has_entered(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
     """A query without a store yet is beginning: nothing is copied."""
     plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
     query = Beginning(make(target), stores, CHECKPOINT)
@@ -359,9 +345,7 @@ def test_query_that_has_entered_the_record_of_the_target(
     assert without_list(target.items) == before
 
 
-def test_stores_of_the_target_without_a_record(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_target_without_a_record(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
     """They are left alone, and no mark keeps their query from entering again."""
     plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
     Beginning(make(target), stores, CHECKPOINT).commit(1)
@@ -372,9 +356,7 @@ def test_stores_of_the_target_without_a_record(
     assert target.items == before
 
 
-def test_source_without_a_record_gives_the_target_one(
-    source: MemoryTables, target: MemoryTables, stores: list[str]
-) -> None:
+def test_source_without_a_record_gives_one(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
     del source.items[namespace_key(namespace_of(stores[0]))]
     copy(source, target, stores[0])
     assert copy(source, target, stores[0]).written == 0
@@ -384,9 +366,7 @@ def test_source_without_a_record_gives_the_target_one(
     assert not record.is_copied
 
 
-def test_store_that_is_made_late_in_the_target_is_left_alone(
-    source: MemoryTables, target: MemoryTables, stores: list[str]
-) -> None:
+def test_store_that_is_made_late_is_left_alone(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
     """A task of a dropped query that makes its store at the end of the copy makes the copy fail."""
     key = meta_key(stores[0])
     theirs = source.items[key] | {"epochs": {"theirs": 1}}
@@ -402,9 +382,7 @@ def test_store_that_is_made_late_in_the_target_is_left_alone(
     assert target.items[key] == theirs
 
 
-def test_fork_in_the_target_is_not_written_over(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_forks_in_the_target_stay(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
     """It must be dropped before the copy is made again; what a fork that is gone has pinned is free."""
     copy(source, target, stores[0])
     fork_namespace(target, namespace_of(stores[0]), "test", 5)
@@ -419,7 +397,7 @@ def test_fork_in_the_target_is_not_written_over(
     assert source.items.items() <= target.items.items()
 
 
-def test_fork_that_begins_in_the_target_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_fork_begins_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
     """While the copy is made again: the fork has its rows, or it is refused."""
     target = MemoryTables()
     copy(source, target, stores[0])
@@ -449,9 +427,7 @@ def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, sto
         assert all(read(query.engine, store, 2) == {b"theirs": b"2"} for store in query.stores)
 
 
-def test_fences_stay_when_a_copy_that_was_cut_off_is_dropped(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_fences_stay_after_a_drop(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
     """Those of the query that was there before the copy, and its newest epoch."""
     write(make(target), stores[0], attempt(97), {b"late": b"row"}, run="q-1")
     drop_stores(target, stores[:1])
@@ -513,9 +489,7 @@ def test_first_batch_that_is_not_whole_is_refused(
     assert not target.items
 
 
-def test_first_batch_of_a_query_that_starts_over_is_refused(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
-) -> None:
+def test_first_batch_of_another(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
     """Partition 0 is ahead; from the second batch on, the others are known to be the earlier query's."""
     made = StoreBuilder(make(), stores[0], run="run-2", query="other")
     made.commit(by=attempt(100))
@@ -561,9 +535,7 @@ def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryT
         assert all(read(engine, with_objects, version) == noise(version) for version in (1, 5, 12))
 
 
-def test_copy_with_objects_that_dies_is_completed(
-    source: MemoryTables, target: MemoryTables, with_objects: str
-) -> None:
+def test_copy_of_objects_that_dies_is_completed(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
     for _ in crashes(lambda on: copy(source, on, with_objects, ELSEWHERE), target, applied=True, is_reset=False):
         pass
     whole = dict(target.objects.objects)
