@@ -106,7 +106,6 @@ def test_names_come_in_order(objects: Objects, location: str) -> None:
 
 
 def test_deletes(objects: Objects, location: str) -> None:
-    """Objects that do not exist are no error; a deleted one is not there."""
     put = ObjectId(location, "one")
     objects.put(put, b"1")
     objects.delete([put, ObjectId(location, "two")])

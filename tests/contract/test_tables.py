@@ -63,7 +63,6 @@ def test_items_come_back_with_every_kind_of_value(tables: Tables, store: str) ->
 
 
 def test_get_leaves_out_missing_items(tables: Tables, store: str) -> None:
-    """Of the keys asked for, those that exist come back, from both tables, and the others are no error."""
     (part,) = parts(store, 1)
     meta_key = meta_key_of(store)
     meta: Item = item_key(meta_key) | {"format": FORMAT}
@@ -101,7 +100,6 @@ def test_query_reads_every_page(tables: Tables, store: str) -> None:
 
 
 def test_write_replaces_and_is_seen_at_once(tables: Tables, store: str) -> None:
-    """A write is read by the next call, and a second one under the same key replaces the whole item."""
     ((key, item),) = parts(store, 1)
     tables.write([(key, item | {"more": 1})])
     tables.write([(key, item)])
@@ -125,7 +123,6 @@ def test_delete_takes_existing_and_missing_keys(tables: Tables, store: str) -> N
 
 
 def test_put_new_takes_a_key_once(tables: Tables, store: str) -> None:
-    """The first to put an item gets it; a later one leaves it as it is, and gets False."""
     key = meta_key_of(store)
     assert tables.put_new(key, item_key(key) | {"who": "first"}) is True
     assert tables.put_new(key, item_key(key) | {"who": "second"}) is False
@@ -133,7 +130,6 @@ def test_put_new_takes_a_key_once(tables: Tables, store: str) -> None:
 
 
 def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
-    """The first append makes the item, later ones add to the end of its list, and the same entry may come twice."""
     key = version_list_key(store, 1)
     for entry in (b"one", b"\x00two", b"one"):
         append_version(tables, key, entry, "run-1")

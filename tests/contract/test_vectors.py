@@ -78,7 +78,6 @@ def test_key_hashes(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", FORMAT["runs"], ids=lambda vector: vector["name"])
 def test_runs(vector: Vector) -> None:
-    """Changes become the records of the vector, and the records those changes."""
     assert encode_changes(changes(vector["changes"])).hex() == vector["run"]
     assert list(decode_changes(bytes.fromhex(vector["run"]))) == changes(vector["changes"])
 
@@ -104,7 +103,6 @@ def test_parts(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", FORMAT["entries"])
 def test_version_entries(vector: Vector) -> None:
-    """The fields of a version entry become the bytes of the vector, and the bytes those fields."""
     entry = version_entry(vector)
     assert encode_entry(vector["store"], entry).hex() == vector["bytes"]
     assert decode_entry(vector["store"], bytes.fromhex(vector["bytes"])) == entry
@@ -112,7 +110,6 @@ def test_version_entries(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", FORMAT["frames"], ids=lambda vector: vector["part"])
 def test_frames_of_objects(vector: Vector) -> None:
-    """A part in an object is the bytes of the vector, and these are that part."""
     ((key, item), *_) = (part_item(each["items"][0]) for each in FORMAT["parts"] if each["name"] == vector["part"])
     part = parse_part(key, item)
     assert encode_frame(part).hex() == vector["frame"]
@@ -173,7 +170,6 @@ def field(message: type, name: str, given: Any) -> Any:
 
 @pytest.mark.parametrize("vector", FRAMES, ids=lambda vector: vector["name"])
 def test_frames(vector: Vector) -> None:
-    """The fields of a message become the frame of the vector, which is read as those fields."""
     raw, made = bytes.fromhex(vector["frame"]), protocol.MESSAGES[vector["type"]]
     message = made(*(field(made, *each) for each in vector["fields"].items()))
     assert protocol.encode(message) == raw

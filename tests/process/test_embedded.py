@@ -63,7 +63,6 @@ def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDy
 
 
 def test_it_takes_names_and_region_from_the_settings() -> None:
-    """Tables are made under the names and in the Region asked for, and its settings say where it is."""
     with EmbeddedDynamoDB(settings=Settings(delta_table="one", snapshot_table="two", region="eu-west-1")) as running:
         at = running.endpoint
         assert running.settings == Settings("one", "two", "eu-west-1", at, objects_endpoint=at)
@@ -91,7 +90,6 @@ def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
 
 
 def test_it_listens_on_loopback_only(database: EmbeddedDynamoDB) -> None:
-    """Only 127.0.0.1 answers: another address of this very machine does not."""
     assert answers(database.endpoint)
     assert urlsplit(database.endpoint).hostname == HOST
     assert not answers(database.endpoint.replace(HOST, "127.0.0.2"))

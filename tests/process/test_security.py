@@ -41,7 +41,6 @@ def sidecar() -> Iterator[Sidecar]:
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o500])
 def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
-    """The socket's folder must be its user's alone: any other mode is refused, with the mode that it has."""
     tmp_path.chmod(mode)
     with pytest.raises(ConfigurationError, match=f"mode 0700 folder={tmp_path} mode={mode:#o}"):
         check_folder(tmp_path)

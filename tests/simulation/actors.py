@@ -108,7 +108,6 @@ class Actor:
     _chance: random.Random
 
     def _pauses(self, is_over: Callable[[], bool]) -> Iterator[None]:
-        """Pause before each turn, until it is over."""
         while not is_over():
             self._pause()
             yield
@@ -325,7 +324,6 @@ class Reader(Actor):
     _engine: Engine
 
     def read_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
-        """Read versions whole, by bucket, or by their changes."""
         for _ in self._pauses(is_over):
             model = self._chance.choice(models)
             asked = self._some_version(model)

@@ -47,7 +47,6 @@ class Forker(Actor):
     _tables: Tables
 
     def fork_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
-        """Make one fork after another; read and drop each."""
         for number, _ in enumerate(self._pauses(is_over), 1):
             fork = f"fork-{number}"
             version = self._fork(models, fork)
@@ -113,7 +112,6 @@ class Onlooker(Actor):
     _settings: Settings
 
     def read_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
-        """Open state, read it in several ways, with or without refreshes, and close it."""
         for _ in self._pauses(is_over):
             some = self._chance.choice([models, [self._chance.choice(models)]])
             name = some[0].store if len(some) == 1 else some[0].store.rsplit("/", 2)[0]
@@ -139,7 +137,6 @@ class Onlooker(Actor):
                     self._pause()
 
     def _read(self, models: list[Model], opened: StateReader) -> None:
-        """Read in one of the ways, or refresh."""
         kind = self._chance.choice([self._rows, self._rows, self._get, self._before, self._changes, self._diff, None])
         try:
             if kind is None:
@@ -152,7 +149,6 @@ class Onlooker(Actor):
             self._scheduler.note("%s: %s", opened.store, failed)
 
     def _nodes(self, models: list[Model], opened: StateView) -> list[Node]:
-        """The version of each partition."""
         found = [(model, entry.id) for model, (_, entry) in zip(models, opened._current(), strict=True)]
         return [model.nodes[version] for model, version in found]
 
@@ -242,7 +238,6 @@ class Operator(Actor):
     _engines: Callable[[], Engine]
 
     def run_now_and_then(self, models: list[Model], is_over: Callable[[], bool], retain: int) -> None:
-        """Run commands, each with an engine of its own."""
         for _ in self._pauses(is_over):
             model, what = self._chance.choice(models), self._chance.choice(("compact", "clean"))
             still_promised = model.watch()

@@ -278,7 +278,6 @@ class Model:
         return still
 
     def check_state(self, asked: VersionId, found: VersionId, state: State) -> None:
-        """Check that the rows read as a version are exactly those of the attempt."""
         if asked[1] not in (NO_ATTEMPT, found[1]) or asked[0] != found[0]:
             raise violation("another version than the one requested", asked=short(asked), found=short(found))
         node = self.nodes.get(found)

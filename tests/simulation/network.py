@@ -115,7 +115,6 @@ class _Request:
         self._outlives = self._chance.random() < 0.5
 
     def answer(self, operation: str, request: dict[str, Any]) -> Wire:
-        """Send it, and wait for the answer or the error."""
         task = self._scheduler.current
         assert task is not None, "a request from outside of any task"
         self._set_out(operation, request)

@@ -160,7 +160,6 @@ class Schedule:
         return [f"{at:9.3f} {who:22} {text % facts}" for at, who, text, facts in self.scheduler.steps[-last:]]
 
     def digest(self) -> str:
-        """A digest of all steps, and of the tables at the end."""
         found = hashlib.sha256("\n".join(self.journal()).encode())
         for name, items in sorted(self.dynamodb.items.items()):
             found.update(f"{name} {sorted(items.items())!r}".encode())
@@ -667,7 +666,6 @@ class Schedule:
                 model.entered({run: int(epoch["N"]) for run, epoch in after["epochs"]["M"].items()})
 
     def _must_be_listed(self, store: str) -> None:
-        """Check that a store that has a meta item is in the list of its namespace."""
         key = store_key(store)
         items = [each.items[NAMES[key.role]] for each in (self.dynamodb, *self.replicas)]
         if not any((key.store_shard, key.sort) in each for each in items):

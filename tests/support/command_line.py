@@ -19,7 +19,6 @@ from dynastate.operations.monitoring import reports
 
 
 def command(*words: str) -> list[str]:
-    """Spell a command line of dynastate."""
     return [sys.executable, "-m", "dynastate.cli", *words]
 
 

@@ -46,7 +46,6 @@ class CredentialServices:
         self._server.server_close()
 
     def answer(self, path: str) -> tuple[int, str]:
-        """Status and body for a request."""
         time.sleep(self.answer_s)
         if path == TOKEN_PATH:
             return 200, "token"

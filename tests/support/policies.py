@@ -223,7 +223,6 @@ def render_objects(role: str, bucket: str, prefix: str, namespace: str = "*") ->
 
 
 def both(*policies: Policy) -> Policy:
-    """A role with several policies."""
     return {"Statement": [statement for policy in policies for statement in policy["Statement"]]}
 
 
@@ -297,7 +296,6 @@ def _like(pattern: str, text: str) -> bool:
 
 
 def permitted(policy: Policy) -> set[tuple[str, str]]:
-    """Every action and resource that the policy allows, one by one."""
     return {
         (action, resource)
         for statement in policy["Statement"]
@@ -307,7 +305,6 @@ def permitted(policy: Policy) -> set[tuple[str, str]]:
 
 
 def used(requests: list[Request]) -> set[tuple[str, str]]:
-    """Every action and resource that requests needed."""
     return {(access.action, access.resource) for request in requests for access in accesses(request)}
 
 

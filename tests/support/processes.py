@@ -37,7 +37,6 @@ def descendants(pid: int) -> list[int]:
 
 
 def sidecars_of(jvm: int) -> list[int]:
-    """Process ids of the sidecars that a JVM started."""
     return [pid for pid in children(jvm) if b"dynastate.sidecar" in arguments(pid)]
 
 

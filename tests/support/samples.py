@@ -45,7 +45,6 @@ def chunk(changes: Changes) -> Chunk:
 
 
 def singles(count: int, value: bytes = b"1") -> list[State]:
-    """Make that number of changes, of a row each."""
     return [{b"%d" % number: value} for number in range(count)]
 
 

@@ -106,7 +106,6 @@ class Talk:
         self.send(append(changes))
 
     def commit(self, keys: int = 0) -> dict[str, int]:
-        """Commit, and return what it cost."""
         self.send(protocol.encode(Commit({0: keys}, SCHEMA)))
         answer = self.answer()
         assert isinstance(answer, protocol.Committed), answer
@@ -149,7 +148,6 @@ class Talk:
         return fold(self.open(store, version).chunks)
 
     def fail(self, message: Any) -> tuple[int, str, str]:
-        """Send a message that is answered by an error."""
         self.send(protocol.encode(message))
         return error_of(self.answer())
 

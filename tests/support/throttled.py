@@ -127,7 +127,6 @@ class Load:
 
 
 def part(task: int, number: int, size: int) -> tuple[Key, Item]:
-    """An item of `size` bytes in all."""
     key = part_key(f"orders/0/{task}/default", 1, NO_ATTEMPT, number, 4)
     keys = item_key(key)
     return key, keys | {"data": bytes(size - item_bytes(keys | {"data": b""}))}

@@ -1,9 +1,12 @@
-"""What both suites need: the jar of this folder's Scala, a JVM command for it, and a DynamoDB."""
+"""What all suites need: the jar of this folder's Scala, its programs, and a DynamoDB."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess, run
 
 import pytest
 
@@ -14,22 +17,31 @@ from tests.support.jvm import build_jar, java_command
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-@pytest.fixture(scope="session")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
-    """The command line of a main class of this folder's Scala: `java(name, *arguments)`. Builds the jars if need be."""
-    build_jar()
+@dataclass(frozen=True)
+class Programs:
+    """Programs of this folder's Scala, which get the Spark conf of a provider on a DynamoDB."""
 
-    def command(name: str, *arguments: str) -> list[str]:
+    conf: dict[str, str]
+    environment: dict[str, str]
+    _make_folder: Callable[[str], Path]
+
+    def command(self, name: str, *arguments: str) -> list[str]:
+        words = [*arguments, *(f"{key}={value}" for key, value in self.conf.items())]
         # RocksDB's working copy goes to the folder for temporary files.
-        temporary = tmp_path_factory.mktemp("jvm")
-        return java_command(f"io.dynastate.conformance.{name}", temporary, arguments, *OPTIONS)
+        return java_command(f"io.dynastate.conformance.{name}", self._make_folder("jvm"), words, *OPTIONS)
 
-    return command
+    def run(self, command: list[str], log: Path, timeout_s: float) -> CompletedProcess[str]:
+        """Run a command to its end, whatever that is; its log goes to a file."""
+        with log.open("w") as file:
+            return run(
+                command, env=self.environment, stdout=PIPE, stderr=file, text=True, timeout=timeout_s, check=False
+            )
 
 
 @pytest.fixture(scope="session")
-def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The Spark conf of a provider on a DynamoDB."""
+def programs(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    build_jar()
     with fast_dynamodb(tmp_path_factory.mktemp("dynamodb") / "dynoxide") as running:
         settings = {"endpoint": running.endpoint, "region": running.settings.region, "python": sys.executable}
-        yield {f"spark.sql.streaming.stateStore.dynastate.{name}": str(value) for name, value in settings.items()}
+        conf = {f"spark.sql.streaming.stateStore.dynastate.{name}": str(value) for name, value in settings.items()}
+        yield Programs(conf, environment, tmp_path_factory.mktemp)

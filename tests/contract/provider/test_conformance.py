@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.contract.provider.conftest import Programs
 from tests.support.jvm import SPARK
 
 pytestmark = [pytest.mark.every_spark, pytest.mark.timeout(900)]
@@ -70,30 +71,17 @@ def cases(provider: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def outcomes(
-    java: Callable[..., list[str]],
-    dynamodb: dict[str, str],
-    environment: dict[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
+    programs: Programs, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[str], dict[str, str]]]:
     """`outcomes(provider)` by case. The providers that any test asks for are played at once, a JVM for each kind."""
     tmp_path_factory.getbasetemp()  # pytest makes it at its first use, and not in two threads at once
 
     def play(kind: str) -> dict[str, dict[str, str]]:
         folder = tmp_path_factory.mktemp(kind)
-        conf = [f"{name}={value}" for name, value in dynamodb.items()] if kind == "dynastate" else []
         names = ",".join(name for name in asked if PROVIDERS[name] == kind)
-        command = java("Conformance", f"kind={kind}", f"providers={names}", f"root={folder}", *conf)
-        with (folder / "log").open("w") as log:
-            done = subprocess.run(
-                command,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                timeout=RUN_DEADLINE_S,
-                check=False,
-            )
+        for_kind = programs if kind == "dynastate" else replace(programs, conf={})
+        command = for_kind.command("Conformance", f"kind={kind}", f"providers={names}", f"root={folder}")
+        done = programs.run(command, folder / "log", RUN_DEADLINE_S)
         assert done.returncode == 0, f"the JVM ended with {done.returncode}:\n{(folder / 'log').read_text()[-4000:]}"
         found: dict[str, dict[str, str]] = {}
         for line in done.stdout.splitlines():

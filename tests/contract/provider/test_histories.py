@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.contract.provider.conftest import Programs
 
 #: Known histories, with each tier.
 KNOWN = range(1, 7)
@@ -25,44 +26,23 @@ pytestmark = pytest.mark.timeout(300 + max(RUNS, len(KNOWN)) * HISTORY_DEADLINE_
 
 
 def new_seeds() -> Sequence[int]:
-    """The histories that are asked for, or a new one."""
     first = SEED if RUNS > 0 else random.SystemRandom().randrange(10**6, 10**9)
     return range(first, first + max(RUNS, 1))
 
 
 def play(
-    command: Callable[..., list[str]],
-    dynamodb: dict[str, str],
-    environment: dict[str, str],
-    folder: Path,
-    played: Sequence[int],
+    programs: Programs, folder: Path, played: Sequence[int], change: Callable[[list[str]], list[str]] = list
 ) -> tuple[int, str]:
-    """Play histories, up to the first that fails; the exit code, and what was printed."""
-    arguments = [f"root={folder.as_uri()}", f"seeds={','.join(map(str, played))}"]
-    arguments += [f"{name}={value}" for name, value in dynamodb.items()]
-    with (folder / "log").open("w") as log:
-        done = subprocess.run(
-            command("Histories", *arguments),
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            timeout=200 + len(played) * HISTORY_DEADLINE_S,
-            check=False,
-        )
+    """Play histories up to the first that fails, by a command that may be changed; exit code, and what was printed."""
+    command = programs.command("Histories", f"root={folder.as_uri()}", f"seeds={','.join(map(str, played))}")
+    done = programs.run(change(command), folder / "log", 200 + len(played) * HISTORY_DEADLINE_S)
     return done.returncode, done.stdout
 
 
 @pytest.mark.parametrize("played", [new_seeds(), pytest.param(KNOWN, marks=pytest.mark.slow)], ids=["new", "known"])
-def test_no_history_differs_from_the_model(
-    java: Callable[..., list[str]],
-    dynamodb: dict[str, str],
-    environment: dict[str, str],
-    tmp_path: Path,
-    played: Sequence[int],
-) -> None:
+def test_no_history_differs_from_the_model(programs: Programs, tmp_path: Path, played: Sequence[int]) -> None:
     """Every get, list and iterator of many stores gives what a plain model has, wherever their rows are."""
-    code, printed = play(java, dynamodb, environment, tmp_path, played)
+    code, printed = play(programs, tmp_path, played)
     print(printed)  # noqa: T201  # pytest shows it if it fails
     ended = [line.split("\t")[:2] for line in printed.splitlines() if line.startswith(("ok\t", "failed\t"))]
     failed = next((seed for verdict, seed in ended if verdict == "failed"), "")

@@ -17,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from dynastate.engine.graphs import read_manifest
 from dynastate.format.keys import SPECS
 from dynastate.format.keys import Key as ItemKey
 from dynastate.format.snapshot import DONE, Snapshot
+from tests.contract.provider.conftest import Programs
 from tests.contract.provider.server import Change, Key, State, StoreServer, Value, change
 from tests.contract.provider.test_random_operations import bits
 from tests.support.contents import graph, named_keys
@@ -389,20 +391,14 @@ def trapped(engine: EmbeddedDynamoDB | Dynoxide) -> Iterator[tuple[Trap, FaultPr
 
 @pytest.fixture(scope="module")
 def executors(
-    trapped: tuple[Trap, FaultProxy],
-    java: Callable[..., list[str]],
-    dynamodb: dict[str, str],
-    environment: dict[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
+    trapped: tuple[Trap, FaultProxy], programs: Programs, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[Executor]]:
     folder = tmp_path_factory.mktemp("long")
-    conf = dynamodb | {"spark.sql.streaming.stateStore.dynastate.endpoint": trapped[1].endpoint}
-    command = java("StoreServer", *(f"{name}={value}" for name, value in conf.items()))
+    endpoint = {"spark.sql.streaming.stateStore.dynastate.endpoint": trapped[1].endpoint}
+    command = replace(programs, conf=programs.conf | endpoint).command("StoreServer")
     with ExitStack() as running:
-        yield [
-            Executor(running.enter_context(StoreServer(command, environment, folder / f"log-{number}")))
-            for number in range(2)
-        ]
+        servers = [StoreServer(command, programs.environment, folder / f"log-{number}") for number in range(2)]
+        yield [Executor(running.enter_context(server)) for server in servers]
 
 
 def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.contract.provider.conftest import Programs
 from tests.contract.provider.mutations import MUTATIONS, compile_all
 from tests.contract.provider.test_histories import play
 from tests.support.jvm import ROOT, build_jar, java_command
@@ -24,17 +24,10 @@ def mutants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.check is None])
-def test_history_finds_mutation(
-    name: str,
-    mutants: dict[str, Path],
-    java: Callable[..., list[str]],
-    dynamodb: dict[str, str],
-    environment: dict[str, str],
-    tmp_path: Path,
-) -> None:
+def test_history_finds_mutation(name: str, mutants: dict[str, Path], programs: Programs, tmp_path: Path) -> None:
     """The history of the known seed, which is one of those of every run, differs from the model."""
     seed = MUTATIONS[name].seed
-    code, printed = play(lambda *of: before_others(java(*of), mutants[name]), dynamodb, environment, tmp_path, [seed])
+    code, printed = play(programs, tmp_path, [seed], lambda command: before_others(command, mutants[name]))
     assert code == 1, printed
     assert f"failed\t{seed}\t" in printed
 

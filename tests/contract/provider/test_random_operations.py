@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from dynastate.settings import PREFIX
+from tests.contract.provider.conftest import Programs
 from tests.contract.provider.server import Change, Key, State, StoreServer, Value, change
 from tests.support.jvm import SPARK
 
@@ -331,15 +332,9 @@ class StoresAndModel(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def server(
-    java: Callable[..., list[str]],
-    dynamodb: dict[str, str],
-    environment: dict[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Server]:
+def server(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("random")
-    command = java("StoreServer", *(f"{name}={value}" for name, value in dynamodb.items()))
-    with StoreServer(command, environment, folder / "log") as jvm:
+    with StoreServer(programs.command("StoreServer"), programs.environment, folder / "log") as jvm:
         yield Server(jvm, folder)
 
 

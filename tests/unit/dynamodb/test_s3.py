@@ -221,7 +221,6 @@ def test_deletes_that_all_fail_are_retried(at: At, code: str) -> None:
 
 
 def test_deletes_that_are_denied_are_not_retried(at: At) -> None:
-    """A missing permission fails with what to do, after one request."""
     at.client.faults.append(("all", "AccessDenied"))
     with pytest.raises(ConfigurationError, match="AWS denies permission for DeleteObjects on the bucket"):
         at.objects.delete([PLACE])

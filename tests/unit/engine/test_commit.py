@@ -33,7 +33,6 @@ from tests.support.samples import SCHEMA, A, B, C, D, Z, attempt, chunk, noise, 
 
 
 def test_a_committed_version_never_changes(engine: Engine, store: str) -> None:
-    """Each version reads back as exactly its own state after puts, overwrites and removes."""
     one = write(engine, store, A, {b"a": b"1", b"b": b"1", b"c": b"1"})
     two = write(engine, store, B, {b"a": b"2", b"b": None, b"never there": None}, base=one)
     three = write(engine, store, C, {b"b": b"3", b"c": None}, base=two)

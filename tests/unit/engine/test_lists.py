@@ -30,7 +30,6 @@ LARGE: Final = dict.fromkeys(range(900), 2**62)
 
 
 def write_large(engine: Engine, store: str, number: int, base: VersionId, run: str) -> VersionId:
-    """Commit a row with an entry of 10 KB."""
     begun = begin(engine, store, attempt(number), {b"n": b"%d" % number}, base=base, run=run)
     return begun.commit(LARGE, SCHEMA).entry.id
 

@@ -44,7 +44,6 @@ def begin(tables: Tables, stores: Iterable[str], run: str = "a run", query: str 
 
 
 def metas(tables: MemoryTables, namespace: str = "mine") -> list[str]:
-    """The stores that have a meta item."""
     keys = [key for key in tables.items if key.sort == "meta" and key.store_shard.startswith(f"{namespace}/")]
     return sorted(key.store_shard.removesuffix("#0") for key in keys)
 

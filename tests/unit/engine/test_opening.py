@@ -170,7 +170,6 @@ def test_buckets_together_are_the_version(engines: Engines, store: str, seed: in
 
 
 def test_a_bucket_reads_only_its_own_items(engines: Engines, store: str) -> None:
-    """Only items of the bucket are read from a snapshot; chunks with other hashes are skipped."""
     writer = engines()
     keys = sorted((b"%d" % n for n in range(64)), key=key_hash)
     chunks = [dict.fromkeys(keys[at : at + 8], b"1") for at in range(0, 64, 8)]

@@ -34,7 +34,6 @@ def test_the_meta_item_says_what_the_store_is(engine: Engine, tables: Tables, st
 
 
 def test_a_store_retains_its_number_of_shards(engines: Engines, tables: Tables, store: str) -> None:
-    """The number of shards is fixed when a store is made; engines with another setting use that number."""
     base = write(engines(shards=2), store, A, {b"a": b"1"}, {b"b": b"1"})
     other = engines(shards=3)
     write(other, store, B, {b"c": b"1"}, {b"d": b"1"}, {b"e": b"1"}, base=base, run="run-2")

@@ -77,7 +77,6 @@ def submit(
     to: PendingWrites | None = None,
     within_s: float = WITHIN_S,
 ) -> PendingWrites:
-    """Submit items of an attempt, by default of a new one."""
     pending = to or PendingWrites()
     part_writer.submit(pending, brought, within_s)
     return pending
@@ -241,7 +240,6 @@ def test_room_goes_to_those_who_came_first(
 
 
 def test_no_room_until_the_deadline_is_an_error(door: Door, writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the deadline, `submit` raises UnavailableError, and has queued nothing."""
     set_limits(monkeypatch, queued_bytes_max=100)
     part_writer, other = writers(1), PendingWrites()
     one = submit(part_writer, items("one", 1))
@@ -382,7 +380,6 @@ def test_queued_items_outlast_their_deadline_while_writes_succeed(
 
 
 def test_close_writes_queued_items(memory: MemoryTables, door: Door, failing_tables: FailingTables) -> None:
-    """A closed writer writes all it was given, then ends its threads."""
     part_writer = PartWriter(failing_tables, 2)
     pending = submit(part_writer, items("a", 60))
     door.open()
@@ -393,7 +390,6 @@ def test_close_writes_queued_items(memory: MemoryTables, door: Door, failing_tab
 
 
 def test_many_attempts_at_once(memory: MemoryTables, door: Door, writers: Writers) -> None:
-    """Forty attempts from eight threads: all items are written once, and counted."""
     door.open()
     part_writer = writers(4)
     attempts = [PendingWrites() for _ in range(40)]

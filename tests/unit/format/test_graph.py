@@ -14,9 +14,9 @@ from dynastate.format.meta import FORK
 from dynastate.format.parts import parts_digest
 from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
+from tests.support.samples import A, B, C
 
 STORE = "ns/0/0/default"
-A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
 
 
 def entry(version: int, attempt: Attempt, parent: Attempt = NO_ATTEMPT, epoch: int = 1) -> VersionEntry:
@@ -142,7 +142,6 @@ def test_a_parent_that_was_not_read() -> None:
     ],
 )
 def test_a_corrupt_or_newer_item_of_the_graph_is_named(sort: str, item: Item) -> None:
-    """An item of the snapshot-group table that is corrupt, or written by a newer package, is named with its store."""
     key = Key("snapshot", f"{STORE}#0", sort)
     with pytest.raises(CorruptStateError, match=f"store_shard={STORE}#0 item={sort}"):
         VersionGraph(STORE, [(key, item)])

@@ -22,9 +22,9 @@ from dynastate.format.meta import parse_schema
 from dynastate.format.parts import PARTS_MAX
 from dynastate.runtime import Limits
 from dynastate.storage.limits import PARTITION_KEY_BYTES_MAX, SORT_KEY_BYTES_MAX
+from tests.support.samples import A
 
 STORE = "ns/0/0/default"
-A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
 ATTEMPTS = st.binary(min_size=16, max_size=16).map(Attempt)
 
 
@@ -35,7 +35,6 @@ def test_an_attempt_is_sixteen_bytes(length: int) -> None:
 
 
 def test_the_longest_keys_fit_into_dynamodb() -> None:
-    """The longest store, the highest shard, version and sequence make keys that DynamoDB takes."""
     store = check_store("é" * 512)
     for key in (
         part_key(store, 2**64 - 1, A, PARTS_MAX - 1, 256),
@@ -81,7 +80,6 @@ def test_the_size_of_an_item() -> None:
 
 
 def test_schema_items_are_named_by_their_content() -> None:
-    """A schema item gives its text, unless the text is not the one its key names."""
     text = '{"families":[]}'
     key = schema_key(STORE, schema_digest(text))
     assert parse_schema(key, {"text": text}) == text

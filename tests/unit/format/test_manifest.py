@@ -6,12 +6,11 @@ import pytest
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import FORMAT
-from dynastate.format.keys import Attempt, Home, SnapshotId
+from dynastate.format.keys import Home, SnapshotId
 from dynastate.format.manifest import Bucket, SnapshotManifest, decode_manifest, encode_manifest
 from dynastate.format.objects import ObjectPlace
 from dynastate.runtime import Limits
-
-A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
+from tests.support.samples import A, B, C
 
 
 @pytest.mark.parametrize(

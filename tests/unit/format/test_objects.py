@@ -38,7 +38,6 @@ def parts_of(sizes: list[int]) -> tuple[list[bytes], list[Key]]:
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def test_frames_come_back(sizes: list[int]) -> None:
-    """The parts of a run of frames are those that were written, verified by the keys of their items."""
     frames, keys = parts_of(sizes)
     read = dict(decode_frames(keys, b"".join(frames)))
     assert list(read) == keys
@@ -76,7 +75,6 @@ def test_a_frame_is_thirty_bytes_and_the_data() -> None:
     ],
 )
 def test_objects_of_a_range(start: int, end: int, numbers: list[int]) -> None:
-    """A range of a stream lies in the objects between its ends."""
     assert list(object_numbers(start, end)) == numbers
     stream = delta_stream("s3://bucket/a/b", STORE, 3, A)
     assert [each.key for each in stream.objects(start, end)] == [

@@ -12,11 +12,11 @@ from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format import parts
 from dynastate.format.codec import CODEC_BYTES, compress
 from dynastate.format.items import FORMAT, Item
-from dynastate.format.keys import Attempt, Key, SnapshotId
+from dynastate.format.keys import Key, SnapshotId
 from dynastate.format.parts import RAW_BYTES_MAX, Chunk, Part, bucket_items, join_fragments, parse_part, part_items
+from tests.support.samples import A, B
 
 STORE = "ns/0/0/default"
-A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
 
 
 def part(run: bytes = b"the same again and again " * 9) -> tuple[Key, Item]:

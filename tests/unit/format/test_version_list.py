@@ -18,9 +18,9 @@ from dynastate.format.keys import SHARDS_MAX, Attempt, Home, version_list_key
 from dynastate.format.objects import ObjectParts
 from dynastate.format.parts import RAW_BYTES_MAX, StoredChunk
 from dynastate.format.version_list import InlineChanges, VersionEntry, decode_entry, encode_entry
+from tests.support.samples import A, B
 
 STORE = "ns/0/0/default"
-A, B, C = (Attempt(bytes([number]) * 16) for number in (1, 2, 3))
 U64 = st.integers(0, 2**64 - 1)
 ATTEMPTS = st.binary(min_size=16, max_size=16).map(Attempt)
 DIGESTS = st.binary(min_size=8, max_size=8)
@@ -56,20 +56,10 @@ def test_an_entry_comes_back(made: VersionEntry, bounds: bytes) -> None:
 
 @given(ENTRIES, st.lists(st.integers(0, 2**40), min_size=1, max_size=9), st.integers(0, 3))
 def test_an_entry_with_objects_comes_back(made: VersionEntry, sizes: list[int], more: int) -> None:
-    """The place and the sizes of parts in objects come back; the parts after them are items."""
     objects = ObjectParts("s3://bucket/prefix/é", tuple(sizes))
     made = replace(made, parts=len(sizes) + more, stored_bytes=sum(sizes) + more, objects=objects)
     assert decode_entry(STORE, encode_entry(STORE, made)) == made
     assert made.items == range(len(sizes), len(sizes) + more)
-
-
-@pytest.mark.parametrize("wrong", [{"parts": 1}, {"stored_bytes": 6}, {"objects": ObjectParts("s3://b", ())}], ids=str)
-def test_objects_of_other_parts_are_refused(wrong: dict[str, Any]) -> None:
-    """An entry has a size for each of its first parts, and they are part of its bytes."""
-    made = VersionEntry(1, A, B, 1, bytes(8), 2, 1, 1, 7, bytes(8), {}, objects=ObjectParts("s3://b", (3, 4)))
-    assert decode_entry(STORE, encode_entry(STORE, made)) == made
-    with pytest.raises(CorruptStateError, match="objects of other parts"):
-        decode_entry(STORE, encode_entry(STORE, replace(made, **wrong)))
 
 
 def test_an_entry_has_no_count_unless_it_was_made() -> None:
@@ -84,13 +74,6 @@ def test_an_entry_has_no_count_unless_it_was_made() -> None:
         decode_entry(STORE, longer)
 
 
-def test_bounds_of_another_number_of_parts_are_refused() -> None:
-    """An entry has two bytes of bounds for each part, or none."""
-    made = VersionEntry(1, A, B, 1, bytes(8), 3, 1, 1, 1, bytes(8), {}, bounds=bytes(4))
-    with pytest.raises(CorruptStateError, match="bounds of another number of parts"):
-        decode_entry(STORE, encode_entry(STORE, made))
-
-
 @given(ENTRIES, st.sampled_from(CODEC_BYTES), st.binary(max_size=300), st.integers(1, RAW_BYTES_MAX))
 def test_an_entry_with_its_changes_comes_back(made: VersionEntry, codec: str, packed: bytes, raw_bytes: int) -> None:
     """They are read back as they were written, and known as a chunk of the version list."""
@@ -103,21 +86,32 @@ def test_an_entry_with_its_changes_comes_back(made: VersionEntry, codec: str, pa
     assert made.inline_chunk(key) is None
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"parts": 1}, {"records": 0}, {"stored_bytes": 4}, {"raw_bytes": RAW_BYTES_MAX + 1}], ids=str
-)
-def test_changes_of_another_size_are_refused(wrong: dict[str, Any]) -> None:
-    """An entry with changes has no parts, and says how many they are, and how long."""
-    made = VersionEntry(1, A, B, 1, bytes(8), 0, 1, 12, 5, bytes(8), {}, inline=InlineChanges(LZ4, b"12345"))
+WITH_OBJECTS = VersionEntry(1, A, B, 1, bytes(8), 2, 1, 1, 7, bytes(8), {}, objects=ObjectParts("s3://b", (3, 4)))
+WITH_BOUNDS = VersionEntry(1, A, B, 1, bytes(8), 3, 1, 1, 1, bytes(8), {}, bounds=bytes(6))
+WITH_CHANGES = VersionEntry(1, A, B, 1, bytes(8), 0, 1, 12, 5, bytes(8), {}, inline=InlineChanges(LZ4, b"12345"))
+WRONG: list[tuple[VersionEntry, dict[str, Any], str]] = [
+    *((WITH_OBJECTS, wrong, "objects of other parts") for wrong in ({"parts": 1}, {"stored_bytes": 6})),
+    (WITH_OBJECTS, {"objects": ObjectParts("s3://b", ())}, "objects of other parts"),
+    (WITH_BOUNDS, {"bounds": bytes(4)}, "bounds of another number of parts"),
+    *(
+        (WITH_CHANGES, wrong, "changes of another size")
+        for wrong in ({"parts": 1}, {"records": 0}, {"stored_bytes": 4})
+    ),
+    (WITH_CHANGES, {"raw_bytes": RAW_BYTES_MAX + 1}, "changes of another size"),
+]
+
+
+@pytest.mark.parametrize(("made", "wrong", "said"), WRONG)
+def test_parts_of_an_entry_that_disagree_are_refused(made: VersionEntry, wrong: dict[str, Any], said: str) -> None:
+    """Sizes of objects, bounds of parts, and changes within the entry."""
     assert decode_entry(STORE, encode_entry(STORE, made)) == made
-    with pytest.raises(CorruptStateError, match="changes of another size"):
+    with pytest.raises(CorruptStateError, match=said):
         decode_entry(STORE, encode_entry(STORE, replace(made, **wrong)))
 
 
 def test_changes_in_an_unknown_codec_are_refused() -> None:
     """The advice is to upgrade."""
-    made = VersionEntry(1, A, B, 1, bytes(8), 0, 1, 12, 5, bytes(8), {}, inline=InlineChanges(LZ4, b"12345"))
-    body = encode_entry(STORE, made)[1:-4]
+    body = encode_entry(STORE, WITH_CHANGES)[1:-4]
     assert body.endswith(b"\x0112345")
     with pytest.raises(CorruptStateError, match="does not know; upgrade dynastate") as caught:
         decode_entry(STORE, binary.seal(STORE, body[:-6] + b"\x0312345"))
@@ -126,7 +120,6 @@ def test_changes_in_an_unknown_codec_are_refused() -> None:
 
 @given(ENTRIES, st.data())
 def test_an_entry_with_a_wrong_byte_is_refused(made: VersionEntry, data: st.DataObject) -> None:
-    """One changed byte, a byte less or one more, or another store's name: a version entry is refused."""
     raw = encode_entry(STORE, made)
     at = data.draw(st.integers(0, len(raw) - 1))
     for corrupt in (raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :], raw[:-1], raw + b"x"):
