@@ -75,7 +75,7 @@ def test_one_clean_up_of_a_store_at_a_time(engines: Engines, memory: MemoryTable
     assert clean_up(engine, store, made[30], retain=2).items_deleted == 0
 
 
-def test_only_the_newest_run_cleans_up(engine: Engine, tables: Tables, store: str) -> None:
+def test_only_the_newest_run_cleans_up(engine: Engine, store: str) -> None:
     """An executor of a run that was replaced does not know what the new one depends on."""
     made = write_versions(engine, store, 20)
     save_snapshot(engine, store, made[18], numbers(18))

@@ -65,7 +65,7 @@ def test_an_installed_version_without_rows(engine: Engine, tables: Tables, store
 
 @pytest.mark.parametrize("number", [43, 50])
 @pytest.mark.parametrize("rows", [ROWS, {}], ids=["rows", "no rows"])
-def test_changes_of_imports_are_not_known(engine: Engine, tables: Tables, store: str, number: int, rows: State) -> None:
+def test_changes_of_imports_are_not_known(engine: Engine, store: str, number: int, rows: State) -> None:
     """They are refused, as those of versions before it, whatever is listed there; those after it are given."""
     older = write_versions(engine, store, 3, run=IMPORT)
     assert begin_import(engine, store, attempt(1_000), rows, number).commit()

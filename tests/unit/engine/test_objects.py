@@ -343,7 +343,7 @@ def test_an_object_is_noted_before_it_is_put() -> None:
     assert writer.objects == [stream.object(0)]
 
 
-def test_sparse_objects_are_rewritten(tables: MemoryTables, engines: Engines) -> None:
+def test_sparse_objects_are_rewritten(engines: Engines) -> None:
     """A snapshot that carries on little of an object copies that, so that old objects do not stay for it."""
     engine = engines(**ALL, snapshot_threshold=Decimal(0), cache_bytes=100_000)
     state = rows(dice(3), 400)
@@ -359,7 +359,7 @@ def test_sparse_objects_are_rewritten(tables: MemoryTables, engines: Engines) ->
     assert read(engines(), STORE, 2) == state | hot
 
 
-def test_dense_objects_are_carried_on(tables: MemoryTables, engines: Engines) -> None:
+def test_dense_objects_are_carried_on(engines: Engines) -> None:
     engine = engines(**ALL, snapshot_threshold=Decimal(0))
     state = rows(dice(3), 400)
     first = write(engine, STORE, attempt(1), state)

@@ -32,7 +32,8 @@ from dynastate.sidecar.connection import Connection
 from dynastate.sidecar.engines import Engines
 from dynastate.sidecar.protocol import Find, Import, Open, Read
 from tests.support.contents import items_of, parts_of
-from tests.support.engine_driver import closing, fold, make_engine, read, save_snapshot, write
+from tests.support.engine_driver import Engines as EngineMaker
+from tests.support.engine_driver import fold, make_engine, read, save_snapshot, write
 from tests.support.fakes import FailingTables, Fault, MemoryTables
 from tests.support.frames import BUCKET, COMMIT, HELLO, OPEN, TOKEN, append, begin, hello
 from tests.support.limits import set_limits
@@ -90,18 +91,17 @@ def test_a_failed_commit_is_answered_by_its_kind(
 
 
 @pytest.fixture
-def corrupt_snapshot(memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
+def corrupt_snapshot(engines: EngineMaker, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> State:
     """Tables with a store whose snapshot at version 3, of 8 buckets, has lost the last one; the state at version 4."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
     set_limits(monkeypatch, window_parts=2)
     state = {b"%d" % number: b"%d" % number for number in range(60)}
-    for make in closing(memory):
-        made = write(make(), store, attempt(1), state)
-        made = write(make(), store, attempt(2), {b"1": None}, base=made)
-        made = write(make(), store, attempt(3), {b"2": b"two"}, base=made)
-        state = {key: value for key, value in state.items() if key != b"1"} | {b"2": b"two"}
-        save_snapshot(make(), store, made, state)
-        write(make(), store, attempt(4), {b"3": b"three"}, base=made)
+    made = write(engines(), store, attempt(1), state)
+    made = write(engines(), store, attempt(2), {b"1": None}, base=made)
+    made = write(engines(), store, attempt(3), {b"2": b"two"}, base=made)
+    state = {key: value for key, value in state.items() if key != b"1"} | {b"2": b"two"}
+    save_snapshot(engines(), store, made, state)
+    write(engines(), store, attempt(4), {b"3": b"three"}, base=made)
     last = max(key for key in memory.items if key.sort.startswith("bucket/"))
     del memory.items[last]
     return state | {b"3": b"three"}
@@ -119,92 +119,89 @@ def take_answers(answers: Sequence[Any]) -> tuple[list[type], State]:
 
 
 def test_open_falls_back_from_a_corrupt_snapshot(
-    corrupt_snapshot: State, memory: MemoryTables, store: str, caplog: pytest.LogCaptureFixture
+    engine: Engine, corrupt_snapshot: State, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If a bucket is lost while rows of the snapshot are sent, FOUND comes again, and then all rows."""
-    for make in closing(memory):
-        answers = converse(FixedEngines(make()), protocol.encode(Open(store, 4, attempt(4), ())))
-        kinds, state = take_answers(answers)
-        assert kinds == [protocol.Found, protocol.Found, protocol.Opened]
-        assert isinstance(answers[1], ROWS)
-        assert state == corrupt_snapshot
+    answers = converse(FixedEngines(engine), protocol.encode(Open(store, 4, attempt(4), ())))
+    kinds, state = take_answers(answers)
+    assert kinds == [protocol.Found, protocol.Found, protocol.Opened]
+    assert isinstance(answers[1], ROWS)
+    assert state == corrupt_snapshot
     assert "recovery skips a corrupt snapshot" in caplog.text
     assert "item=bucket/" in caplog.text
 
 
-def test_compressed_rows_come_with_the_place_of_their_item(memory: MemoryTables, store: str) -> None:
+def test_compressed_rows_come_with_the_place_of_their_item(
+    engines: EngineMaker, memory: MemoryTables, store: str
+) -> None:
     """The error of a block that the JVM cannot decompress names its item as others do: in a part, or in a list."""
-    for make in closing(memory):
-        made = write(make(), store, attempt(1), {b"%d" % number: bytes(20) for number in range(100)})
-        write(make(inline_bytes=INLINE_BYTES_MAX), store, attempt(2), {b"1": bytes(100)}, base=made)
-        answers = converse(FixedEngines(make()), protocol.encode(Open(store, 2, attempt(2), ())))
-        ((part, _),) = parts_of(memory, store)
-        places = [answer.item for answer in answers if isinstance(answer, protocol.Packed)]
-        assert places == [
-            f"table={memory.names[key.role]} store_shard={key.store_shard} item={key.sort}"
-            for key in (part, version_list_key(store, 2))
-        ]
+    made = write(engines(), store, attempt(1), {b"%d" % number: bytes(20) for number in range(100)})
+    write(engines(inline_bytes=INLINE_BYTES_MAX), store, attempt(2), {b"1": bytes(100)}, base=made)
+    answers = converse(FixedEngines(engines()), protocol.encode(Open(store, 2, attempt(2), ())))
+    ((part, _),) = parts_of(memory, store)
+    places = [answer.item for answer in answers if isinstance(answer, protocol.Packed)]
+    assert places == [
+        f"table={memory.names[key.role]} store_shard={key.store_shard} item={key.sort}"
+        for key in (part, version_list_key(store, 2))
+    ]
 
 
-def test_read_falls_back_from_a_corrupt_snapshot(corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
+def test_read_falls_back_from_a_corrupt_snapshot(engine: Engine, corrupt_snapshot: State, store: str) -> None:
     """READ of each half: the one with the lost bucket sends FOUND, and then all its rows."""
-    for make in closing(memory):
-        engines = FixedEngines(make())
-        state: State = {}
-        for half in (0, 1):
-            answers = converse(engines, protocol.encode(Read(store, 4, attempt(4), 0, 0, NO_ATTEMPT, 1, (half,))))
-            kinds, found = take_answers(answers)
-            state |= {key: value for key, value in found.items() if key_hash(key) >> 31 == half}
-            assert kinds == ([protocol.Found] if half else []) + [protocol.Held, protocol.Deltas, protocol.Opened]
-        assert state == corrupt_snapshot
+    engines = FixedEngines(engine)
+    state: State = {}
+    for half in (0, 1):
+        answers = converse(engines, protocol.encode(Read(store, 4, attempt(4), 0, 0, NO_ATTEMPT, 1, (half,))))
+        kinds, found = take_answers(answers)
+        state |= {key: value for key, value in found.items() if key_hash(key) >> 31 == half}
+        assert kinds == ([protocol.Found] if half else []) + [protocol.Held, protocol.Deltas, protocol.Opened]
+    assert state == corrupt_snapshot
 
 
-def test_find_falls_back_without_a_manifest(corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
+def test_find_falls_back_without_a_manifest(
+    engine: Engine, corrupt_snapshot: State, memory: MemoryTables, store: str
+) -> None:
     """FIND answers as if the snapshot were not there."""
     del memory.items[next(key for key in memory.items if key.sort.startswith("snapshot_manifest/"))]
-    for make in closing(memory):
-        answers = converse(FixedEngines(make()), protocol.encode(Find(store, 4, attempt(4))))
-        assert [type(answer) for answer in answers] == [protocol.Found, protocol.Content, protocol.Opened]
+    answers = converse(FixedEngines(engine), protocol.encode(Find(store, 4, attempt(4))))
+    assert [type(answer) for answer in answers] == [protocol.Found, protocol.Content, protocol.Opened]
 
 
-def test_open_fails_without_a_valid_route(corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
+def test_open_fails_without_a_valid_route(
+    engine: Engine, corrupt_snapshot: State, memory: MemoryTables, store: str
+) -> None:
     """If a part below the corrupt snapshot is lost, the answer is one ERROR, and the connection stays ready."""
     del memory.items[next(key for key in memory.items if key.role == "delta" and key.sort.startswith(f"{2:020d}/"))]
-    for make in closing(memory):
-        again = protocol.encode(Open(store, 4, attempt(4), ()))
-        answers = converse(FixedEngines(make()), again, again)
-        *_, first, second = (each for each in answers if isinstance(each, protocol.Error))
-        for error in (first, second):
-            kind, named, message = error_of(error)
-            assert (kind, named) == (CorruptStateError.kind, store)
-            assert f"item={2:020d}/" in message
-            assert "table=dynastate-delta " in message
+    again = protocol.encode(Open(store, 4, attempt(4), ()))
+    answers = converse(FixedEngines(engine), again, again)
+    *_, first, second = (each for each in answers if isinstance(each, protocol.Error))
+    for error in (first, second):
+        kind, named, message = error_of(error)
+        assert (kind, named) == (CorruptStateError.kind, store)
+        assert f"item={2:020d}/" in message
+        assert "table=dynastate-delta " in message
 
 
-def test_a_forced_snapshot_is_made_at_any_price(memory: MemoryTables, store: str) -> None:
+def test_a_forced_snapshot_is_made_at_any_price(engine: Engine, store: str) -> None:
     """A SNAPSHOT whose least number of versions is 0 is wanted although it is not worth its price; another is not."""
     state = {b"%d" % number: b"%d" % number for number in range(60)}
-    for make in closing(memory):
-        engine = make()
-        made = write(engine, store, attempt(1), state)
-        save_snapshot(engine, store, made, state)
-        write(engine, store, attempt(2), {b"1": b"one"}, base=made)
-        offers = [protocol.encode(protocol.Snapshot(store, "run-1", 2, attempt(2), 1_000, least)) for least in (1, 0)]
-        answers = converse(FixedEngines(engine), *offers)
-        assert [type(answer) for answer in answers] == [protocol.Maintained, protocol.Wanted]
+    made = write(engine, store, attempt(1), state)
+    save_snapshot(engine, store, made, state)
+    write(engine, store, attempt(2), {b"1": b"one"}, base=made)
+    offers = [protocol.encode(protocol.Snapshot(store, "run-1", 2, attempt(2), 1_000, least)) for least in (1, 0)]
+    answers = converse(FixedEngines(engine), *offers)
+    assert [type(answer) for answer in answers] == [protocol.Maintained, protocol.Wanted]
 
 
-def test_a_version_is_installed(memory: MemoryTables, store: str) -> None:
+def test_a_version_is_installed(engine: Engine, store: str) -> None:
     """IMPORT is answered by the number of buckets, their end by what it cost; then the version exists."""
     whole = protocol.encode(Import(store, "run-1", QUERY, CHECKPOINT, 43, A, 1, {0: 1}, SCHEMA))
     end = protocol.encode(protocol.SnapshotEnd())
-    for make in closing(memory):
-        engine = make()
-        answers = converse(FixedEngines(engine), whole, BUCKET, append({b"a": b"1"}), end)
-        assert [type(answer) for answer in answers] == [protocol.Wanted, protocol.Maintained]
-        assert read(engine, store, 43) == {b"a": b"1"}
-        (failed,) = converse(FixedEngines(engine), protocol.encode(protocol.Changes(store, 43, 43, A)))
-        assert error_of(failed)[0] == VersionMissingError.kind
+    answers = converse(FixedEngines(engine), whole, BUCKET, append({b"a": b"1"}), end)
+    assert [type(answer) for answer in answers] == [protocol.Wanted, protocol.Maintained]
+    assert read(engine, store, 43) == {b"a": b"1"}
+    (failed,) = converse(FixedEngines(engine), protocol.encode(protocol.Changes(store, 43, 43, A)))
+    assert error_of(failed)[0] == VersionMissingError.kind
 
 
 def test_a_failed_import_leaves_no_version(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
@@ -220,7 +217,7 @@ def test_a_failed_import_leaves_no_version(failing_engine: Engine, failing_table
     assert {sort.partition("/")[0] for sort in items_of(failing_tables, store)} == {"meta", "schema"}
 
 
-def test_unread_answer_undoes_no_commit(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
+def test_unread_answer_undoes_no_commit(failing_engine: Engine, store: str) -> None:
     """If the task has ended before its commit is answered, the version remains."""
 
     def broken_after_welcome(frame: bytes) -> None:
