@@ -177,10 +177,7 @@ def test_an_item_with_400_kb_takes_nothing_more(tables: Tables, store: str) -> N
 
 
 def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
-    """A new run gets the next epoch, in the place of the oldest of many, and removes the mark of a drop.
-
-    But not if another run was faster, also in a store that was made again, or a drop deletes items.
-    """
+    """A new run gets the next epoch, in the oldest one's place; not if another run was faster, or a drop deletes."""
     key = meta_key_of(store)
     meta: Item = item_key(key) | {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "dropped": 1}
     tables.put_new(key, meta)
@@ -227,10 +224,7 @@ def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> Non
 
 
 def test_too_many_items_or_one_key_twice_are_refused(tables: Tables, store: str) -> None:
-    """A write has 1 to 25 items, a get 1 to 100 keys, none of them twice: else it is a defect of ours.
-
-    It is found before anything is sent; DynamoDB would refuse the whole request.
-    """
+    """A write has 1 to 25 items, a get 1 to 100 keys, none of them twice: else nothing is sent, not even a part."""
     items = parts(store, 101)
     one, other = keys = [key for key, _ in items[:2]]
     calls: list[tuple[str, Callable[[], object]]] = [

@@ -1,7 +1,4 @@
-"""Executors with their tasks and maintenance, and readers, as tasks of the scheduler.
-
-Each makes the calls that its counterpart in the JVM and in the sidecar makes, in the same order.
-"""
+"""Executors with tasks and maintenance, and readers: each makes the calls that its counterpart in the JVM makes."""
 
 from __future__ import annotations
 
@@ -291,12 +288,7 @@ def _as_changes(state: State, keys: list[bytes]) -> list[Change]:
 def read(
     scheduler: Scheduler, engine: Engine, model: Model, asked: VersionId, have: dict[VersionId, State]
 ) -> tuple[VersionId, State]:
-    """Open a version, read all of it, and check it against the model.
-
-    Raises:
-        DynastateError: it cannot be read.
-        ViolationError: it cannot be read although it was promised all the time, or its rows are wrong.
-    """
+    """Open and read a version, and check it against the model. ViolationError: it is wrong, or promised and lost."""
     since, still_promised = scheduler.now, model.watch()
 
     def by_some_route(have: dict[VersionId, State]) -> tuple[VersionId, State]:

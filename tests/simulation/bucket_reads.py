@@ -36,12 +36,7 @@ class BucketReads:
     _held: Held = NOTHING
 
     def read(self, model: Model, asked: VersionId) -> tuple[VersionId, State]:
-        """All rows of a version, bucket by bucket; its changes are held from then on.
-
-        Raises:
-            DynastateError: it cannot be read.
-            ViolationError: its rows are wrong.
-        """
+        """All rows of a version, bucket by bucket; its changes are held then. ViolationError: rows are wrong."""
         held = self._held
         version, rows, opening = read_by_buckets(self._scheduler, self._engine, model, asked, held)
         if opening.after < version.version:
@@ -62,11 +57,7 @@ class BucketReads:
 def read_by_buckets(
     scheduler: Scheduler, engine: Engine, model: Model, asked: VersionId, held: Held = NOTHING
 ) -> tuple[VersionId, State, Opening]:
-    """All rows of a version, bucket by bucket, and the opening of the last one. Rows of other buckets are ignored.
-
-    Raises:
-        DynastateError, ViolationError: as `BucketReads.read`.
-    """
+    """All rows of a version, bucket by bucket, and the opening of the last; errors are those of `BucketReads.read`."""
     since = scheduler.now
     found = retry_routes(lambda _: engine.find(model.store, *asked))
     version = found.entry.id

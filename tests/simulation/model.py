@@ -1,7 +1,4 @@
-"""The model of a store: every attempt with its rows, the versions that the driver took, and those that are promised.
-
-The engine is not used: version lists and the stages of snapshots are read as they change in the tables.
-"""
+"""The model of a store, without the engine: attempts with their rows, what the driver took, and what is promised."""
 
 from __future__ import annotations
 
@@ -163,10 +160,7 @@ class Model:
             raise violation("a replaced run became the newest", order=order)
 
     def meta_deleted(self) -> None:
-        """Note that the meta item is deleted: the runs in it may not commit any more.
-
-        Others may: those that make the store again after that, or made it after the drop had listed the stores.
-        """
+        """Note that the meta item is deleted: its runs may not commit any more; those that make the store again may."""
         self.ended |= self.runs
         self.runs = set()
 
@@ -196,10 +190,7 @@ class Model:
                 known.append((self.scheduler.now, found))
 
     def _winner(self, number: int) -> VersionId:
-        """The attempt that a number opens: the highest epoch; of equals one that can be read; the last appended.
-
-        An attempt that is listed twice counts at its first place.
-        """
+        """The attempt that a number opens: the highest epoch; of equals a readable one; the last by its first place."""
         first: dict[Attempt, tuple[int, VersionEntry]] = {}
         for place, entry in enumerate(self._listed(number)):
             first.setdefault(entry.attempt, (place, entry))
@@ -254,10 +245,7 @@ class Model:
         ]
 
     def promised(self) -> list[VersionId]:
-        """What must be readable now: the driver's chain, and what it may take next; and versions of other locations.
-
-        By number, and by attempt if the driver names it; those of other locations always.
-        """
+        """What must be readable now: the driver's chain, what it may take next, and versions of other locations."""
         kept = [self.chain[number] for number in range(max(1, self.floor), self.newest + 1)] + self.candidates()
         by_number = [VersionId(number, NO_ATTEMPT) for number in sorted({number for number, _ in kept})]
         return by_number + (kept if self.checkpoint_format == 2 else []) + sorted(self.foreign)

@@ -1,7 +1,4 @@
-"""Mutations: the engine, broken on purpose, each time by a defect that another store had or that ours might have.
-
-`test_simulation.py` shows that the simulation finds each of MUTATIONS.
-"""
+"""Mutations: the engine, broken by defects that stores had or might have; `test_simulation.py` finds each."""
 
 from __future__ import annotations
 

@@ -74,10 +74,7 @@ def random_faults(chance: random.Random) -> FaultRates:
 
 @dataclass
 class Client:
-    """A boto3 client of one process, of DynamoDB or S3: the operations that dynastate uses.
-
-    `on_request` is called ahead of each.
-    """
+    """A boto3 client of one process, of DynamoDB or S3; `on_request` is called ahead of each request."""
 
     scheduler: Scheduler
     chance: random.Random

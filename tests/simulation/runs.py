@@ -36,10 +36,7 @@ def failure_of(seed: int, steps: int = STEPS_SHOWN, replica_delay: Callable[[], 
 
 
 def first_found(name: str, tries: int = TRIES) -> tuple[int, str]:
-    """The first schedule from its known seed on in which a mutation violates a promise, with that failure.
-
-    The seed is -1 if none of `tries` does.
-    """
+    """The first schedule from its known seed on in which a mutation violates a promise, and that failure; -1: none."""
     mutation, first = MUTATIONS[name]
     with mutation():
         for seed in range(first, first + tries):

@@ -351,10 +351,7 @@ class Schedule:
                 raise violation("a batch fails without any fault", version=self._newest() + 1)
 
     def _move(self, chance: random.Random) -> None:
-        """Copy the checkpoint to the other location, start the query there, and adopt the namespace for it.
-
-        The copy's tasks are refused until then, and those of the old location from then on.
-        """
+        """Copy the checkpoint to the other location, start the query, adopt it; tasks of the other one are refused."""
         base = chance.randint(max(0, *(model.floor for model in self.current)), self._newest())
         self.location = next(each for each in LOCATIONS if each != self.location)
         self.scheduler.note("the checkpoint is copied to %s at version %d", self.location, base)
@@ -553,10 +550,7 @@ class Schedule:
         return lambda: start + timedelta(seconds=chance.uniform(-600, 600))
 
     def audit(self, *, whole: bool = False) -> None:
-        """Check that promised versions are readable at once, with the rows of the model.
-
-        Only the oldest and the newest are read, and all at the end: each version is the oldest at some time.
-        """
+        """Check that promised versions, the oldest and the newest at least, can be read, with the rows of the model."""
         with self.scheduler.aside():
             for model in self.models:
                 promised = model.promised()
@@ -672,10 +666,7 @@ class Schedule:
             raise violation("a store is made that its namespace does not list", store=store, missing=key.sort)
 
     def _must_be_complete(self, model: Model, version: VersionId) -> None:
-        """Check that an attempt of the newest run is complete once a version list lists it.
-
-        Its ancestors may be deleted, and of a run that is over its own parts, too.
-        """
+        """Check that an attempt of the newest run is complete once it is listed; its ancestors may be deleted."""
         assert self._auditor is not None
         if not model.run:  # the store is being dropped
             return

@@ -92,11 +92,7 @@ def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, 
 
 @pytest.mark.parametrize("kind", ["behind", "set back"])
 def test_clean_up_after_one_that_died(engines: Engines, memory: MemoryTables, store: str, kind: str) -> None:
-    """The other one deleted a snapshot, but not the versions that depend on it.
-
-    They are not reported as corrupt by an executor that is behind, nor by the run after the query was set back, though
-    both retain one of them.
-    """
+    """It deleted a snapshot, but not the versions that depend on it: they are not reported as corrupt."""
     failing_tables = FailingTables(memory)
     engine, dying = engines(), engines(failing_tables)
     made = write_versions(engine, store, 6)
@@ -341,10 +337,7 @@ def test_clean_up_deletes_a_snapshot_in_use(engines: Engines, memory: MemoryTabl
 def interrupted_clean_ups(
     memory: MemoryTables, engines: Engines, store: str, newest: VersionId, under_way: Callable[[], Callable[[], object]]
 ) -> Iterator[None]:
-    """A clean-up that is cut off after each of its requests, on the same items each time.
-
-    What `under_way` begins ends before its first conditional one.
-    """
+    """A clean-up cut off after each of its requests; what `under_way` begins ends before its first conditional one."""
     items = copy.deepcopy(memory.items)
     for left in itertools.count():
         memory.items = copy.deepcopy(items)

@@ -56,9 +56,6 @@ def test_a_schedule_replays_identically() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_is_found(name: str) -> None:
-    """A schedule from a known seed on finds it, and prints the command that replays it.
-
-    Where schedules changed, `make mutations` finds the new seeds.
-    """
+    """A schedule from a known seed on finds it; where schedules changed, `make mutations` finds the new seeds."""
     seed, found = first_found(name)
     assert f"replay it: make sim SEED={seed} RUNS=1" in found

@@ -107,10 +107,7 @@ def without_list(items: Mapping[Key, Item]) -> dict[Key, Item]:
 
 
 class MemoryTables(UnthrottledTables):
-    """Both tables in a dictionary: strongly consistent, safe for threads, with DynamoDB's rules.
-
-    `calls` is its journal. Tables of several names may share their `objects`.
-    """
+    """Both tables in a dictionary, with DynamoDB's rules, safe for threads. `calls` is its journal."""
 
     def __init__(self, snapshot_table: str = SNAPSHOT_TABLE, objects: MemoryObjects | None = None) -> None:
         #: What views share: tests replace the items.
@@ -418,10 +415,7 @@ class Recorded(FailingTables):
 
 
 class Dying(FailingTables):
-    """Tables that fail from one request on, before it is applied or after, as if the process crashed there.
-
-    Below 0, `left` is that number of requests too many.
-    """
+    """Tables that fail from one request on, before it or after, as in a crash; below 0, `left` counts the rest."""
 
     def __init__(self, tables: Tables, left: int, *, applied: bool = False) -> None:
         super().__init__(tables)
@@ -454,10 +448,7 @@ def lost_answer() -> Exception:
 
 
 class FailingClient:
-    """A boto3 client with planned faults, one call at a time (moto in this process loses writes otherwise).
-
-    `requests` is its journal: operation and arguments.
-    """
+    """A boto3 client with planned faults, one call at a time, since moto loses writes. `requests` is its journal."""
 
     def __init__(self, client: Any) -> None:
         self.client = client

@@ -69,11 +69,7 @@ _EVERY_ALARM = Access("cloudwatch:DescribeAlarms", f"{ALARMS}:*")
 
 
 def accesses(request: Request) -> list[Access]:
-    """What a request needs to be allowed, each for itself.
-
-    Raises:
-        AssertionError: the request is none that is known here.
-    """
+    """What a request needs to be allowed, each for itself. AssertionError: the request is none that is known here."""
     for service, needs in _NEEDS.items():
         if request.service.startswith(service):
             return needs(request.operation, request.body)

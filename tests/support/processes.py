@@ -136,11 +136,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def wait_until(condition: Callable[[], bool], otherwise: str, within_s: float = ENDED_WITHIN_S) -> None:
-    """Wait for something that takes a moment.
-
-    Raises:
-        AssertionError: it did not come.
-    """
+    """Wait for something that takes a moment. AssertionError: it did not come."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, otherwise

@@ -21,10 +21,7 @@ START_DEADLINE_S: Final = 60.0
 
 @contextmanager
 def s3mock(folder: Path) -> Iterator[Settings]:
-    """Run it with one bucket, its files in a folder; give the settings to use it with.
-
-    Without Maven the test is skipped; in CI it fails.
-    """
+    """Run it with one bucket, and give the settings for it. Without Maven the test is skipped; in CI it fails."""
     port = free_port()
     options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx512m"]
     options += ["-Djava.net.preferIPv4Stack=true", f"-Djava.io.tmpdir={folder}"]

@@ -1,7 +1,4 @@
-"""Mutations: the provider, broken on purpose, each by a change of one place of its Scala.
-
-`test_mutations.py` shows that the histories, or a check of `tests/spark/scala`, find each of MUTATIONS.
-"""
+"""Mutations of the provider, each a change of one place of its Scala; `test_mutations.py` shows that each is found."""
 
 from __future__ import annotations
 

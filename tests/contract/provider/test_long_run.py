@@ -247,10 +247,7 @@ class Walk:
         self.active = self.other
 
     def twin(self) -> None:
-        """The other executor makes the newest version too: of this run or of one before, which is then a zombie.
-
-        With ids the driver may take either of two twins. Without, tasks of one batch do the same.
-        """
+        """The other executor makes the newest version too: of this run, or as a zombie of one before."""
         if len(self.chain) < 2 or not self.other.run:
             return
         base, taken = self.chain[-2:]

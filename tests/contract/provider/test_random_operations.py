@@ -343,10 +343,7 @@ def server(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iter
     ("checkpoint_format", "memory_mb"), [pytest.param(1, 0, marks=SLOW), pytest.param(2, 0, marks=SLOW), (2, 1)]
 )
 def test_random_operations(server: Server, checkpoint_format: int, memory_mb: int) -> None:
-    """Whatever is done, ours, RocksDB's store and a dict hold the same rows, in the same order where there is one.
-
-    With 1 MiB of memory, less than one of the larger values, ours is read again all the time.
-    """
+    """Ours, RocksDB's and a dict hold the same rows, also where 1 MiB of memory makes ours read again all the time."""
     print(f"DYNASTATE_SEED={SEED}")  # noqa: T201  # shown with a failure
     run_state_machine_as_test(
         seed(SEED)(lambda: StoresAndModel(server, checkpoint_format, memory_mb)),  # type: ignore[arg-type]  # called, nothing else

@@ -140,10 +140,7 @@ def test_the_pause_stays_bounded_however_often_it_fails(rig: Callable[..., Rig])
 
 
 def test_unprocessed_keys_are_asked_for_again_and_consistently(rig: Callable[..., Rig]) -> None:
-    """Keys not processed are read again, strongly consistent as the first time, until all items are there.
-
-    DynamoDB answers with 1 MB of a partition at most: an answer with some of the items is no throttle.
-    """
+    """DynamoDB answers with 1 MB of a partition at most: an answer with some of the items is no throttle."""
     items = parts("s", 3)
     keys = [key for key, _ in items]
     wires = [to_wire(item_key(key)) for key in keys]

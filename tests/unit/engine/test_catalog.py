@@ -182,10 +182,7 @@ def test_a_restored_query_with_fewer_partitions_than_the_one_between(engine: Eng
 def test_a_first_batch_that_ends_while_stores_are_looked_up(
     engine: Engine, tables: MemoryTables, read: Callable[[Tables, str], list[str]], name: str, queries: int
 ) -> None:
-    """Partition 1 is an earlier query's at the first look, and the lists of partition 0 are read one batch later.
-
-    A look takes so many Queries.
-    """
+    """Partition 1 is an earlier query's at the first look, of so many Queries; partition 0 is read one batch later."""
     made = start_over(engine, partitions(2), "first", batches=5)
     start_over(engine, partitions(2), "second", batches=3)
     for each in made:
@@ -363,10 +360,7 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
 
 
 def test_a_clean_up_that_was_cut_off_is_ended_by_the_next(engine: Engine, tables: MemoryTables) -> None:
-    """A later query needs a store that it has begun to delete: the error says so, and clean-up ends it at once.
-
-    The stores that clean-up has not begun to delete may be the later query's, and stay.
-    """
+    """The error says so. Stores that it has not begun to delete may be the later query's, and stay."""
     start_over(engine, partitions(4), "first")
     start_over(engine, partitions(1), "second")
 

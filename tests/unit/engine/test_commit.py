@@ -272,10 +272,7 @@ def test_an_unfinished_abort_is_reported(failing_engine: Engine, failing_tables:
 def test_a_commit_that_fails_leaves_nothing_visible(
     failing_engine: Engine, failing_tables: FailingTables, store: str, verb: str, *, applied: bool
 ) -> None:
-    """Whatever step of a commit fails, before or after it was applied: no version, and no part once it is aborted.
-
-    An append that was applied is no failure but an unknown outcome, which has its own test.
-    """
+    """Whatever step fails, before or after it was applied (the append: before): no version, no part after an abort."""
     failing_tables.fail(verb, Fault(UnavailableError("throttled"), applied=applied))
     under_way = begin(failing_engine, store, A)
     with pytest.raises(UnavailableError, match="throttled"):  # noqa: PT012  # either may be the one that fails

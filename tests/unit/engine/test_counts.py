@@ -1,7 +1,4 @@
-"""Counts of values: a snapshot with other values than its version is refused, and one that exists is reported.
-
-A row that is applied twice, or not at all, has right checksums; only the number of values shows it.
-"""
+"""Counts of values: a snapshot with others than its version has right checksums, and is refused and reported."""
 
 from __future__ import annotations
 

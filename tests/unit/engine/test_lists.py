@@ -119,12 +119,7 @@ def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: s
 
 @pytest.mark.parametrize("how", ["refused", "forks"])
 def test_full_list_of_a_run_says_what_to_do(memory_engine: Engine, memory: MemoryTables, store: str, how: str) -> None:
-    """What the newest two runs made may be needed, so a commit fails; the commit of a later run deletes it.
-
-    Clean-up deletes nothing of it: that a run has entered does not prove which attempt the driver has chosen.
-
-    Runs that the list refuses stay refused. A list that a fork depends on is left, and the error names the fork.
-    """
+    """What two runs made may be needed: a commit fails, and clean-up deletes nothing; a later run's commit does."""
     base = write_versions(memory_engine, store, 1, run="run-0")[-1]
     key = version_list_key(store, 1)
     memory.items[key] |= {how: frozenset({"other/0/0/default"})}

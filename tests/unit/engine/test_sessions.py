@@ -126,11 +126,7 @@ def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: s
 
 
 def test_an_old_run_that_first_writes_beside_a_newer_one(engines: Engines, store: str) -> None:
-    """A run is as new as its first write: one that was idle before that counts as the newest.
-
-    Under v2 no commit names its version. The run that continues is refused once it sees it; restarted, it finds its
-    versions.
-    """
+    """A run is as new as its first write: the one that continues is refused once it sees it; restarted, it is not."""
     engine = engines()
     made = write_versions(engine, store, 3)
     zombie = begin(engines(), store, Z, {b"3": b"3"}, base=made[2], run="run-0")

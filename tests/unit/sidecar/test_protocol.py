@@ -113,10 +113,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     ids=str,
 )
 def test_impossible_requests_are_refused(message: tuple[object, ...]) -> None:
-    """Version 0 is not opened; an attempt has a parent exactly when its base is not version 0; a chunk has changes.
-
-    An imported version is above 1.
-    """
+    """No request opens version 0 or imports 1; attempts above version 1 have a parent; chunks have changes."""
     with pytest.raises(MismatchError):
         decode(protocol.encode(message))
 
