@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ import pytest
 from dynastate.dynamodb.admin import check_tables, create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
-from dynastate.dynamodb.embedded import HOST, REGION, EmbeddedDynamoDB
+from dynastate.dynamodb.embedded import HOST, EmbeddedDynamoDB
 from dynastate.engine.updates import append_version
 from dynastate.errors import ConfigurationError, InternalError, UnavailableError
 from dynastate.format.keys import Key
@@ -45,7 +46,6 @@ def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDy
     """Both tables are there, on demand, with string keys and the tag that says who made them."""
     client = make_client(database.settings)
     found = {name: client.describe_table(TableName=name)["Table"] for name in client.list_tables()["TableNames"]}
-
     keys = {
         name: [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] for name, table in found.items()
     }
@@ -70,9 +70,7 @@ def test_it_takes_names_and_region_from_the_settings() -> None:
 
 
 def test_only_what_is_missing_is_made(database: EmbeddedDynamoDB) -> None:
-    settings = Settings(
-        delta_table="dynastate-delta", snapshot_table="another", region=REGION, endpoint=database.endpoint
-    )
+    settings = replace(database.settings, snapshot_table="another")
     assert create_tables(settings) == ["another"]
 
 
@@ -83,7 +81,6 @@ def test_requests_at_once_lose_no_write(database: EmbeddedDynamoDB) -> None:
     entries = [number.to_bytes(2, "big") for number in range(160)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda entry: append_version(tables, key, entry, "run-1"), entries))
-
     item = tables.get([key])[key]
     assert isinstance(item["versions"], list)
     assert sorted(item["versions"]) == entries
@@ -101,7 +98,6 @@ def test_the_end_of_the_block_leaves_no_process() -> None:
         pid, endpoint = first.pid, first.endpoint
         make_client(first.settings).list_tables()
         _ = 1 / 0
-
     assert not is_alive(pid)
     assert not answers(endpoint)
     with EmbeddedDynamoDB(port=int(urlsplit(endpoint).port or 0)) as second:
@@ -124,7 +120,6 @@ with EmbeddedDynamoDB() as running:
         pid, endpoint = parent.stdout.readline().split()
         assert answers(endpoint)
         parent.kill()
-
     # The first thread of a process may be a zombie a moment before the last one closes the socket.
     wait_until(lambda: not is_alive(int(pid)) and not answers(endpoint), "the child lives")
 

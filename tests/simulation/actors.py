@@ -20,7 +20,7 @@ from dynastate.errors import (
     UnknownOutcomeError,
     VersionMissingError,
 )
-from dynastate.format.changes import MERGE, PUT, Change, decode_changes, encode_changes, key_hash
+from dynastate.format.changes import MERGE, PUT, Change, decode_changes, key_hash
 from dynastate.format.keys import EMPTY, Attempt, VersionId
 from dynastate.format.meta import QueryRun
 from dynastate.format.parts import Chunk, StoredChunk
@@ -29,6 +29,7 @@ from dynastate.unsaferow.types import Binary
 from tests.simulation.bucket_reads import BucketReads, read_by_buckets
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
 from tests.simulation.scheduler import Process, Scheduler
+from tests.support.samples import chunk_of
 from tests.support.store_builder import family
 
 #: One column family with lists, whose keys and values are rows of one binary column.
@@ -51,16 +52,11 @@ def chunks(changes: Iterable[Change], most: int) -> Iterator[Chunk]:
     for change in changes:
         twice = change.operation == PUT and any(change.key == each.key for each in held)
         if held and (len(held) >= most or twice):
-            yield chunk(held)
+            yield chunk_of(*held)
             held = []
         held.append(change)
     if held:
-        yield chunk(held)
-
-
-def chunk(changes: list[Change]) -> Chunk:
-    hashes = [key_hash(change.key) for change in changes]
-    return Chunk(len(changes), min(hashes), max(hashes), encode_changes(changes))
+        yield chunk_of(*held)
 
 
 def fold(state: State, chunks: Iterable[StoredChunk]) -> State:

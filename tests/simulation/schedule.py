@@ -293,12 +293,9 @@ class Schedule:
         self.scheduler.spawn(f"{executor.process.name}/{attempt.hex()[:8]}", body, executor.process)
 
     def _mute_s3(self, seconds: float) -> None:
-        def answers_again() -> None:
-            self.s3.is_cut = False
-
         self.scheduler.note("S3 does not answer for %.0f s", seconds)
         self.s3.is_cut = True
-        self.scheduler.after(seconds, answers_again)
+        self.scheduler.after(seconds, partial(setattr, self.s3, "is_cut", False))
 
     def _fail_over(self) -> None:
         """Continue the query in the other Region. This one may be cut off, or executors may still write to it."""

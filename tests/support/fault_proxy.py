@@ -264,18 +264,6 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
         self.server.peers.discard(self.request)
 
-    def do_GET(self) -> None:
-        self.do_POST()
-
-    def do_HEAD(self) -> None:
-        self.do_POST()
-
-    def do_PUT(self) -> None:
-        self.do_POST()
-
-    def do_DELETE(self) -> None:
-        self.do_POST()
-
     def handle_expect_100(self) -> bool:
         proceed = super().handle_expect_100()
         self.wfile.flush()
@@ -303,6 +291,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(reply.raw)
+
+    do_GET = do_HEAD = do_PUT = do_DELETE = do_POST  # noqa: N815  # the names are of http.server
 
     def _understand(self, raw: bytes) -> Request | None:
         headers = {name.lower(): value for name, value in self.headers.items()}

@@ -39,9 +39,13 @@ def query_run(run: str = "run-1", location: str = CHECKPOINT, query: str = QUERY
 
 
 def chunk(changes: Changes) -> Chunk:
-    hashes = [key_hash(key) for key in changes]
-    raw = encode_changes(Change(PUT, 0, key, value) for key, value in changes.items())
-    return Chunk(len(changes), min(hashes), max(hashes), raw)
+    return chunk_of(*(Change(PUT, 0, key, value) for key, value in changes.items()))
+
+
+def chunk_of(*changes: Change) -> Chunk:
+    """Make one chunk of changes of any kind."""
+    hashes = [key_hash(change.key) for change in changes]
+    return Chunk(len(changes), min(hashes), max(hashes), encode_changes(changes))
 
 
 def singles(count: int, value: bytes = b"1") -> list[State]:

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynastate.engine.engine import Engine
-from dynastate.format.changes import MERGE, PUT, Change, encode_changes, key_hash
+from dynastate.format.changes import MERGE, PUT, Change
 from dynastate.format.keys import EMPTY, Attempt, VersionId
-from dynastate.format.parts import Chunk
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.samples import CHECKPOINT, QUERY, attempt, query_run
+from tests.support.samples import CHECKPOINT, QUERY, attempt, chunk_of, query_run
 
 RAW = {"keyStateEncoderType": "NoPrefixKeyStateEncoderSpec"}
 USER = (("user", "string"),)
@@ -29,16 +28,8 @@ def family(
     number: int = 0, name: str = "default", key: Columns = USER, value: Columns = COUNTS, **others: Any
 ) -> dict[str, Any]:
     """Describe a column family as the provider does."""
-    described = {
-        "id": number,
-        "internal": False,
-        "key": struct(key),
-        "key_encoder": RAW,
-        "multiple": False,
-        "name": name,
-        "value": struct(value),
-    }
-    return described | others
+    described = {"id": number, "internal": False, "key": struct(key), "key_encoder": RAW, "multiple": False}
+    return described | {"name": name, "value": struct(value)} | others
 
 
 class StoreBuilder:
@@ -71,8 +62,7 @@ class StoreBuilder:
         made = by or attempt(self.version[0] + 1)
         under_way = self._engine.begin(self.store, query_run(self.run, self.location, self.query), *self.version, made)
         if records:
-            hashes = [key_hash(record.key) for record in records]
-            under_way.append(Chunk(len(records), min(hashes), max(hashes), encode_changes(records)))
+            under_way.append(chunk_of(*records))
         keys = {each["id"]: sum(1 for number, _ in self.state if number == each["id"]) for each in self.families}
         if self.counts_values:
             under_way.added = sum(map(len, self.state.values())) - before

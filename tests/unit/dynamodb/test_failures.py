@@ -215,6 +215,13 @@ def test_errors_name_the_host_that_answered(dummy_credentials: None, monkeypatch
                 tables.check()
 
 
+def description(keys: list[tuple[str, str, str]], status: str = "ACTIVE") -> tuple[int, dict[str, Any]]:
+    """The answer of DescribeTable for keys with these names, roles and kinds."""
+    schema = [{"AttributeName": name, "KeyType": role} for name, role, _ in keys]
+    kinds = [{"AttributeName": name, "AttributeType": kind} for name, _, kind in keys]
+    return 200, {"Table": {"TableStatus": status, "KeySchema": schema, "AttributeDefinitions": kinds}}
+
+
 @pytest.mark.parametrize(
     ("hash_key", "range_key", "kind", "status", "said"),
     [
@@ -231,18 +238,8 @@ def test_check_tells_how_a_table_differs(
 ) -> None:
     """Wrong names, kinds or number of keys, and a table that is not ready, are reported with what is needed."""
     keys = [(hash_key, "HASH", "S"), *([(range_key, "RANGE", kind)] if range_key else [])]
-    delta = {
-        "TableStatus": status,
-        "KeySchema": [{"AttributeName": name, "KeyType": role} for name, role, _ in keys],
-        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": data} for name, _, data in keys],
-    }
-    names = ("store_shard", "HASH"), ("entry", "RANGE")
-    snapshot = {
-        "TableStatus": "ACTIVE",
-        "KeySchema": [{"AttributeName": name, "KeyType": role} for name, role in names],
-        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in names],
-    }
-    drift = rig((200, {"Table": delta}), (200, {"Table": snapshot})).tables.check()
+    snapshot = [("store_shard", "HASH", "S"), ("entry", "RANGE", "S")]
+    drift = rig(description(keys, status), description(snapshot)).tables.check()
     assert len(drift) == len(said)
     for line, part in zip(drift, said, strict=True):
         assert line.startswith("table dynastate-delta ")

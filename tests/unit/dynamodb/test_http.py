@@ -207,24 +207,23 @@ def test_other_operations_are_boto3s(settings: Settings, proxy: FaultProxy, way:
 
 
 REASONS = [{"reason": "TableWriteProvisionedThroughputExceeded", "resource": "arn:table"}]
+
+
+def modelled(code: str, fate: Fate, message: str, **members: Any) -> tuple[Reply, tuple[str, str, Fate]]:
+    """An answer of which boto3 makes an error of a class of its own."""
+    return error(code, message, **members), (code, code, fate)
+
+
 #: Answers, and what tells their errors: class, code, fate.
 ERRORS = {
-    "throttled": (
-        error("ProvisionedThroughputExceededException", "The level", ThrottlingReasons=REASONS),
-        ("ProvisionedThroughputExceededException", "ProvisionedThroughputExceededException", Fate.THROTTLED),
+    "throttled": modelled(
+        "ProvisionedThroughputExceededException", Fate.THROTTLED, "The level", ThrottlingReasons=REASONS
     ),
-    "throttling": (
-        error("ThrottlingException", "slower", throttlingReasons=REASONS),
-        ("ThrottlingException", "ThrottlingException", Fate.THROTTLED),
+    "throttling": modelled("ThrottlingException", Fate.THROTTLED, "slower", throttlingReasons=REASONS),
+    "condition": modelled(
+        "ConditionalCheckFailedException", Fate.REFUSED, "The conditional request failed", Item={"data": {"B": "AA=="}}
     ),
-    "condition": (
-        error("ConditionalCheckFailedException", "The conditional request failed", Item={"data": {"B": "AA=="}}),
-        ("ConditionalCheckFailedException", "ConditionalCheckFailedException", Fate.REFUSED),
-    ),
-    "no table": (
-        error("ResourceNotFoundException", "Requested resource not found"),
-        ("ResourceNotFoundException", "ResourceNotFoundException", Fate.REFUSED),
-    ),
+    "no table": modelled("ResourceNotFoundException", Fate.REFUSED, "Requested resource not found"),
     "not modelled": (error("AccessDeniedException", "not you"), ("ClientError", "AccessDeniedException", Fate.REFUSED)),
     "500": (
         error("InternalServerError", "it broke")._replace(status=500),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from itertools import product
 from typing import Any
 
 import pytest
@@ -171,9 +172,8 @@ def test_commits_and_openings_report_what_they_cost(engine: Engine, store: str) 
     assert spent["bytesWritten"] > 5000
     opening = engine.open(store, 1, NO_ATTEMPT)
     assert sum(each.records for each in opening.chunks) == 1
-    spent_reading = opening.meter
-    assert (spent_reading.requests, spent_reading.read_units, spent_reading.cache_misses) == (2, 1 + 2, 1)
-    assert spent_reading.bytes_read > 5000
+    assert (opening.meter.requests, opening.meter.read_units, opening.meter.cache_misses) == (2, 1 + 2, 1)
+    assert opening.meter.bytes_read > 5000
 
 
 def test_a_commit_is_one_item_write_after_all_parts(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
@@ -263,11 +263,7 @@ def test_an_unfinished_abort_is_reported(failing_engine: Engine, failing_tables:
 
 
 @pytest.mark.parametrize(
-    ("verb", "applied"),
-    [
-        *((verb, applied) for verb in ("get", "query", "put_new", "write") for applied in (False, True)),
-        ("update", False),
-    ],
+    ("verb", "applied"), [*product(("get", "query", "put_new", "write"), (False, True)), ("update", False)]
 )
 def test_a_commit_that_fails_leaves_nothing_visible(
     failing_engine: Engine, failing_tables: FailingTables, store: str, verb: str, *, applied: bool

@@ -10,22 +10,16 @@ import pytest
 from dynastate.engine.engine import Engine
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import CorruptStateError
-from dynastate.format.changes import MERGE, PUT, Change, encode_changes, key_hash
+from dynastate.format.changes import MERGE, PUT, Change
 from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import EMPTY, VersionId
-from dynastate.format.parts import Chunk
 from dynastate.operations.inspection.verify import verify
 from tests.support.engine_driver import read, recover
 from tests.support.fakes import MemoryTables
-from tests.support.samples import SCHEMA, attempt, query_run
+from tests.support.samples import SCHEMA, attempt, chunk_of, query_run
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 ROW, LIST = b"row", b"list"
-
-
-def changes_of(*changes: Change) -> Chunk:
-    hashes = [key_hash(change.key) for change in changes]
-    return Chunk(len(changes), min(hashes), max(hashes), encode_changes(changes))
 
 
 def append(value: bytes) -> Change:
@@ -36,7 +30,7 @@ def write(engine: Engine, store: str, base: VersionId, added: int | None, *chang
     """Commit changes that add a number of values; there are one row and one list."""
     by = attempt(base.version + 1)
     under_way = engine.begin(store, query_run("run-1"), *base, by)
-    under_way.append(changes_of(*changes))
+    under_way.append(chunk_of(*changes))
     under_way.added = added
     under_way.commit({0: 1, 1: 1}, SCHEMA)
     return VersionId(base.version + 1, by)
@@ -47,7 +41,7 @@ def offer(engine: Engine, store: str, of: VersionId, changes: Sequence[Change]) 
     under_way, _ = engine.maintenance.snapshot(store, "run-1", *of, state_bytes=1, min_deltas=1)
     assert under_way is not None
     under_way.bucket(0)
-    under_way.append(changes_of(*changes))
+    under_way.append(chunk_of(*changes))
     return under_way
 
 
