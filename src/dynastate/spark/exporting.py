@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 from contextlib import suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import (
@@ -57,7 +56,7 @@ class MetricsExport:
     def __enter__(self) -> MetricsExport:  # noqa: PYI034  # Self comes with Python 3.11, and it has no subclasses
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
