@@ -91,8 +91,8 @@ def test_names_come_in_order(objects: Objects, location: str) -> None:
     """The names of one prefix, ascending, without those of other prefixes and locations, however many."""
     wanted = [ObjectId(location, f"{STORE}#delta/{number:06d}") for number in range(1_005)]
     others = [ObjectId(location, f"{STORE}2#delta/1"), ObjectId(f"{location}2", f"{STORE}#delta/1")]
-    for each in [*reversed(wanted), *others]:
-        objects.put(each, b"x")
+    for place in [*reversed(wanted), *others]:
+        objects.put(place, b"x")
     meter = Meter()
     assert list(objects.metered(meter).names(location, f"{STORE}#")) == wanted
     assert meter.puts >= 1

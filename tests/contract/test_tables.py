@@ -85,9 +85,9 @@ def test_query_gives_a_range_in_order_with_both_ends(tables: Tables, store: str)
     keys = [Key("snapshot", store, sort) for sort in ("a", "b", "b0", "bé", "c", "d", "Z")]
     other = Key("snapshot", store + "0", "b")
     tables.write([(key, item_key(key)) for key in [other, *reversed(keys)]])
-    found = tables.query("snapshot", store, "b", "c")
-    assert [key.sort for key, _ in found] == ["b", "b0", "bé", "c"]
-    assert [item for _, item in found] == [item_key(key) for key, _ in found]
+    pairs = tables.query("snapshot", store, "b", "c")
+    assert [key.sort for key, _ in pairs] == ["b", "b0", "bé", "c"]
+    assert [item for _, item in pairs] == [item_key(key) for key, _ in pairs]
     assert tables.query("snapshot", store, "e", "f") == []
     assert tables.query("delta", store, "a", "d") == []
 

@@ -170,12 +170,12 @@ def field(message: type, name: str, given: Any) -> Any:
 
 @pytest.mark.parametrize("vector", FRAMES, ids=lambda vector: vector["name"])
 def test_frames(vector: Vector) -> None:
-    raw, made = bytes.fromhex(vector["frame"]), protocol.MESSAGES[vector["type"]]
-    message = made(*(field(made, *each) for each in vector["fields"].items()))
+    raw, message_type = bytes.fromhex(vector["frame"]), protocol.MESSAGES[vector["type"]]
+    message = message_type(*(field(message_type, *each) for each in vector["fields"].items()))
     assert protocol.encode(message) == raw
     length, number = protocol.HEADER.unpack_from(raw)
     assert protocol.check_length(length) == len(raw) - protocol.HEADER.size
-    assert (number, name_of(made)) == (vector["type"], vector["name"])
+    assert (number, name_of(message_type)) == (vector["type"], vector["name"])
     assert protocol.decode(number, raw[protocol.HEADER.size :]) == message
 
 

@@ -20,8 +20,8 @@ def start() -> Iterator[Start]:
         return started[-1]
 
     yield make
-    for each in started:
-        each.close()
+    for running in started:
+        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +40,15 @@ def settings(embedded: EmbeddedDynamoDB) -> dict[str, str]:
 
 @pytest.fixture
 def connect(sidecar: Sidecar) -> Iterator[Callable[[], Talk]]:
-    made: list[Talk] = []
+    talks: list[Talk] = []
 
     def make() -> Talk:
-        made.append(sidecar.connect())
-        return made[-1]
+        talks.append(sidecar.connect())
+        return talks[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for talk in talks:
+        talk.close()
 
 
 @pytest.fixture

@@ -37,11 +37,11 @@ def aws_run(endpoint: str, environment: dict[str, str], folder: Path, *options: 
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
     command += ["-c", str(ROOT / "pyproject.toml"), *options, "--aws-region", REGION]
     command += [str(ROOT / "tests" / "aws" / "test_spending.py"), "-k", "tables_are_deleted"]
-    own = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
-    path = os.pathsep.join([str(folder), *filter(None, [own.get("PYTHONPATH")])])
-    own |= {"AWS_ENDPOINT_URL": endpoint, "PYTHONPATH": path}
+    variables = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    path = os.pathsep.join([str(folder), *filter(None, [variables.get("PYTHONPATH")])])
+    variables |= {"AWS_ENDPOINT_URL": endpoint, "PYTHONPATH": path}
     with (folder / "said").open("wb") as said:
-        return subprocess.Popen(command, cwd=folder, env=own, stdout=said, stderr=said)
+        return subprocess.Popen(command, cwd=folder, env=variables, stdout=said, stderr=said)
 
 
 @pytest.mark.slow
@@ -70,13 +70,13 @@ def test_tables_of_a_run_that_a_signal_ends_are_deleted(
     try:
         wait_until(lambda: (tmp_path / "hangs").exists() or run.poll() is not None, "no test begins", WITHIN_S)
         said = (tmp_path / "said").read_text()
-        found = NAMES.search(said)
-        assert found is not None, said
+        match = NAMES.search(said)
+        assert match is not None, said
         with closing(make_client(embedded.settings)) as client:
-            assert set(found.groups()) <= set(client.list_tables()["TableNames"])
+            assert set(match.groups()) <= set(client.list_tables()["TableNames"])
             run.send_signal(number)
             assert run.wait(WITHIN_S) == 2, (tmp_path / "said").read_text()
-            assert not set(found.groups()) & set(client.list_tables()["TableNames"])
+            assert not set(match.groups()) & set(client.list_tables()["TableNames"])
     finally:
         run.kill()
         run.wait()
@@ -84,9 +84,11 @@ def test_tables_of_a_run_that_a_signal_ends_are_deleted(
 
 def test_the_region_is_asked_for_before_the_set_up(tmp_path: Path) -> None:
     """`make test-aws` without one says so where nothing is installed, and installs nothing."""
-    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "REGION")}
+    variables = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "REGION")}
     command = ["make", "--no-print-directory", "test-aws", f"VENV={tmp_path / 'none'}", "SYSTEM_PYTHON="]
-    done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    done = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=WITHIN_S
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1\n")
     assert done.stdout == ""

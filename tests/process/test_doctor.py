@@ -36,13 +36,13 @@ pytestmark = pytest.mark.usefixtures("dummy_credentials")
 def check(settings: Settings) -> Diagnosis:
     """Run all checks; what they wrote must be gone."""
     with closing(Probe(settings)) as probe:
-        found = diagnose(probe)
+        report = diagnose(probe)
         assert probe.clean() == 0
-    return found
+    return report
 
 
-def failed(found: Diagnosis) -> set[str]:
-    return {each.name for each in found.checks if each.verdict == "fail"}
+def failed(report: Diagnosis) -> set[str]:
+    return {each.name for each in report.checks if each.verdict == "fail"}
 
 
 @pytest.mark.slow
@@ -50,13 +50,13 @@ def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
     """The embedded DynamoDB, which serves one request at a time; or DynamoDB Local, with its option."""
     progress: list[tuple[int, int]] = []
     with closing(Probe(embedded.settings)) as probe:
-        found = diagnose(probe, lambda *each: progress.append(each))
-    assert failed(found) == set()
-    assert found.is_trustworthy
+        report = diagnose(probe, lambda *each: progress.append(each))
+    assert failed(report) == set()
+    assert report.is_trustworthy
     assert progress[-1] == (len(CHECKS), len(CHECKS))
-    assert len(found.checks) == len(CHECKS) >= 30
-    assert min(found.figures.values()) > 0
-    assert found.unchecked
+    assert len(report.checks) == len(CHECKS) >= 30
+    assert min(report.figures.values()) > 0
+    assert report.unchecked
 
 
 @pytest.mark.slow
@@ -71,9 +71,9 @@ def test_dynoxide_passes(tmp_path: Path) -> None:
 
     with Dynoxide(tmp_path / "dynoxide") as running, FaultProxy(running.endpoint, count) as proxy:
         running.create_tables()
-        found = check(replace(running.settings, endpoint=proxy.endpoint))
+        report = check(replace(running.settings, endpoint=proxy.endpoint))
     # The proxy leaves out the checksums, since rules change answers.
-    assert [each.name for each in found.checks if each.verdict != "pass"] == ["checksums of answers"]
+    assert [each.name for each in report.checks if each.verdict != "pass"] == ["checksums of answers"]
     page = (ROOT / "docs" / "engines.md").read_text()
     assert f"{len(CHECKS)} times" in page
     assert written < 20_000_000
@@ -90,13 +90,13 @@ def test_stock_moto_fails() -> None:
     try:
         create_tables(settings)
         sys.setswitchinterval(1e-5)  # so that its threads meet
-        found = check(settings)
+        report = check(settings)
     finally:
         sys.setswitchinterval(interval)
         server.stop()
-    assert "updates at once" in failed(found)
-    assert not found.is_trustworthy
-    assert found.figures == {}
+    assert "updates at once" in failed(report)
+    assert not report.is_trustworthy
+    assert report.figures == {}
 
 
 def sent(operation: str, change: Callable[[dict[str, Any]], object]) -> Rule:
@@ -270,9 +270,9 @@ def test_a_broken_engine_fails(name: str, embedded: EmbeddedDynamoDB, monkeypatc
     wanted = checks | {each for check in checks for each in NEEDED.get(check, ())}
     monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in wanted])
     with FaultProxy(embedded.endpoint, rule()) as proxy, closing(Probe(settings_of(proxy))) as probe:
-        found = diagnose(probe)
-    assert checks <= failed(found)
-    assert not found.is_trustworthy
+        report = diagnose(probe)
+    assert checks <= failed(report)
+    assert not report.is_trustworthy
 
 
 def settings_of(proxy: FaultProxy) -> Settings:
@@ -287,10 +287,10 @@ def test_each_check_that_fails_has_an_engine_that_fails_it() -> None:
 
 def test_tables_that_are_missing_end_the_checks(embedded: EmbeddedDynamoDB) -> None:
     with closing(Probe(Settings(endpoint=embedded.endpoint, region=REGION, delta_table="missing"))) as probe:
-        found = diagnose(probe)
-    assert [each.name for each in found.checks] == ["tables"]
-    assert failed(found) == {"tables"}
-    assert "ResourceNotFoundException" in found.checks[0].seen
+        report = diagnose(probe)
+    assert [each.name for each in report.checks] == ["tables"]
+    assert failed(report) == {"tables"}
+    assert "ResourceNotFoundException" in report.checks[0].seen
 
 
 def test_an_engine_that_does_not_answer_is_an_error() -> None:

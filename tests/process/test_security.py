@@ -89,8 +89,8 @@ def test_only_this_users_processes_may_connect(monkeypatch: pytest.MonkeyPatch) 
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
         assert is_ours(one)
-        own = os.getuid()
-        monkeypatch.setattr("os.getuid", lambda: own + 1)
+        uid = os.getuid()
+        monkeypatch.setattr("os.getuid", lambda: uid + 1)
         assert not is_ours(one)
 
 

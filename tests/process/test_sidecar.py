@@ -91,8 +91,8 @@ def test_a_wrong_setting_is_refused(
 ) -> None:
     talk = connect()
     text = changed if isinstance(changed, str) else json.dumps(settings | changed if changed else changed)
-    found, _, message = talk.last_error(hello(TOKEN, dynastate.__version__, text))
-    assert found == kind
+    found_kind, _, message = talk.last_error(hello(TOKEN, dynastate.__version__, text))
+    assert found_kind == kind
     assert said in message
 
 

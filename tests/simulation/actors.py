@@ -149,8 +149,8 @@ class Executor(Actor):
         self._scheduler.note("begin %s on %s, %d changes", short(version), short(parent), len(changes))
         under_way = self._engine.begin(model.store, self._query_run, *parent, attempt)
         try:
-            for each in chunks(changes, self._chance.randint(1, 8)):
-                under_way.append(each)
+            for part in chunks(changes, self._chance.randint(1, 8)):
+                under_way.append(part)
                 if self._chance.random() < 0.02 and self.may_fail:
                     raise TaskFailedError("the task fails in the user's code")
             after = apply(state, changes)
@@ -235,8 +235,8 @@ class Executor(Actor):
                 if under_way.base == 0 or number in sent:
                     under_way.bucket(number)
                     held = [key for key in sorted(state) if key_hash(key) >> shift == number]
-                    for each in chunks(_as_changes(state, held), self._chance.randint(1, 8)):
-                        under_way.append(each)
+                    for part in chunks(_as_changes(state, held), self._chance.randint(1, 8)):
+                        under_way.append(part)
             done = under_way.commit()
         except DynastateError as failed:
             self._scheduler.note("no snapshot of %s: %s", short(version), failed)

@@ -187,23 +187,23 @@ class Terms:
         return all(self._term_holds(term) for term in condition.split(" AND "))
 
     def _term_holds(self, term: str) -> bool:
-        if found := re.fullmatch(r"attribute_(not_)?exists\(([^()]+)\)", term):
-            return (self._get(found[2]) is None) is bool(found[1])
-        if found := re.fullmatch(r"NOT (\S+) = (\S+)", term):
-            return self._get(found[1]) != self._get(found[2])
-        if found := re.fullmatch(r"(\S+) = (\S+)", term):
-            left, right = self._get(found[1]), self._get(found[2])
+        if match := re.fullmatch(r"attribute_(not_)?exists\(([^()]+)\)", term):
+            return (self._get(match[2]) is None) is bool(match[1])
+        if match := re.fullmatch(r"NOT (\S+) = (\S+)", term):
+            return self._get(match[1]) != self._get(match[2])
+        if match := re.fullmatch(r"(\S+) = (\S+)", term):
+            left, right = self._get(match[1]), self._get(match[2])
             return left is not None and left == right
-        if found := re.fullmatch(r"NOT contains\((\S+), (\S+)\)", term):
-            return self._values[found[2]]["S"] not in (self._get(found[1]) or {"SS": []})["SS"]
+        if match := re.fullmatch(r"NOT contains\((\S+), (\S+)\)", term):
+            return self._values[match[2]]["S"] not in (self._get(match[1]) or {"SS": []})["SS"]
         raise AssertionError(f"the simulation knows no condition {term}")
 
     def update(self, item: Wire, expression: str) -> tuple[Wire, list[str]]:
         """The item after an update, and the top attributes that it set."""
-        if found := re.fullmatch(r"(ADD|DELETE) (#\w+) (:\w+)", expression):
-            name, texts = self._name(found[2]), set(self._values[found[3]]["SS"])
+        if match := re.fullmatch(r"(ADD|DELETE) (#\w+) (:\w+)", expression):
+            name, texts = self._name(match[2]), set(self._values[match[3]]["SS"])
             before = set(item.pop(name, {"SS": []})["SS"])
-            after = before | texts if found[1] == "ADD" else before - texts
+            after = before | texts if match[1] == "ADD" else before - texts
             return item | ({name: {"SS": sorted(after)}} if after else {}), [name]
         parts = re.fullmatch(r"SET (.+?)(?: REMOVE (.+))?", expression)
         assert parts, f"the simulation knows no update {expression}"
@@ -231,12 +231,12 @@ class Terms:
         return item, changed
 
     def _value(self, expression: str) -> Wire:
-        if found := re.fullmatch(r"list_append\((.+), ([^,()]+)\)", expression):
-            return {"L": [*self._value(found[1])["L"], *self._value(found[2])["L"]]}
-        if found := re.fullmatch(r"if_not_exists\((\S+), (\S+)\)", expression):
-            return self._get(found[1]) or self._value(found[2])
-        if found := re.fullmatch(r"(\S+) \+ (\S+)", expression):
-            return {"N": str(int(self._value(found[1])["N"]) + int(self._value(found[2])["N"]))}
+        if match := re.fullmatch(r"list_append\((.+), ([^,()]+)\)", expression):
+            return {"L": [*self._value(match[1])["L"], *self._value(match[2])["L"]]}
+        if match := re.fullmatch(r"if_not_exists\((\S+), (\S+)\)", expression):
+            return self._get(match[1]) or self._value(match[2])
+        if match := re.fullmatch(r"(\S+) \+ (\S+)", expression):
+            return {"N": str(int(self._value(match[1])["N"]) + int(self._value(match[2])["N"]))}
         value = self._get(expression)
         if value is None:
             raise client_error("ValidationException", message="an attribute of the expression does not exist")

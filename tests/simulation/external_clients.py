@@ -63,7 +63,7 @@ class Forker(Actor):
     def try_fork(self, models: list[Model], fork: str, version: int | None = None) -> int:
         still_promised = [model.watch() for model in models]
         try:
-            made = fork_namespace(self._tables, models[0].store.split("/")[0], fork, version)
+            result = fork_namespace(self._tables, models[0].store.split("/")[0], fork, version)
         except (ConfigurationError, UnavailableError, VersionMissingError) as failed:
             self._scheduler.note("%s failed: %s", fork, failed)
             return 0
@@ -73,8 +73,8 @@ class Forker(Actor):
             # What is no longer promised may be deleted in part.
             self._scheduler.note("%s failed: %s", fork, failed)
             return 0
-        self._scheduler.note("%s is made, of version %d of %d stores", fork, made.version, made.stores)
-        return made.version if made.stores == len(models) else 0  # some have no version yet
+        self._scheduler.note("%s is made, of version %d of %d stores", fork, result.version, result.stores)
+        return result.version if result.stores == len(models) else 0  # some have no version yet
 
     def read(self, model: Model, fork: str, version: int) -> None:
         """Check that the fork is what its origin was at that version."""
@@ -164,10 +164,10 @@ class Onlooker(Actor):
     def _get(self, models: list[Model], opened: StateReader) -> None:
         nodes, key = self._nodes(models, opened), key_of(self._chance.randrange(KEYS))
         with self._must_be_readable(models, nodes):
-            found = opened.get(KEY.decode(key))
-        there = [row for node in nodes for row in as_rows({key: node.state[key]} if key in node.state else {})]
-        if found not in there and (found is not None or there):
-            raise violation("wrong row of a key", key=key, found=found, there=there)
+            row = opened.get(KEY.decode(key))
+        stored = [one for node in nodes for one in as_rows({key: node.state[key]} if key in node.state else {})]
+        if row not in stored and (row is not None or stored):
+            raise violation("wrong row of a key", key=key, found=row, stored=stored)
 
     def _before(self, models: list[Model], opened: StateReader) -> None:
         """An earlier version, which must be an ancestor of this one."""
@@ -184,24 +184,24 @@ class Onlooker(Actor):
     def _changes(self, models: list[Model], opened: StateReader) -> None:
         after = max(0, opened.version - self._chance.randrange(4))
         nodes = self._nodes(models, opened)
-        found = list(opened.changes(after))
+        rows = list(opened.changes(after))
         expected: list[tuple[int, str, Row]] = []
         for number in range(after + 1, opened.version + 1):
             for model, node in zip(models, nodes, strict=True):
                 made = model.ancestor(node, number)
                 expected += ((number, *_as_reported(change)) for change in made.changes)
-        self._compare(found, expected, nodes)
+        self._compare(rows, expected, nodes)
 
     def _diff(self, models: list[Model], opened: StateReader) -> None:
         nodes, before = self._nodes(models, opened), max(0, opened.version - self._chance.randrange(4))
-        found = [(each.key["key"], each.before, each.after) for each in opened.diff(before, opened.version)]
+        rows = [(each.key["key"], each.before, each.after) for each in opened.diff(before, opened.version)]
         expected = []
         for model, node in zip(models, nodes, strict=True):
             was = model.ancestor(node, before)
             for key in {*was.state, *node.state}:
                 pair = [as_rows({key: held.state[key]})[0] if key in held.state else None for held in (was, node)]
                 expected += [(KEY.decode(key)["key"], *pair)] if pair[0] != pair[1] else []
-        self._compare(sorted(found, key=str), sorted(expected, key=str), nodes)
+        self._compare(sorted(rows, key=str), sorted(expected, key=str), nodes)
 
     @contextmanager
     def _must_be_readable(self, models: list[Model], nodes: list[Node]) -> Iterator[None]:

@@ -184,10 +184,10 @@ class Model:
         """Find what numbers open, those that changed and all above: their attempts may have lost an ancestor."""
         listed = {self._decoded[raw].version for versions in self._lists.values() for raw in versions}
         for number in sorted(changed | {number for number in listed if number > min(changed, default=0)}):
-            found = self._winner(number)
+            winner = self._winner(number)
             known = self.winners.setdefault(number, [])
-            if not known or known[-1][1] != found:
-                known.append((self.scheduler.now, found))
+            if not known or known[-1][1] != winner:
+                known.append((self.scheduler.now, winner))
 
     def _winner(self, number: int) -> VersionId:
         """The attempt that a number opens: the highest epoch; of equals a readable one; the last by its first place."""

@@ -201,8 +201,8 @@ def deletes_parts_of_attempts_under_way() -> AbstractContextManager[Any]:
 @found_by(seed=0)
 def deletes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
     def buckets_of(self: cleanup.CleanUp, found: Any, _: Any) -> dict[Key, int]:
-        own = (found.version, found.id)
-        numbers = [number for number, bucket in enumerate(found.buckets) if bucket.holder == own]
+        holder = (found.version, found.id)
+        numbers = [number for number, bucket in enumerate(found.buckets) if bucket.holder == holder]
         return {key: 1 for number in numbers for key in found.keys(self._store, number, self._shards)}
 
     return patch.object(cleanup.CleanUp, "_buckets_of", buckets_of)
@@ -262,12 +262,12 @@ def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
 
     def lineage(original: Callable[..., Any], opener: Any, name: str, known: Lineage | None = None) -> Lineage:
-        found: Lineage = original(opener, name)
+        whole: Lineage = original(opener, name)
         if known is None:
-            return found
-        after = [entry for entry in found.entries if entry.version > known.newest.version]
-        schemas = {**known.schemas, **found.schemas}
-        return Lineage(name, (*known.entries, *after), schemas, found.meter)
+            return whole
+        after = [entry for entry in whole.entries if entry.version > known.newest.version]
+        schemas = {**known.schemas, **whole.schemas}
+        return Lineage(name, (*known.entries, *after), schemas, whole.meter)
 
     return replaced(opening.VersionOpener, "lineage", lineage)
 
@@ -309,8 +309,8 @@ def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
     """Clean-up deletes only below the oldest retained version: a query that starts over leaves what is above it."""
 
     def retention(original: Callable[..., Any], *of: Any, **named: Any) -> cleanup.Retention | None:
-        found: cleanup.Retention | None = original(*of, **named)
-        return found and replace(found, dead={})
+        retained: cleanup.Retention | None = original(*of, **named)
+        return retained and replace(retained, dead={})
 
     return replaced(cleanup, "retention", retention)
 

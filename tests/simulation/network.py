@@ -62,14 +62,14 @@ NO_FAULTS: Final = FaultRates()
 
 def random_faults(chance: random.Random) -> FaultRates:
     """The faults of a schedule: about half of the kinds, each rare or frequent."""
-    found = NO_FAULTS
+    rates = NO_FAULTS
     most_of = {"throttle": 0.3, "part": 0.5, "error": 0.2, "cut": 0.2, "not_sent": 0.1}
     most_of |= {"slow": 0.2, "nap": 0.1, "pause": 0.03, "die": 0.02, "page": 0.7}
     for kind, most in most_of.items():
         if chance.random() < 0.5:
-            found = replace(found, **{kind: most * chance.random() ** 2})
+            rates = replace(rates, **{kind: most * chance.random() ** 2})
     lengths = {"slow_s": (0.3, 3.0, 30.0, 200.0), "nap_s": (0.3, 3.0, 30.0), "pause_s": (1.0, 10.0, 100.0)}
-    return replace(found, **{name: chance.choice(seconds) for name, seconds in lengths.items()})
+    return replace(rates, **{name: chance.choice(seconds) for name, seconds in lengths.items()})
 
 
 @dataclass

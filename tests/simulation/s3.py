@@ -43,8 +43,8 @@ class S3:
         return page | ({"NextContinuationToken": found[PAGE - 1]} if len(found) > PAGE else {})
 
     def delete_objects(self, *, Bucket: str, Delete: Wire) -> Wire:  # noqa: ARG002, N803
-        for each in Delete["Objects"]:
-            self.objects.pop(each["Key"], None)
+        for entry in Delete["Objects"]:
+            self.objects.pop(entry["Key"], None)
         return {}
 
     def close(self) -> None:

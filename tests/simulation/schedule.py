@@ -131,8 +131,8 @@ class Schedule:
         self._late = random.Random(f"{seed}/late forks")  # noqa: S311  # no secret
         #: Forks that were made while a clean-up deleted a part of their version, each with that.
         self._late_forks: list[tuple[str, int]] = []
-        for each in (self.dynamodb, *self.replicas):
-            each.on_change = self._on_change
+        for replica in (self.dynamodb, *self.replicas):
+            replica.on_change = self._on_change
         for model in self.models:
             model.locations = {self.location}
         self.executors: list[Executor] = []
@@ -315,8 +315,8 @@ class Schedule:
         self.scheduler.note("calm")
         self.faults = NO_FAULTS
         self.s3.is_cut = False
-        for each in self.replicas:
-            each.back()
+        for replica in self.replicas:
+            replica.back()
         self.audit(whole=True)
         self.scheduler.sleep(LATEST_S + 200)
         for executor in (*self.executors, *self.zombies):
@@ -531,10 +531,10 @@ class Schedule:
         return both
 
     def _engine_on(self, both: BotoTables, cache_bytes: int) -> Engine:
-        own: dict[str, Any] = {"shards": self.shards, "parallel_requests": 2}
+        settings: dict[str, Any] = {"shards": self.shards, "parallel_requests": 2}
         if self.seed % STREAMED_OF in STREAMED and self._streams.random() < 0.7:
-            own |= S3_URL
-        engine = Engine(both, replace(self.settings, **own), self._clock())
+            settings |= S3_URL
+        engine = Engine(both, replace(self.settings, **settings), self._clock())
         limit_cache(engine, cache_bytes)
         engine.commits.inline_bytes = INLINE_BYTES if self.seed % INLINED_OF in INLINED else 0
         return engine
@@ -578,12 +578,12 @@ class Schedule:
         assert self._auditor is not None
         if asked in already:
             return asked
-        found, _ = read(self.scheduler, self._auditor, model, asked, {})
+        version, _ = read(self.scheduler, self._auditor, model, asked, {})
         if asked in model.foreign:
-            return found
-        if found[0] <= model.newest and model.nodes[found].run != model.makers[found[0]]:
-            raise violation("a number opens an attempt of a replaced run", found=short(found))
-        return found
+            return version
+        if version[0] <= model.newest and model.nodes[version].run != model.makers[version[0]]:
+            raise violation("a number opens an attempt of a replaced run", found=short(version))
+        return version
 
     def _on_request(self, operation: str, request: dict[str, Any]) -> None:
         """Check that no commit is sent, or sent again, for a task that was killed; and make late forks."""

@@ -52,9 +52,9 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> None:
     """Its parent was deleted by clean-up. A reader by number gets the attempt that can be read."""
     engine = engines()
-    made = write_versions(engine, store, 4)
-    zombie = begin(engines(), store, attempt(99), {b"by": b"zombie"}, base=made[4])
-    fifth = write(engine, store, attempt(5), {b"5": b"5"}, base=made[4])
+    versions = write_versions(engine, store, 4)
+    zombie = begin(engines(), store, attempt(99), {b"by": b"zombie"}, base=versions[4])
+    fifth = write(engine, store, attempt(5), {b"5": b"5"}, base=versions[4])
     sixth = write(engine, store, attempt(6), {b"6": b"6"}, base=fifth)
     save_snapshot(engine, store, fifth, numbers(5))
     engine.maintenance.clean_up(store, RUN, *sixth, retain=2, least=1, most=0)
@@ -71,9 +71,9 @@ def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> Non
 def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, store: str) -> None:
     """Under checkpoint format v1 two executors built on twins, and a number opens the other one's attempt."""
     engine, other = engines(), engines()
-    made = write_versions(engine, store, 3)
-    mine = write(engine, store, attempt(4), {b"4": b"4"}, base=made[3])
-    theirs = write(other, store, attempt(104), {b"4": b"their"}, base=made[3])
+    versions = write_versions(engine, store, 3)
+    mine = write(engine, store, attempt(4), {b"4": b"4"}, base=versions[3])
+    theirs = write(other, store, attempt(104), {b"4": b"their"}, base=versions[3])
     state = {mine: numbers(4), theirs: numbers(3) | {b"4": b"their"}}
     for number in (5, 6):
         row = {b"%d" % number: b"%d" % number}
@@ -86,8 +86,8 @@ def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, 
     engine.maintenance.clean_up(store, RUN, *mine, retain=2, least=1, most=0)
     for number in (5, 6):
         opening = engine.open(store, number, NO_ATTEMPT)
-        found = opening.entry.id
-        assert fold(opening.chunks, fold(opening.snapshot_chunks)) == state[found]
+        version = opening.entry.id
+        assert fold(opening.chunks, fold(opening.snapshot_chunks)) == state[version]
 
 
 @pytest.mark.parametrize("kind", ["behind", "set back"])
@@ -117,21 +117,21 @@ def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: Memo
     engine = engines()
     old = write_versions(engine, store, 20)
     save_snapshot(engine, store, old[18], numbers(18))
-    made: list[VersionId] = []
+    versions: list[VersionId] = []
 
     def start_over() -> None:
         base = EMPTY
         for number in range(1, 13):
             base = write(engine, store, attempt(100 + number), {b"%d" % number: b"new"}, base=base, run="run-2")
-            made.append(base)
-        save_snapshot(engine, store, made[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
-        engine.maintenance.clean_up(store, "run-2", *made[-1], retain=2, least=1, most=0)
+            versions.append(base)
+        save_snapshot(engine, store, versions[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
+        engine.maintenance.clean_up(store, "run-2", *versions[-1], retain=2, least=1, most=0)
 
     engines(torn_tables(memory, f"{META}~", start_over)).maintenance.clean_up(
         store, RUN, *old[20], retain=2, least=1, most=0
     )
-    assert len(made) == 12
-    assert read(engine, store, *made[-1]) == dict.fromkeys(numbers(12), b"new")
+    assert len(versions) == 12
+    assert read(engine, store, *versions[-1]) == dict.fromkeys(numbers(12), b"new")
 
 
 def torn_tables(memory: MemoryTables, second: str, happens: Callable[[], object]) -> MemoryTables:
@@ -189,9 +189,9 @@ def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTa
     write_versions(engines(), store, 3)
     drop_stores(memory, [store])
     engine = engines()
-    made = write(engine, store, attempt(101), {b"1": b"new"}, run="run-3")
+    version = write(engine, store, attempt(101), {b"1": b"new"}, run="run-3")
     assert advance_epoch(memory, meta_key(store), "run-2", {RUN: 1}, {}) is False
-    made = write(engine, store, attempt(102), {b"2": b"new"}, base=made, run="run-3")
+    version = write(engine, store, attempt(102), {b"2": b"new"}, base=version, run="run-3")
     assert read(engines(), store, 2) == {b"1": b"new", b"2": b"new"}
 
 
@@ -219,7 +219,7 @@ def test_a_request_for_a_dropped_fork_comes_late(memory: MemoryTables, engines: 
 
 def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: MemoryTables, store: str) -> None:
     """It has read the meta item before: its entry does not remove the mark of the drop."""
-    made = write_versions(engines(), store, 3)
+    versions = write_versions(engines(), store, 3)
 
     def begin_to_delete() -> None:
         assert drop._mark_dropped(memory, store)
@@ -227,7 +227,7 @@ def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: Me
 
     engine = engines(Overtaken(memory, begin_to_delete, before="update"))
     with pytest.raises(ConfigurationError, match="is being dropped"):
-        write(engine, store, attempt(4), {b"4": b"4"}, base=made[3], run="run-2")
+        write(engine, store, attempt(4), {b"4": b"4"}, base=versions[3], run="run-2")
     drop_stores(memory, [store])
     assert graph(memory, store).is_empty
     assert meta_key(store) not in memory.items
@@ -250,15 +250,15 @@ def test_a_drop_marks_late(engines: Engines, memory: MemoryTables, store: str) -
 def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Engines, store: str) -> None:
     """It becomes the newest, and deletes no version of the query that started over."""
     old, engine = engines(), engines()
-    made = write_versions(old, store, 12)
-    zombie = begin(old, store, attempt(113), base=made[12], run="run-0")
+    versions = write_versions(old, store, 12)
+    zombie = begin(old, store, attempt(113), base=versions[12], run="run-0")
     fresh = [EMPTY]
     for number in range(1, 7):
         row = {b"%d" % number: b"new"}
         fresh.append(write(engine, store, attempt(200 + number), row, base=fresh[-1], run="run-2"))
     zombie.append(chunk({b"13": b"13"}))
     zombie.commit({0: 13}, SCHEMA)
-    save_snapshot(old, store, made[11], numbers(11), run="run-0")
+    save_snapshot(old, store, versions[11], numbers(11), run="run-0")
     assert old.maintenance.clean_up(store, "run-0", 13, attempt(113), retain=2, least=1, most=0)[0].items_deleted == 0
     assert read(engines(), store, *fresh[6]) == dict.fromkeys(numbers(6), b"new")
 
@@ -267,8 +267,8 @@ def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Eng
 def test_late_request_of_a_deleted_snapshot(engines: Engines, memory: MemoryTables, store: str, what: str) -> None:
     """It writes an orphan, which the first clean-up of another executor deletes."""
     engine = engines()
-    made = write_versions(engine, store, 9)
-    under_way = take_snapshot(engine, store, made[3], numbers(3))
+    versions = write_versions(engine, store, 9)
+    under_way = take_snapshot(engine, store, versions[3], numbers(3))
     assert under_way is not None
     under_way._write()
     if what == "snapshot_manifest":
@@ -276,26 +276,26 @@ def test_late_request_of_a_deleted_snapshot(engines: Engines, memory: MemoryTabl
     late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"{what}/")}
     assert late
     under_way.abort()
-    save_snapshot(engine, store, made[5], numbers(5))
-    save_snapshot(engine, store, made[8], numbers(8))
-    engine.maintenance.clean_up(store, RUN, *made[7], retain=2, least=1, most=0)
+    save_snapshot(engine, store, versions[5], numbers(5))
+    save_snapshot(engine, store, versions[8], numbers(8))
+    engine.maintenance.clean_up(store, RUN, *versions[7], retain=2, least=1, most=0)
     memory.items |= late
-    engines().maintenance.clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
+    engines().maintenance.clean_up(store, RUN, *versions[9], retain=2, least=1, most=0)
     assert not late.keys() & memory.items.keys()
-    assert read(engine, store, *made[9]) == numbers(9)
+    assert read(engine, store, *versions[9]) == numbers(9)
 
 
 def test_carried_on_buckets_are_no_orphans(engine: Engine, memory: MemoryTables, store: str) -> None:
     """Buckets of a deleted snapshot that a later one has carried on are retained."""
-    made = write_versions(engine, store, 20)
-    save_snapshot(engine, store, made[5], numbers(5))
+    versions = write_versions(engine, store, 20)
+    save_snapshot(engine, store, versions[5], numbers(5))
     for number in (10, 15, 19):
-        save_snapshot(engine, store, made[number], numbers(number), lambda _: {b"%d" % number})  # noqa: B023
-    engine.maintenance.clean_up(store, RUN, *made[20], retain=2, least=1, most=0)
+        save_snapshot(engine, store, versions[number], numbers(number), lambda _: {b"%d" % number})  # noqa: B023
+    engine.maintenance.clean_up(store, RUN, *versions[20], retain=2, least=1, most=0)
     assert [each.version for each in graph(memory, store).snapshots()] == [19]
     held = {key.sort.split("/")[1].lstrip("0") for key in memory.keys("snapshot") if key.sort.startswith("bucket/")}
     assert "5" in held
-    assert {key for key, _ in fold(engine.open(store, *made[19]).snapshot_chunks).items()} >= set(numbers(5))
+    assert {key for key, _ in fold(engine.open(store, *versions[19]).snapshot_chunks).items()} >= set(numbers(5))
 
 
 @pytest.mark.parametrize("held", [(), (1,)])
@@ -318,20 +318,20 @@ def test_clean_up_overtakes_a_reader(engines: Engines, store: str, held: tuple[i
 def test_clean_up_deletes_a_snapshot_in_use(engines: Engines, memory: MemoryTables, store: str, behind: str) -> None:
     """Its manifest is not lost, since the snapshot was deleted: a reader takes another route; a clean-up ends."""
     engine = engines()
-    made = write_versions(engine, store, 9)
-    save_snapshot(engine, store, made[3], numbers(3))
+    versions = write_versions(engine, store, 9)
+    save_snapshot(engine, store, versions[3], numbers(3))
 
     def delete_the_first_snapshot() -> None:
-        save_snapshot(engine, store, made[8], numbers(8))
-        engine.maintenance.clean_up(store, RUN, *made[9], retain=1, least=1, most=0)
+        save_snapshot(engine, store, versions[8], numbers(8))
+        engine.maintenance.clean_up(store, RUN, *versions[9], retain=1, least=1, most=0)
 
     overtaken = engines(Overtaken(memory, delete_the_first_snapshot))
     if behind == "reader":
         with pytest.raises(RouteInvalidError, match="deleted a snapshot"):
-            overtaken.open(store, *made[9])
+            overtaken.open(store, *versions[9])
     else:
-        assert overtaken.maintenance.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)[0].items_deleted == 0
-    assert read(overtaken, store, *made[9]) == numbers(9)
+        assert overtaken.maintenance.clean_up(store, RUN, *versions[6], retain=2, least=1, most=0)[0].items_deleted == 0
+    assert read(overtaken, store, *versions[9]) == numbers(9)
 
 
 def interrupted_clean_ups(
@@ -375,15 +375,15 @@ def test_a_fork_is_dropped_after_clean_up(engines: Engines, memory: MemoryTables
 def test_a_snapshot_is_done_beside_a_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
     """Seed 2601: an executor was suspended, so that clean-up leaves its snapshot; cut off, it leaves parts, too."""
     engine = engines()
-    made = write_versions(engine, store, 25)
-    save_snapshot(engine, store, made[18], numbers(18))
+    versions = write_versions(engine, store, 25)
+    save_snapshot(engine, store, versions[18], numbers(18))
 
     def under_way() -> Callable[[], object]:
-        snapshot = take_snapshot(engines(), store, made[5], numbers(5))
+        snapshot = take_snapshot(engines(), store, versions[5], numbers(5))
         assert snapshot is not None
         return snapshot.commit
 
-    for _ in interrupted_clean_ups(memory, engines, store, made[25], under_way):
+    for _ in interrupted_clean_ups(memory, engines, store, versions[25], under_way):
         assert lost_lists(memory, store) == []
 
 
@@ -403,16 +403,16 @@ def test_a_version_list_changes_beside_a_clean_up(engines: Engines, memory: Memo
 
 def test_clean_up_deletes_older_attempts_first(engines: Engines, memory: MemoryTables, store: str) -> None:
     """A bounded one leaves no older attempt at a number without the newer one, which the number means."""
-    made = write_versions(engines(), store, 5)
+    versions = write_versions(engines(), store, 5)
     for number, run in ((700, "run-2"), (600, "run-3"), (800, "run-4")):
-        write(engines(), store, attempt(number), {b"by": run.encode()}, base=made[2], run=run)
-    newest = made[2]
+        write(engines(), store, attempt(number), {b"by": run.encode()}, base=versions[2], run=run)
+    newest = versions[2]
     for number in (901, 902, 903):
         newest = write(engines(), store, attempt(number), {b"by": b"run-5"}, base=newest, run="run-5")
     while True:
-        there = [entry.epoch for entry in graph(memory, store).entries() if entry.version == 3]
-        assert there == sorted(there)
-        assert set(there) >= set(range(min(there), 6))
+        epochs = [entry.epoch for entry in graph(memory, store).entries() if entry.version == 3]
+        assert epochs == sorted(epochs)
+        assert set(epochs) >= set(range(min(epochs), 6))
         _, left = engines().maintenance.clean_up(store, "run-5", *newest, retain=2, least=1, most=1)
         if not left:
             break
@@ -420,9 +420,9 @@ def test_clean_up_deletes_older_attempts_first(engines: Engines, memory: MemoryT
 
 def test_a_late_commit_is_no_lost_list(engines: Engines, memory: MemoryTables, store: str) -> None:
     """Clean-up has deleted all of the branch that was left except the list: verify reports no loss."""
-    made = write_versions(engines(), store, 5)
-    late = begin(engines(), store, attempt(99), {b"by": b"a task"}, base=made[5])
-    newest = made[2]
+    versions = write_versions(engines(), store, 5)
+    late = begin(engines(), store, attempt(99), {b"by": b"a task"}, base=versions[5])
+    newest = versions[2]
     for number in range(200, 207):
         newest = write(engines(), store, attempt(number), {b"k": b"%d" % number}, base=newest, run="run-2")
     engines().maintenance.clean_up(store, "run-2", *newest, retain=2, least=1, most=0)
@@ -505,20 +505,22 @@ def test_snapshot_begins_without_its_base(engines: Engines, memory: MemoryTables
     clean-up before this one is entered, and a second one before it is read; otherwise recovery falls back.
     """
     engine = engines()
-    made = write_versions(engine, store, 9)
-    save_snapshot(engine, store, made[2], numbers(2))
+    versions = write_versions(engine, store, 9)
+    save_snapshot(engine, store, versions[2], numbers(2))
 
     def another() -> None:
-        assert save_snapshot(engine, store, made[5], numbers(5), bits=0).base == 0
-        engine.maintenance.clean_up(store, RUN, *made[9], retain=2, least=1, most=0)
+        assert save_snapshot(engine, store, versions[5], numbers(5), bits=0).base == 0
+        engine.maintenance.clean_up(store, RUN, *versions[9], retain=2, least=1, most=0)
 
     late = engines(Overtaken(memory, another, before="put_new"))
     with commits_snapshots_without_checking_their_base() if broken else nullcontext():
-        under_way = take_snapshot(late, store, made[9], numbers(9), lambda base: set(numbers(9)) - set(numbers(base)))
+        under_way = take_snapshot(
+            late, store, versions[9], numbers(9), lambda base: set(numbers(9)) - set(numbers(base))
+        )
         assert under_way is not None
         assert under_way.base == 2
         assert under_way.commit() is broken
-    made += write_versions(engine, store, 2, base=made[9])[1:]
-    engine.maintenance.clean_up(store, RUN, *made[11], retain=2, least=1, most=0)
+    versions += write_versions(engine, store, 2, base=versions[9])[1:]
+    engine.maintenance.clean_up(store, RUN, *versions[11], retain=2, least=1, most=0)
     with pytest.raises(CorruptStateError, match="nothing older is there to fall back to") if broken else nullcontext():
-        assert recover(engine, store, *made[11]) == numbers(11)
+        assert recover(engine, store, *versions[11]) == numbers(11)

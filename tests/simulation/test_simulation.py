@@ -39,8 +39,8 @@ def test_no_schedule_violates_a_promise() -> None:
     begin = f"make sim SEED={first} RUNS={RUNS}"
     print(begin)  # noqa: T201  # the seed of this run
     seeds = [*ONCE_FAILED, *range(first, first + RUNS)]
-    found = list(islice(failures(seeds), 5))
-    assert not found, "\n\n".join([*found, f"the new schedules of this run: {begin}"])
+    failed = list(islice(failures(seeds), 5))
+    assert not failed, "\n\n".join([*failed, f"the new schedules of this run: {begin}"])
 
 
 def test_a_schedule_replays_identically() -> None:
@@ -57,5 +57,5 @@ def test_a_schedule_replays_identically() -> None:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_is_found(name: str) -> None:
     """A schedule from a known seed on finds it; where schedules changed, `make mutations` finds the new seeds."""
-    seed, found = first_found(name)
-    assert f"replay it: make sim SEED={seed} RUNS=1" in found
+    seed, failure = first_found(name)
+    assert f"replay it: make sim SEED={seed} RUNS=1" in failure

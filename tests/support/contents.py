@@ -28,8 +28,8 @@ from tests.support.samples import SHARDS
 def parts_of(tables: Tables, store: str) -> list[tuple[Key, Item]]:
     """All items of a store in the delta table, in the order of version, attempt, sequence."""
     shards = (store_shard(store, shard) for shard in range(SHARDS))
-    found = [each for shard in shards for each in tables.query("delta", shard, "0", "~")]
-    return sorted(found, key=lambda pair: pair[0].sort)
+    pairs = [each for shard in shards for each in tables.query("delta", shard, "0", "~")]
+    return sorted(pairs, key=lambda pair: pair[0].sort)
 
 
 def buckets_of(tables: Tables, store: str) -> list[str]:
@@ -44,14 +44,14 @@ def everything_of(tables: Tables, store: str) -> list[Item]:
 
 
 def items_of(tables: Tables, store: str) -> dict[str, Item]:
-    found = tables.query("snapshot", store_shard(store, 0), "a", "~")
-    return {key.sort: item for key, item in found}
+    pairs = tables.query("snapshot", store_shard(store, 0), "a", "~")
+    return {key.sort: item for key, item in pairs}
 
 
 def graph(tables: Tables, store: str) -> VersionGraph:
     low, high = graph_range(0, 10**20 - 1)
-    found = tables.query("snapshot", store_shard(store, 0), low, high)
-    return VersionGraph(store, [(key, item) for key, item in found if not key.sort.startswith("schema/")])
+    pairs = tables.query("snapshot", store_shard(store, 0), low, high)
+    return VersionGraph(store, [(key, item) for key, item in pairs if not key.sort.startswith("schema/")])
 
 
 def entry(tables: Tables, store: str, version: int, by: Attempt = NO_ATTEMPT) -> VersionEntry:
@@ -60,14 +60,14 @@ def entry(tables: Tables, store: str, version: int, by: Attempt = NO_ATTEMPT) ->
 
 def named_keys(tables: Tables, store: str) -> set[Key]:
     """Keys of all items that are to be there: what version lists name, and manifests of finished snapshots."""
-    found = graph(tables, store)
-    shards = found.required_meta.shards
-    named = {meta_key(store), *found.lists}
-    for each in found.entries():
-        named.add(schema_key(store, each.schema))
-        for sequence in each.items:
-            named.add(part_key(store, each.version, each.attempt, sequence, shards))
-    for snapshot in found.snapshots():
+    version_graph = graph(tables, store)
+    shards = version_graph.required_meta.shards
+    named = {meta_key(store), *version_graph.lists}
+    for version_entry in version_graph.entries():
+        named.add(schema_key(store, version_entry.schema))
+        for sequence in version_entry.items:
+            named.add(part_key(store, version_entry.version, version_entry.attempt, sequence, shards))
+    for snapshot in version_graph.snapshots():
         named.add(snapshot_key(store, snapshot.version, snapshot.attempt))
         if snapshot.stage == DONE:
             named.add(manifest_key(store, snapshot.version, snapshot.id))
@@ -79,9 +79,9 @@ def named_keys(tables: Tables, store: str) -> set[Key]:
 
 def named_objects(tables: Tables, store: str) -> set[ObjectId]:
     """All objects that are to be there: what version lists and the manifests of finished snapshots name."""
-    found = graph(tables, store)
-    named = {place for each in found.entries() if each.home is None for place in each.object_ids(store)}
-    for snapshot in found.snapshots():
+    version_graph = graph(tables, store)
+    named = {place for each in version_graph.entries() if each.home is None for place in each.object_ids(store)}
+    for snapshot in version_graph.snapshots():
         if snapshot.stage == DONE:
             kept = read_manifest(tables, store, snapshot)
             named |= kept.objects(store)

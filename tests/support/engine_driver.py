@@ -52,8 +52,8 @@ def begin(
 ) -> WriteAttempt:
     """Begin an attempt at the version after `base`, with changes, one chunk each."""
     under_way = engine.begin(store, run if isinstance(run, QueryRun) else query_run(run), *base, by)
-    for each in changes:
-        under_way.append(chunk(each))
+    for rows in changes:
+        under_way.append(chunk(rows))
     return under_way
 
 
@@ -150,5 +150,5 @@ def closing(tables: Tables) -> Iterator[Engines]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for engine in made:
+        engine.close()

@@ -47,5 +47,5 @@ def make_repository(folder: Path, *options: str, root: Path = ROOT) -> list[str]
 def java_command(main: str, temporary: Path, arguments: Sequence[str], *options: str) -> list[str]:
     """The command line of a main class, with the bridge and Spark at hand, and `temporary` as its java.io.tmpdir."""
     classes = os.pathsep.join([str(TESTS_JAR), str(jar_path()), str(Path(pyspark.__file__).parent / "jars" / "*")])
-    own = ["-Xmx1g", "-XX:-UsePerfData", f"-Djava.io.tmpdir={temporary}", f"-Dlog4j2.configurationFile={LOG4J}"]
-    return ["java", *own, *options, f"@{MODULE_OPTIONS}", "-cp", classes, main, *arguments]
+    limits = ["-Xmx1g", "-XX:-UsePerfData", f"-Djava.io.tmpdir={temporary}", f"-Dlog4j2.configurationFile={LOG4J}"]
+    return ["java", *limits, *options, f"@{MODULE_OPTIONS}", "-cp", classes, main, *arguments]

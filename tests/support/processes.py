@@ -23,12 +23,12 @@ _UNIX_LISTENS = 0x10000
 
 
 def children(pid: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # this thread of it has ended
-                found += map(int, (task / "children").read_text().split())
-    return found
+                pids += map(int, (task / "children").read_text().split())
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
@@ -50,17 +50,17 @@ def arguments(pid: int) -> bytes:
 
 def listening(pid: int) -> set[str]:
     """Sockets that a process takes connections or datagrams on: `unix PATH`, `tcp ADDRESS`, `udp ADDRESS` and so on."""
-    own = set(_open_files(pid))
+    files = set(_open_files(pid))
     found: set[str] = set()
     for kind in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
         for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
             words = line.split()
             listens = words[3] == _TCP_LISTENS if kind.startswith("tcp") else words[3] == _UDP_BOUND
-            if listens and f"socket:[{words[9]}]" in own:
+            if listens and f"socket:[{words[9]}]" in files:
                 found.add(f"{kind} {words[1]}")
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         words = line.split()
-        if int(words[3], 16) & _UNIX_LISTENS and f"socket:[{words[6]}]" in own:
+        if int(words[3], 16) & _UNIX_LISTENS and f"socket:[{words[6]}]" in files:
             found.add(f"unix {words[7]}")
     return found
 
@@ -77,9 +77,9 @@ def unix_sockets(pid: int) -> int:
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    for each in Path(f"/proc/{pid}/fd").iterdir():
+    for link in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
-            yield str(each.readlink())
+            yield str(link.readlink())
 
 
 def memory_mib(pid: int, what: str = "VmHWM") -> int:

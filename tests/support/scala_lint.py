@@ -79,8 +79,8 @@ def broken_layers(root: Path) -> list[str]:
 def _names(text: str) -> Iterator[str]:
     """Full names that a source uses, with an underscore last for all of a package."""
     for prefix, selected in _IMPORT.findall(text):
-        for each in selected.strip("{} \n").split(","):
-            yield f"{prefix}.{each.split('=>')[0].strip()}".removeprefix("_root_.")
+        for name in selected.strip("{} \n").split(","):
+            yield f"{prefix}.{name.split('=>')[0].strip()}".removeprefix("_root_.")
     yield from _NAME.findall(text)
 
 

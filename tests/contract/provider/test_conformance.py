@@ -60,13 +60,13 @@ FORMS = {
 
 def cases(provider: str) -> list[str]:
     """Names of the cases that are played on a provider, as the sources list them."""
-    found: list[str] = []
+    names: list[str] = []
     for source in sorted((HERE / "scala").glob("*Cases.scala")):
         for how, name, needs in CASE.findall(source.read_text()):
             # Checkpoint ids belong to checkpoint format v2, in which ours plays all cases.
             if provider != "dynastate" or "Ids" not in needs:
-                found += [name + form for form in FORMS[how]]
-    return found
+                names += [name + form for form in FORMS[how]]
+    return names
 
 
 @pytest.fixture(scope="module")

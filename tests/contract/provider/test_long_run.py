@@ -191,11 +191,11 @@ class Walk:
 
     def batch_beside_maintenance(self) -> None:
         """Both executors maintain the store while it is written."""
-        for each in self.executors:
-            each.tell("maintainBeside")
+        for executor in self.executors:
+            executor.tell("maintainBeside")
         self.batch()
-        for each in self.executors:
-            each.tell("await")
+        for executor in self.executors:
+            executor.tell("await")
             self.expect_clean_up()
 
     def batch_that_dies(self) -> None:
@@ -259,10 +259,10 @@ class Walk:
             # Refused where it has seen the newer run; else no version depends on its own, and its epoch is lower.
             self.happened["zombie refused" if self.other.fails("commit") else "zombie"] += 1
         else:
-            made = self.commit(self.other, base, changes)
+            committed = self.commit(self.other, base, changes)
             self.happened["twin"] += 1
             if self.format == 1 or self.chance.random() < 0.5:
-                self.chain[-1] = made
+                self.chain[-1] = committed
         self.check(self.newest)
 
     def roll_back(self) -> None:
@@ -400,7 +400,7 @@ def executors(
 
 def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:
     """The keys of all items of a store in both tables, whatever they are."""
-    found: set[ItemKey] = set()
+    item_keys: set[ItemKey] = set()
     for role, table in tables.names.items():
         names = SPECS[role]
         for page in tables._client._boto_client.get_paginator("scan").paginate(
@@ -409,8 +409,8 @@ def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:
             ExpressionAttributeNames={"#h": names.hash_key, "#r": names.range_key},
         ):
             keys = (ItemKey(role, item[names.hash_key]["S"], item[names.range_key]["S"]) for item in page["Items"])
-            found |= {key for key in keys if key.store_shard.startswith(f"{store}#")}
-    return found
+            item_keys |= {key for key in keys if key.store_shard.startswith(f"{store}#")}
+    return item_keys
 
 
 @pytest.mark.slow
@@ -438,10 +438,10 @@ def test_long_run(
         "spark.sql.streaming.stateStore.dynastate.namespace": namespace,
         "spark.sql.streaming.minBatchesToRetain": str(RETAIN),
     }
-    for each in executors:
-        each.run = ""
+    for executor in executors:
+        executor.run = ""
         order: dict[str, Any] = {"root": tmp_path.as_uri(), "format": checkpoint_format, "retain": 2, "conf": conf}
-        each.tell("begin", only="dynastate", families=families is FAMILIES, **order)
+        executor.tell("begin", only="dynastate", families=families is FAMILIES, **order)
     walk = Walk(SEED, executors, trapped[0], families, checkpoint_format)
     while walk.happened["commits"] < VERSIONS:
         walk.step()

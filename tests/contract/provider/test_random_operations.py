@@ -123,12 +123,12 @@ class StoresAndModel(RuleBasedStateMachine):
     @rule(cold=st.booleans(), maintained=st.booleans())
     def commit(self, *, cold: bool, maintained: bool) -> None:
         """The batch ends, and the next one begins, perhaps after maintenance, or where nothing is in memory."""
-        made = self._commit()
+        committed = self._commit()
         if maintained:
             self.server.tell("maintain")
         if cold:
             self.server.tell("restart")
-        self._open(made)
+        self._open(committed)
 
     @rule()
     def run_again(self) -> None:
@@ -200,8 +200,8 @@ class StoresAndModel(RuleBasedStateMachine):
     @rule(family=FAMILIES, data=st.data())
     def evict(self, family: str, data: st.DataObject) -> None:
         """Several keys that are there."""
-        if there := sorted(self.state[family], key=repr):
-            keys = data.draw(st.lists(st.sampled_from(there), unique=True, max_size=8), label="which")
+        if present := sorted(self.state[family], key=repr):
+            keys = data.draw(st.lists(st.sampled_from(present), unique=True, max_size=8), label="which")
             self._change(*(("remove", family, key) for key in keys))
         self.rows(family)
 
@@ -234,13 +234,13 @@ class StoresAndModel(RuleBasedStateMachine):
 
     @rule(family=st.sampled_from(["prefix", "times"] if HAS_TIMES else ["prefix"]), word=WORDS)
     def prefix(self, family: str, word: str | None) -> None:
-        found = self.server.tell("prefix", family=family, prefix=[word])
-        self._agree(family, found, lambda key: key[0] == word, (lambda key: key[1:]) if family == "times" else None)
+        answers = self.server.tell("prefix", family=family, prefix=[word])
+        self._agree(family, answers, lambda key: key[0] == word, (lambda key: key[1:]) if family == "times" else None)
 
     @rule(low=LOWS, high=HIGHS)
     def prefix_of_ordering_columns(self, low: int | None, high: int | None) -> None:
-        found = self.server.tell("prefix", family="range", prefix=[low, high])
-        self._agree("range", found, lambda key: key[:2] == (low, high), order)
+        answers = self.server.tell("prefix", family="range", prefix=[low, high])
+        self._agree("range", answers, lambda key: key[:2] == (low, high), order)
 
     @rule(ends=st.tuples(*2 * [st.none() | st.tuples(LOWS, HIGHS, st.just(""))]))
     def range(self, ends: tuple[Key | None, Key | None]) -> None:
@@ -255,15 +255,15 @@ class StoresAndModel(RuleBasedStateMachine):
     @precondition(lambda _: HAS_TIMES)
     @rule(word=WORDS, times=st.tuples(TIMES, TIMES))
     def range_of_one_word(self, word: str | None, times: tuple[int, int]) -> None:
-        found = self.server.tell("range", family="times", **{"from": (word, times[0]), "until": (word, times[1])})
-        self._agree("times", found, lambda key: key[0] == word and times[0] <= key[1] < times[1], lambda key: key[1:])
+        answers = self.server.tell("range", family="times", **{"from": (word, times[0]), "until": (word, times[1])})
+        self._agree("times", answers, lambda key: key[0] == word and times[0] <= key[1] < times[1], lambda key: key[1:])
 
     def _range(self, family: str, ends: tuple[Key | None, Key | None], ordered: Callable[[Key], Key]) -> None:
         start, end = ends
-        found = self.server.tell("range", family=family, **{"from": start, "until": end})
+        answers = self.server.tell("range", family=family, **{"from": start, "until": end})
         self._agree(
             family,
-            found,
+            answers,
             lambda key: (
                 (start is None or ordered(start) <= ordered(key)) and (end is None or ordered(key) < ordered(end))
             ),
@@ -273,8 +273,8 @@ class StoresAndModel(RuleBasedStateMachine):
     def _row(self, data: st.DataObject, families: tuple[str, ...] = tuple(sorted(KEYS))) -> tuple[str, Key]:
         """A family and a key, of those that are there more often than not."""
         family = data.draw(st.sampled_from(families), label="family")
-        there = sorted(self.state[family], key=repr)
-        key: Key = data.draw(st.sampled_from(there) | KEYS[family] if there else KEYS[family], label="key")
+        present = sorted(self.state[family], key=repr)
+        key: Key = data.draw(st.sampled_from(present) | KEYS[family] if present else KEYS[family], label="key")
         return family, key
 
     def _change(self, *changes: Change) -> None:
@@ -298,13 +298,13 @@ class StoresAndModel(RuleBasedStateMachine):
         version = self.base.version + 1
         keys = sum(map(len, self.state.values()))
         assert (ours[0], ours[2]) == (rocksdb[0], rocksdb[2]) == (version, keys)
-        made = Commit(version, (ours[1], rocksdb[1]), self.state)
-        assert all(map(bool, made.ids)) == (self.format == 2)
+        committed = Commit(version, (ours[1], rocksdb[1]), self.state)
+        assert all(map(bool, committed.ids)) == (self.format == 2)
         if self.format == 1:
             # By number: what was made on top of another attempt at this version is never read again.
             self.commits = [each for each in self.commits if each.version < version]
-        self.commits.append(made)
-        return made
+        self.commits.append(committed)
+        return committed
 
     def _open(self, commit: Commit) -> None:
         self.server.tell("open", version=commit.version, ids=commit.ids if commit.ids[0] else None)
@@ -314,10 +314,10 @@ class StoresAndModel(RuleBasedStateMachine):
             self.rows(family)
 
     def _agree(
-        self, family: str, found: tuple[Any, Any], wanted: Callable[[Key], bool], ordered: Callable[[Key], Key] | None
+        self, family: str, answers: tuple[Any, Any], wanted: Callable[[Key], bool], ordered: Callable[[Key], Key] | None
     ) -> None:
         """Both found what the model has, in the order that is promised; `ordered` is None where none is."""
-        ours, rocksdb = ([(tuple(key), tuple(value)) for key, value in side] for side in found)
+        ours, rocksdb = ([(tuple(key), tuple(value)) for key, value in side] for side in answers)
         expected = {key: values for key, values in self.state[family].items() if wanted(key)}
         for side in (ours, rocksdb):
             by_key: Mapping[Key, list[Value]] = defaultdict(list)

@@ -36,12 +36,12 @@ class Rig:
 @pytest.fixture
 def rig(boto_client: Any) -> Iterator[Callable[..., Rig]]:
     """Make a rig; the client is given back as it was."""
-    made: list[Rig] = []
+    rigs: list[Rig] = []
 
     def make(*answers: Any, **settings: Any) -> Rig:
-        made.append(Rig(boto_client, *answers, **settings))
-        return made[-1]
+        rigs.append(Rig(boto_client, *answers, **settings))
+        return rigs[-1]
 
     yield make
-    for each in made:
+    for each in rigs:
         each.wire.close()

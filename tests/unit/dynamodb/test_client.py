@@ -30,8 +30,8 @@ def request_of(client: Any) -> dict[str, Any]:
         client.describe_table(TableName="t")
     (request,) = sent
     headers = {name.lower(): str(value) for name, value in request.headers.items()}
-    for own in ("user-agent", "x-amz-date", "amz-sdk-invocation-id"):
-        headers.pop(own, None)
+    for header in ("user-agent", "x-amz-date", "amz-sdk-invocation-id"):
+        headers.pop(header, None)
     headers["authorization"] = re.sub(r"/\d{8}/|Signature=\w+", "", headers["authorization"])
     return {"method": request.method, "url": request.url, "body": request.body, "headers": headers}
 

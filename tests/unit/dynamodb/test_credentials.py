@@ -194,7 +194,7 @@ def test_clients_have_credentials_of_their_profile(tmp_path: Path, monkeypatch: 
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_PROFILE", "old")
     settings = Settings(region="us-east-1")
-    found = [make_client_and_session(settings, name)[1].get_credentials().access_key for name in ("", "new", "old")]
-    assert found == ["key-old", "key-new", "key-old"]
+    keys = [make_client_and_session(settings, name)[1].get_credentials().access_key for name in ("", "new", "old")]
+    assert keys == ["key-old", "key-new", "key-old"]
     with pytest.raises(ConfigurationError, match="the AWS profile"):
         make_client_and_session(settings, "missing")

@@ -79,11 +79,11 @@ def way(request: pytest.FixtureRequest, dummy_credentials: None) -> Iterator[Way
     with ExitStack() as opened:
 
         def make(settings: Settings) -> Client:
-            made = Client(replace(settings, transport=request.param))
-            opened.callback(made.close)
+            client = Client(replace(settings, transport=request.param))
+            opened.callback(client.close)
             for operation, arguments in REQUESTS.items():
-                made.send(operation, **arguments)
-            return made
+                client.send(operation, **arguments)
+            return client
 
         yield Way(request.param, make)
 
@@ -433,8 +433,8 @@ def test_a_lost_answer_is_of_unknown_outcome(settings: Settings, proxy: FaultPro
     """The connection ends after the request was sent; the next request has another one."""
     client = way.client(settings)
     proxy.rule = cut
-    found = fails(client)
-    assert (type(found), fate_of(found)) == (boto_errors.ConnectionClosedError, Fate.UNKNOWN)
+    error = fails(client)
+    assert (type(error), fate_of(error)) == (boto_errors.ConnectionClosedError, Fate.UNKNOWN)
     proxy.rule = let_pass
     assert client.send("batch_write_item", **WRITE)["UnprocessedItems"] == {}
     assert {way_of(each) for each in proxy.requests[-2:]} == {way.name}
@@ -450,9 +450,9 @@ def test_an_answer_that_takes_too_long_is_of_unknown_outcome(settings: Settings,
         return forward(request)
 
     proxy.rule = late
-    found = fails(client)
+    error = fails(client)
     has_given_up.set()
-    assert (type(found), fate_of(found)) == (boto_errors.ReadTimeoutError, Fate.UNKNOWN)
+    assert (type(error), fate_of(error)) == (boto_errors.ReadTimeoutError, Fate.UNKNOWN)
     proxy.rule = let_pass
     assert client.send("query", **REQUESTS["query"])["Items"] == [to_wire(ITEM)]
 
@@ -461,8 +461,8 @@ def test_a_server_that_is_away_is_not_sent_to(settings: Settings, proxy: FaultPr
     """Connections are refused; when the server is there again, requests are answered at once."""
     client = way.client(settings)
     proxy.shut()
-    found = fails(client)
-    assert (type(found), fate_of(found)) == (boto_errors.EndpointConnectionError, Fate.NOT_SENT)
+    error = fails(client)
+    assert (type(error), fate_of(error)) == (boto_errors.EndpointConnectionError, Fate.NOT_SENT)
     proxy.open()
     assert client.send("batch_write_item", **WRITE)["UnprocessedItems"] == {}
 
@@ -481,8 +481,8 @@ def test_a_server_that_does_not_accept_is_not_sent_to(settings: Settings, proxy:
             waiting = opened.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(("127.0.0.1", proxy.port))
-        found = fails(client)
-    assert (type(found), fate_of(found)) == (boto_errors.ConnectTimeoutError, Fate.NOT_SENT)
+        error = fails(client)
+    assert (type(error), fate_of(error)) == (boto_errors.ConnectTimeoutError, Fate.NOT_SENT)
 
 
 def test_connections_that_were_closed_meanwhile_are_not_used(settings: Settings, proxy: FaultProxy, way: Way) -> None:
@@ -576,6 +576,6 @@ def test_tls_without_trust(embedded: EmbeddedDynamoDB, tls: FaultProxy, way: Way
         "no TLS": None,
     }[case]
     tls.open()
-    found = fails(client)
-    assert (type(found), fate_of(found)) == (boto_errors.SSLError, Fate.UNKNOWN)
+    error = fails(client)
+    assert (type(error), fate_of(error)) == (boto_errors.SSLError, Fate.UNKNOWN)
     assert len(tls.requests) == before

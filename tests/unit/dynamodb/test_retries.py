@@ -175,8 +175,8 @@ def test_queries_are_consistent_and_read_empty_pages(rig: Callable[..., Rig]) ->
 
 def test_stores_are_looked_for_behind_empty_pages(rig: Callable[..., Rig]) -> None:
     key = to_wire(item_key(GROUP))
-    found = to_wire({"store_shard": GROUP.store_shard})
-    at = rig(page(last=key), page(found, last=key), page())
+    row = to_wire({"store_shard": GROUP.store_shard})
+    at = rig(page(last=key), page(row, last=key), page())
     assert list(at.tables.metered(at.meter).find_stores()) == [GROUP.store_shard.removesuffix("#0")]
     starts = [body.get("ExclusiveStartKey", {}).get("entry") for _, body in at.wire.requests]
     assert starts == [None, key["entry"], {"S": "\U0010ffff"}]

@@ -30,15 +30,15 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 
 
 def listed(tables: Tables, store: str) -> StorageSize:
-    found = everything_of(tables, store)
-    return StorageSize(len(found), sum(map(item_bytes, found)))
+    items = everything_of(tables, store)
+    return StorageSize(len(items), sum(map(item_bytes, items)))
 
 
-def assert_about(said: StorageSize, there: StorageSize) -> None:
+def assert_about(said: StorageSize, stored: StorageSize) -> None:
     """Items are counted one by one; of each item's size, a few digits of its numbers are not known."""
-    assert said.items == there.items
-    assert abs(said.bytes - there.bytes) <= 10 * there.items
-    assert said.bytes == pytest.approx(there.bytes, rel=0.05)
+    assert said.items == stored.items
+    assert abs(said.bytes - stored.bytes) <= 10 * stored.items
+    assert said.bytes == pytest.approx(stored.bytes, rel=0.05)
 
 
 def reported(spent: dict[str, int]) -> StorageSize:
@@ -92,14 +92,14 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
 
 def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> None:
     """Parts of a crashed attempt stay until clean-up, and are not counted for the store."""
-    made = write_versions(engine, store, 12)
-    crashed = begin(engine, store, attempt(99), *singles(Limits.list_size * 3, b"lost"), base=made[12])
+    versions = write_versions(engine, store, 12)
+    crashed = begin(engine, store, attempt(99), *singles(Limits.list_size * 3, b"lost"), base=versions[12])
     crashed._pending.wait(10)
     said, there = engine.known_stores.account(store).stored(), listed(tables, store)
     assert there.items == said.items + 25
     state = numbers(12)
-    save_snapshot(engine, store, made[12], state)
-    newest = write_versions(engine, store, 3, made[12])[-1]
+    save_snapshot(engine, store, versions[12], state)
+    newest = write_versions(engine, store, 3, versions[12])[-1]
     assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25
     engine.maintenance.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
     assert listed(tables, store).items == engine.known_stores.account(store).stored().items + 25, "of one that stays"
@@ -123,10 +123,10 @@ def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables,
 
 def test_reading_an_older_version_does_not_mislead(engine: Engine, tables: Tables, store: str) -> None:
     """Opening an older version shows no later snapshots, so it does not change the account."""
-    made = write_versions(engine, store, 20)
-    save_snapshot(engine, store, made[20], numbers(20))
+    versions = write_versions(engine, store, 20)
+    save_snapshot(engine, store, versions[20], numbers(20))
     assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
-    read(engine, store, *made[7])
+    read(engine, store, *versions[7])
     assert_about(engine.known_stores.account(store).stored(), listed(tables, store))
 
 
@@ -154,9 +154,9 @@ def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables
 
 def test_the_latest_listing_wins(engine: Engine, tables: Tables, store: str) -> None:
     """A clean-up that ends after maintenance has read the lists again does not reset the account."""
-    made = write_versions(engine, store, 5)
+    versions = write_versions(engine, store, 5)
     then = graph(tables, store)
-    newest = write_versions(engine, store, 7, made[5])[-1]
+    newest = write_versions(engine, store, 7, versions[5])[-1]
     account = StoreAccount(store)
     account.read(then)
     account.read(graph(tables, store), newest[0])

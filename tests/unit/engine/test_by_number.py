@@ -56,9 +56,9 @@ def test_a_restored_checkpoint_resumes_from_its_own_query(engines: Engines, stor
     assert read_for(engines(), store, again, 3) == dict.fromkeys([b"1", b"2", b"3"], b"a-1")
     assert read(engines(), store, 3) == dict.fromkeys([b"1", b"2", b"3"], b"b-1"), "a reader gets the current query's"
 
-    made = make(engines(), store, again, 1, mine)
+    version = make(engines(), store, again, 1, mine)
     state = dict.fromkeys([b"1", b"2", b"3"], b"a-1") | {b"4": b"a-2"}
-    assert read_for(engines(), store, again, 4) == read(engines(), store, *made) == state
+    assert read_for(engines(), store, again, 4) == read(engines(), store, *version) == state
     back = query_run("b-2", query="other")
     assert read_for(engines(), store, back, 5) == read(engines(), store, *others)
     make(engines(), store, back, 1, others)
@@ -187,8 +187,8 @@ def test_a_query_that_may_be_forgotten(engines: Engines, tables: Tables, store: 
     with pytest.raises(ConfigurationError, match="16 queries or more have written to this store"):
         read_for(engines(), store, again, 3)
     last = QUERIES_KEPT - 1
-    own = query_run("again", query=f"query-{last}")
-    assert read_for(engines(), store, own, 3)[b"3"] == f"run-{last}".encode()
+    newest = query_run("again", query=f"query-{last}")
+    assert read_for(engines(), store, newest, 3)[b"3"] == f"run-{last}".encode()
     assert graph(tables, fork_of(tables, store)).versions()[-1] == 3
 
 
@@ -227,15 +227,15 @@ def test_clean_up_leaves_no_attempt_that_was_left(engines: Engines, tables: Tabl
     """Of a version that another location continued from, clean-up deletes every attempt, or none."""
     base = make(engines(), store, query_run("old-1"), 3)
     make(engines(), store, query_run("old-2"), 3, base)
-    own = make(engines(), store, query_run("old-3"), 2, base)
+    newest = make(engines(), store, query_run("old-3"), 2, base)
     adopt_stores(tables, [store], MOVED)
-    moved = make(engines(), store, query_run("new-1", MOVED), 12, own)
+    moved = make(engines(), store, query_run("new-1", MOVED), 12, newest)
     compact_store(engines(), tables, store)
     make(engines(), store, query_run("new-1", MOVED), 4, moved)
     assert clean_store(engines(), tables, store, 2).items
     adopt_stores(tables, [store], CHECKPOINT)
     with pytest.raises(VersionMissingError, match="this version does not exist"):
-        read_for(engines(), store, query_run("old-4"), own.version)
+        read_for(engines(), store, query_run("old-4"), newest.version)
 
 
 def test_a_location_that_resumed_from_what_was_made_again(engines: Engines, tables: Tables, store: str) -> None:
@@ -268,8 +268,8 @@ def test_clean_up_leaves_no_twin_of_what_was_continued(engines: Engines, tables:
 
 def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: str) -> None:
     """A number that the origin and the first test both made is refused to the next test; what is clear is read."""
-    made = make(engines(), store, query_run("run-1"), 8)
-    make(engines(), store, query_run("run-1"), 2, made)
+    version = make(engines(), store, query_run("run-1"), 8)
+    make(engines(), store, query_run("run-1"), 2, version)
     fork = fork_of(tables, store, 10)
     first, second = query_run("t-1", "file:/c1/state"), query_run("t-2", "file:/c2/state")
     assert read_for(engines(), fork, first, 10)[b"10"] == b"run-1"
@@ -278,7 +278,7 @@ def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: 
     assert read_for(engines(), fork, query_run("t-3", "file:/c1/state"), 10)[b"10"] == b"run-1"
     adopt_stores(tables, [fork], "file:/c2/state")
     assert read_for(engines(), fork, second, 10)[b"10"] == b"run-1"
-    make(engines(), fork, second, 3, made)
+    make(engines(), fork, second, 3, version)
     adopt_stores(tables, [fork], "file:/c3/state")
     with pytest.raises(ConfigurationError, match="several checkpoint locations"):
         read_for(engines(), fork, query_run("t-5", "file:/c3/state"), 10)

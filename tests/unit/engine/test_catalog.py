@@ -42,12 +42,12 @@ pytestmark = pytest.mark.parametrize("tables", ["memory"], indirect=True)
 
 def start_over(engine: Engine, stores: Sequence[str], query: str, batches: int = 2) -> list[StoreBuilder]:
     """Let a query begin at version 0: one row in each store, of its partition's number."""
-    made = [StoreBuilder(engine, store, run=f"run of {query}", query=query) for store in stores]
+    builders = [StoreBuilder(engine, store, run=f"run of {query}", query=query) for store in stores]
     for batch in range(batches):
-        for each in made:
-            row = user(f"{query} in {each.store.split('/')[2]}")
-            each.commit((row, counted(batch)), by=Attempt(uuid4().bytes))
-    return made
+        for builder in builders:
+            row = user(f"{query} in {builder.store.split('/')[2]}")
+            builder.commit((row, counted(batch)), by=Attempt(uuid4().bytes))
+    return builders
 
 
 def partitions(count: int, operator: int = 0, name: str = "default") -> list[str]:
@@ -80,8 +80,8 @@ def test_operators_and_names_that_only_an_earlier_query_has(engine: Engine, tabl
     join = [store for name in JOINED for store in partitions(2, 0, name)]
     start_over(engine, join + partitions(2, 1), "first")
     start_over(engine, partitions(2), "second")
-    found = of_namespace(tables, "mine")
-    assert (found.current, sorted(found.earlier)) == (partitions(2), sorted(join + partitions(2, 1)))
+    query_stores = of_namespace(tables, "mine")
+    assert (query_stores.current, sorted(query_stores.earlier)) == (partitions(2), sorted(join + partitions(2, 1)))
     assert catalog.matching(tables, "mine/0") == partitions(2)
     assert users(tables, "mine/0") == ["second in 0", "second in 1"]
     for pattern in ("mine/1", "mine/0/*/left-keyToNumValues"):
@@ -114,26 +114,26 @@ def test_the_first_batch_of_another_query(engine: Engine, tables: MemoryTables) 
 @pytest.mark.parametrize("commits", [False, True], ids=["entered", "committed"])
 def test_a_restored_query_in_its_first_batch(engine: Engine, tables: MemoryTables, *, commits: bool) -> None:
     """Another query had one task there: until the restored one has a second version, that store may be its own."""
-    made = start_over(engine, partitions(4), "first", batches=6)
+    builders = start_over(engine, partitions(4), "first", batches=6)
     if commits:
         start_over(engine, partitions(4)[3:], "second", batches=1)
     else:
         engine.commits.sessions.enter(tables, partitions(4)[3], query_run("x", query="second"), 0)
     for version, kept in ((7, True), (8, False)):
-        for each in made[:3]:
+        for each in builders[:3]:
             each.run = "restored"
             each.commit((user("more"), counted(version)), by=Attempt(uuid4().bytes))
         earlier = of_namespace(tables, "mine").earlier
         assert earlier == partitions(4)[3:]
-        found = clean_earlier(tables, earlier).all()
-        assert [("in its first batch" in each.kept, each.items > 0) for each in found] == [(kept, not kept)]
+        cleaned = clean_earlier(tables, earlier).all()
+        assert [("in its first batch" in each.kept, each.items > 0) for each in cleaned] == [(kept, not kept)]
 
 
 def test_a_recovered_query_in_its_first_batch(engine: Engine, tables: MemoryTables) -> None:
     """It has a new id, so the stores that it has not entered yet are an earlier query's until then."""
-    made = start_over(engine, partitions(4), "lost", batches=6)
-    made[0].run, made[0].query = "recovered", "new"
-    made[0].commit((user("more"), counted(7)), by=Attempt(uuid4().bytes))
+    builders = start_over(engine, partitions(4), "lost", batches=6)
+    builders[0].run, builders[0].query = "recovered", "new"
+    builders[0].commit((user("more"), counted(7)), by=Attempt(uuid4().bytes))
     earlier = of_namespace(tables, "mine").earlier
     assert earlier == partitions(4)[1:]
     assert all("in its first batch" in each.kept for each in clean_earlier(tables, earlier).all())
@@ -142,13 +142,13 @@ def test_a_recovered_query_in_its_first_batch(engine: Engine, tables: MemoryTabl
 @pytest.mark.parametrize("restored", [True, False], ids=["restored", "recovered"])
 def test_partitions_to_resume_from_are_not_left_out(engine: Engine, tables: MemoryTables, *, restored: bool) -> None:
     """Its checkpoint was put back, or got a new id, and its first batch since has committed one partition so far."""
-    made = start_over(engine, partitions(2), "first", batches=5)
+    builders = start_over(engine, partitions(2), "first", batches=5)
     with StateReader(tables, Settings(), "mine/0") as opened:
         if restored:
             start_over(engine, partitions(2), "second", batches=3)
-        for each in made:
-            each.run, each.query = "again", "first" if restored else "new"
-        made[0].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
+        for builder in builders:
+            builder.run, builder.query = "again", "first" if restored else "new"
+        builders[0].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
         assert of_namespace(tables, "mine").earlier == partitions(2)[1:]
         for read in (
             partial(catalog.matching, tables, "mine/0"),
@@ -157,7 +157,7 @@ def test_partitions_to_resume_from_are_not_left_out(engine: Engine, tables: Memo
         ):
             with pytest.raises(VersionMissingError, match=r"first batch is not committed in all.*=mine/0/1/default"):
                 read()
-        made[1].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
+        builders[1].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
         assert opened.refresh()
         assert (opened.version, opened.stores) == (6, tuple(partitions(2)))
     assert catalog.whole_namespace(tables, "mine") == partitions(2)
@@ -165,12 +165,12 @@ def test_partitions_to_resume_from_are_not_left_out(engine: Engine, tables: Memo
 
 def test_a_restored_query_with_fewer_partitions_than_the_one_between(engine: Engine, tables: MemoryTables) -> None:
     """From its second batch on it is read and forked, although partitions of the other one remain."""
-    made = start_over(engine, partitions(2), "first")
+    builders = start_over(engine, partitions(2), "first")
     start_over(engine, partitions(4), "second")
     for number in range(2):
-        for each in made:
-            each.run = "again"
-            each.commit((user("more"), counted(number)), by=Attempt(uuid4().bytes))
+        for builder in builders:
+            builder.run = "again"
+            builder.commit((user("more"), counted(number)), by=Attempt(uuid4().bytes))
     assert of_namespace(tables, "mine").earlier == partitions(4)[2:]
     assert catalog.matching(tables, "mine/0") == partitions(2)
     assert catalog.whole_namespace(tables, "mine") == partitions(2)
@@ -183,18 +183,18 @@ def test_a_first_batch_that_ends_while_stores_are_looked_up(
     engine: Engine, tables: MemoryTables, read: Callable[[Tables, str], list[str]], name: str, queries: int
 ) -> None:
     """Partition 1 is an earlier query's at the first look, of so many Queries; partition 0 is read one batch later."""
-    made = start_over(engine, partitions(2), "first", batches=5)
+    builders = start_over(engine, partitions(2), "first", batches=5)
     start_over(engine, partitions(2), "second", batches=3)
-    for each in made:
-        each.run = "again"
-    made[0].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
+    for builder in builders:
+        builder.run = "again"
+    builders[0].commit((user("more"), counted(6)), by=Attempt(uuid4().bytes))
     verbs = []
 
     def commit(verb: str) -> None:
         verbs.append(verb)
         if verb == "query" and verbs.count(verb) == queries + 1:
-            for each in (made[1], *made):
-                each.commit((user("more"), counted(7)), by=Attempt(uuid4().bytes))
+            for builder in (builders[1], *builders):
+                builder.commit((user("more"), counted(7)), by=Attempt(uuid4().bytes))
 
     with pytest.raises(VersionMissingError, match="first batch is not committed in all"):
         read(FailingTables(tables, commit), name)
@@ -216,15 +216,15 @@ def test_a_reader_that_refreshes_in_the_first_batch_of_the_next_query(engine: En
     """It has one partition then, and all of them at the next refresh."""
     first = start_over(engine, partitions(4), "first")
     with StateReader(tables, Settings(), "mine/0") as state:
-        for each in first:
-            each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
+        for builder in first:
+            builder.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
         assert state.refresh()
-        made = [StoreBuilder(engine, store, run="next", query="second") for store in partitions(4)]
-        made[0].commit((user("in 0"), counted(1)), by=Attempt(uuid4().bytes))
+        builders = [StoreBuilder(engine, store, run="next", query="second") for store in partitions(4)]
+        builders[0].commit((user("in 0"), counted(1)), by=Attempt(uuid4().bytes))
         assert state.refresh()
         assert state.stores == tuple(partitions(1))
-        for each in made[1:]:
-            each.commit((user("in others"), counted(1)), by=Attempt(uuid4().bytes))
+        for builder in builders[1:]:
+            builder.commit((user("in others"), counted(1)), by=Attempt(uuid4().bytes))
         assert state.refresh()
         assert (state.version, state.stores) == (1, tuple(partitions(4)))
 
@@ -259,9 +259,9 @@ def test_an_open_reader_follows_another_query(engine: Engine, tables: MemoryTabl
         assert state.refresh()
         assert (state.version, sorted(row["user"] for row in state)) == (3, ["second in 0", "second in 1"])
     with StateReader(tables, Settings(), "mine/0") as state:
-        for each in start_over(engine, partitions(1), "third", batches=5):
+        for builder in start_over(engine, partitions(1), "third", batches=5):
             assert state.refresh()
-            each.commit((user("x"), counted(1)), by=Attempt(uuid4().bytes))
+            builder.commit((user("x"), counted(1)), by=Attempt(uuid4().bytes))
         assert state.refresh()
         assert (state.version, state.stores) == (6, ("mine/0/0/default",))
 
@@ -270,8 +270,8 @@ def test_a_reader_that_has_followed_a_query_follows_the_next(engine: Engine, tab
     """Its stores are looked for again where the version that it was at is none of the newest one's ancestors."""
     first = start_over(engine, partitions(4), "first")
     with StateReader(tables, Settings(), "mine/0") as state:
-        for each in first:
-            each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
+        for builder in first:
+            builder.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
         assert state.refresh()
         assert (state.version, len(state)) == (3, 8)
         start_over(engine, partitions(2), "second", batches=4)
@@ -287,9 +287,9 @@ def test_nothing_is_deleted_before_the_first_commit(engine: Engine, tables: Memo
     start_over(engine, partitions(3), "first")
     for store in partitions(2, 0, name):
         engine.commits.sessions.enter(tables, store, query_run("run of second", query="second"), 0)
-    found = of_namespace(tables, "mine")
-    assert (found.current, found.earlier) == (partitions(2, 0, name), partitions(3)[0 if is_new else 2 :])
-    kept = [each.kept for each in clean_earlier(tables, found.earlier).all()]
+    query_stores = of_namespace(tables, "mine")
+    assert (query_stores.current, query_stores.earlier) == (partitions(2, 0, name), partitions(3)[0 if is_new else 2 :])
+    kept = [each.kept for each in clean_earlier(tables, query_stores.earlier).all()]
     assert all(kept)
     assert list(catalog.find_stores(tables, "mine")) == sorted({*partitions(3), *partitions(2, 0, name)})
 
@@ -420,8 +420,8 @@ def test_a_query_with_other_names_by_no_clock(engines: Engines, tables: MemoryTa
     start_over(by_clock(engines, timedelta(0)), join, "first")
     engine = by_clock(engines, ahead)
     start_over(engine, partitions(2), "second")
-    found = of_namespace(tables, "mine")
-    assert (found.current, sorted(found.earlier)) == (partitions(2), sorted(join))
+    query_stores = of_namespace(tables, "mine")
+    assert (query_stores.current, sorted(query_stores.earlier)) == (partitions(2), sorted(join))
     record = tables.items.pop(namespace_key("mine"))
     for command in (of_namespace, stores_in):
         with pytest.raises(ConfigurationError, match=r"of several queries.* queries=first,second"):

@@ -64,23 +64,23 @@ def test_one_clean_up_of_a_store_at_a_time(engines: Engines, memory: MemoryTable
 
     def ask_again(verb: str) -> None:
         if verb == "delete":
-            asked_again.append(engine.maintenance.clean_up(store, "run-1", *made[30], 5, 1, 0))
+            asked_again.append(engine.maintenance.clean_up(store, "run-1", *versions[30], 5, 1, 0))
 
     engine = engines(FailingTables(memory, ask_again))
-    made = write_versions(engine, store, 30)
-    save_snapshot(engine, store, made[20], numbers(20))
-    assert clean_up(engine, store, made[30], retain=5).items_deleted > 0
+    versions = write_versions(engine, store, 30)
+    save_snapshot(engine, store, versions[20], numbers(20))
+    assert clean_up(engine, store, versions[30], retain=5).items_deleted > 0
     assert asked_again
     assert all(each == (Meter(), 0) for each in asked_again)
-    assert clean_up(engine, store, made[30], retain=2).items_deleted == 0
+    assert clean_up(engine, store, versions[30], retain=2).items_deleted == 0
 
 
 def test_only_the_newest_run_cleans_up(engine: Engine, store: str) -> None:
     """An executor of a run that was replaced does not know what the new one depends on."""
-    made = write_versions(engine, store, 20)
-    save_snapshot(engine, store, made[18], numbers(18))
+    versions = write_versions(engine, store, 20)
+    save_snapshot(engine, store, versions[18], numbers(18))
     write(engine, store, attempt(99), {b"new": b"run"}, run="run-2")
-    assert clean_up(engine, store, made[20], retain=2).items_deleted == 0
+    assert clean_up(engine, store, versions[20], retain=2).items_deleted == 0
     assert read(engine, store, 1) == {b"new": b"run"}
     # The new run has one version only: all it could remove are those below it.
     assert clean_up(engine, store, VersionId(1, attempt(99)), retain=2, run="run-2").items_deleted == 0
@@ -88,14 +88,14 @@ def test_only_the_newest_run_cleans_up(engine: Engine, store: str) -> None:
 
 def test_an_unfinished_snapshot_of_an_older_run_is_deleted(engine: Engine, tables: Tables, store: str) -> None:
     """It is retained, with the buckets it may reuse, while its run may still write it; a newer run ends that."""
-    made = write_versions(engine, store, 20)
-    save_snapshot(engine, store, made[5], numbers(5))
-    save_snapshot(engine, store, made[15], numbers(15))
-    under_way = take_snapshot(engine, store, made[20], numbers(20))
+    versions = write_versions(engine, store, 20)
+    save_snapshot(engine, store, versions[5], numbers(5))
+    save_snapshot(engine, store, versions[15], numbers(15))
+    under_way = take_snapshot(engine, store, versions[20], numbers(20))
     assert under_way is not None
-    clean_up(engine, store, made[20], retain=2)
+    clean_up(engine, store, versions[20], retain=2)
     assert {one.version: one.stage for one in graph(tables, store).snapshots()} == {5: DELETING, 15: DONE, 20: WRITING}
-    newest = write(engine, store, attempt(21), {b"21": b"21"}, base=made[20], run="run-2")
+    newest = write(engine, store, attempt(21), {b"21": b"21"}, base=versions[20], run="run-2")
     clean_up(engine, store, newest, retain=2, run="run-2", least=0)
     assert [each.version for each in graph(tables, store).snapshots()] == [15]
     assert not under_way.commit()
@@ -108,8 +108,8 @@ def test_abort_deletes_no_finished_snapshot(
     failing_engine: Engine, failing_tables: FailingTables, store: str, *, applied: bool
 ) -> None:
     """After a lost answer, abort leaves a finished snapshot complete, and deletes an unfinished one."""
-    made = write_versions(failing_engine, store, 15)
-    under_way = take_snapshot(failing_engine, store, made[12], numbers(12))
+    versions = write_versions(failing_engine, store, 15)
+    under_way = take_snapshot(failing_engine, store, versions[12], numbers(12))
     assert under_way is not None
     failing_tables.fail("put_over", Fault(UnavailableError("lost"), applied=applied))
     with pytest.raises(UnavailableError, match="lost"):
@@ -117,24 +117,24 @@ def test_abort_deletes_no_finished_snapshot(
     under_way.abort()
     assert [each.stage for each in graph(failing_tables, store).snapshots()] == ([DONE] if applied else [])
     assert bool(buckets_of(failing_tables, store)) is applied
-    clean_up(failing_engine, store, made[15], retain=3)
-    for version in made[13:]:
+    clean_up(failing_engine, store, versions[15], retain=3)
+    for version in versions[13:]:
         assert read(failing_engine, store, *version) == numbers(version[0])
 
 
 def test_abort_deletes_no_bucket_in_use(failing_engine: Engine, failing_tables: FailingTables, store: str) -> None:
     """Its last answer is lost, another one reuses its buckets, clean-up deletes it; then its writer aborts."""
-    made = write_versions(failing_engine, store, 30)
-    first = take_snapshot(failing_engine, store, made[12], numbers(12))
+    versions = write_versions(failing_engine, store, 30)
+    first = take_snapshot(failing_engine, store, versions[12], numbers(12))
     assert first is not None
     failing_tables.fail("put_over", Fault(UnavailableError("lost"), applied=True))
     with pytest.raises(UnavailableError, match="lost"):
         first.commit()
-    save_snapshot(failing_engine, store, made[14], numbers(14), lambda _: {b"13", b"14"})
-    clean_up(failing_engine, store, made[30], retain=3)
+    save_snapshot(failing_engine, store, versions[14], numbers(14), lambda _: {b"13", b"14"})
+    clean_up(failing_engine, store, versions[30], retain=3)
     assert [each.version for each in graph(failing_tables, store).snapshots()] == [14]
     first.abort()
-    for version in made[28:]:
+    for version in versions[28:]:
         assert read(failing_engine, store, *version) == numbers(version[0])
 
 
@@ -156,10 +156,10 @@ def test_abandoned_attempts_retain_nothing(engine: Engine, tables: Tables, store
 
 def test_the_version_before_the_newest_is_always_retained(engine: Engine, store: str) -> None:
     """The driver may not have committed the newest one, and then starts again from the one before."""
-    made = write_versions(engine, store, 10)
-    save_snapshot(engine, store, made[10], numbers(10))
-    clean_up(engine, store, made[10], retain=1)
-    assert read(engine, store, *made[9]) == numbers(9)
+    versions = write_versions(engine, store, 10)
+    save_snapshot(engine, store, versions[10], numbers(10))
+    clean_up(engine, store, versions[10], retain=1)
+    assert read(engine, store, *versions[9]) == numbers(9)
 
 
 def test_clean_up_counts_what_deletes_cost(memory_engine: Engine, memory: MemoryTables, store: str) -> None:

@@ -55,8 +55,8 @@ def test_a_store_changes_its_codec(engines: Engines, tables: Tables, store: str)
     (forked,) = find_stores(tables, copy)
     assert read(engines(), forked, newest) == state
     base = engines().lineage(forked).newest.id
-    made = write(engines(compression="zstd"), forked, attempt(77), {b"more": b"1"}, base=base)
-    assert read(engines(), forked, *made) == state | {b"more": b"1"}
+    version = write(engines(compression="zstd"), forked, attempt(77), {b"more": b"1"}, base=base)
+    assert read(engines(), forked, *version) == state | {b"more": b"1"}
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

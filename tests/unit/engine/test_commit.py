@@ -139,15 +139,15 @@ def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, sto
         ("list/0000000000000001", 3),
     ]
     for number in range(1, 13):
-        found = entry(tables, store, number)
-        assert (found.attempt, found.parent, found.epoch) == (made[number][1], made[number - 1][1], 1)
-        assert (found.parts, found.records, found.keys) == (1, 1, {0: 0})
-        assert found.raw_bytes == found.stored_bytes == len(chunk({b"%d" % number: b"%d" % number}).changes)
+        listed = entry(tables, store, number)
+        assert (listed.attempt, listed.parent, listed.epoch) == (made[number][1], made[number - 1][1], 1)
+        assert (listed.parts, listed.records, listed.keys) == (1, 1, {0: 0})
+        assert listed.raw_bytes == listed.stored_bytes == len(chunk({b"%d" % number: b"%d" % number}).changes)
     last = begin(engine, store, A, {b"k": bytes(5000)}, base=made[12]).commit({0: 7, 3: 2**40}, SCHEMA)
-    found = entry(tables, store, 13)
-    assert found.keys == {0: 7, 3: 2**40}
-    assert found.stored_bytes < found.raw_bytes == last.entry.raw_bytes
-    key = schema_key(store, found.schema)
+    listed = entry(tables, store, 13)
+    assert listed.keys == {0: 7, 3: 2**40}
+    assert listed.stored_bytes < listed.raw_bytes == last.entry.raw_bytes
+    key = schema_key(store, listed.schema)
     assert parse_schema(key, items_of(tables, store)[key.sort]) == SCHEMA
 
 
@@ -193,8 +193,8 @@ def test_parts_are_written_while_the_batch_still_runs(memory_engine: Engine, mem
     assert memory.calls == [], "beginning and aborting cost nothing before the first change"
     under_way = begin(memory_engine, store, A, {b"small": b"1"})
     assert memory.called("write") == []
-    for each in singles(25):
-        under_way.append(chunk(each))
+    for changes in singles(25):
+        under_way.append(chunk(changes))
     under_way._pending.wait(5)
     assert len(memory.called("write")) == 1
     under_way.abort()
@@ -243,9 +243,9 @@ def test_abort_leaves_the_schema(failing_engine: Engine, failing_tables: Failing
         first.commit({0: 1}, SCHEMA)
     write(failing_engine, store, B, {b"a": b"2"})
     first.abort()
-    found = entry(failing_tables, store, 1)
-    assert found.attempt == B
-    assert schema_key(store, found.schema).sort in items_of(failing_tables, store)
+    listed = entry(failing_tables, store, 1)
+    assert listed.attempt == B
+    assert schema_key(store, listed.schema).sort in items_of(failing_tables, store)
     assert read(failing_engine, store, 1) == {b"a": b"2"}
     assert {key.sort[21:53] for key, _ in parts_of(failing_tables, store)} == {B.hex()}
 

@@ -34,10 +34,10 @@ MESSAGE = "has format 2, this package reads 3; only versions before 0.2.0 wrote 
 @pytest.fixture
 def tables() -> MemoryTables:
     tables = MemoryTables()
-    for each in decoded(b'{"items": %s}' % FILE.read_bytes())["items"]:
-        item = from_wire(each["item"])
+    for row in decoded(b'{"items": %s}' % FILE.read_bytes())["items"]:
+        item = from_wire(row["item"])
         (sort,) = item.keys() & {"entry", "part"}
-        tables.items[Key(each["table"], str(item["store_shard"]), str(item[sort]))] = item
+        tables.items[Key(row["table"], str(item["store_shard"]), str(item[sort]))] = item
     return tables
 
 

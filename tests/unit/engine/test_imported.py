@@ -42,8 +42,8 @@ def test_an_installed_version_is_read_and_continued(engine: Engine, tables: Tabl
     """It has no parent; later versions depend on it as on any other, and all of them are intact."""
     assert begin_import(engine, store, attempt(1), ROWS).commit()
     assert read(engine, store, NUMBER) == ROWS
-    found = entry(tables, store, NUMBER)
-    assert (found.parts, found.keys) == (0, {0: len(ROWS)})
+    listed = entry(tables, store, NUMBER)
+    assert (listed.parts, listed.keys) == (0, {0: len(ROWS)})
     base = VersionId(NUMBER, attempt(1))
     for number in range(12):
         base = write(engine, store, attempt(2 + number), {b"new": b"%d" % number}, base=base, run=QUERY)

@@ -60,13 +60,13 @@ def test_limit_of_compressed_bytes(engines: Engines, tables: Tables, store: str,
     """Changes of that size are within the entry; one byte more, and they are a part."""
     engine = engines(inline_bytes=INLINE_BYTES_MAX, compression=compression)
     state = incompressible(INLINE_BYTES_MAX + more)
-    made = write(engine, store, attempt(1), state)
+    version = write(engine, store, attempt(1), state)
     assert len(parts_of(tables, store)) == more
-    assert read(engine, store, *made) == state
+    assert read(engine, store, *version) == state
     dense = {b"key %d" % number: bytes(40) for number in range(20)}
-    made = write(engine, store, attempt(2), dense, base=made)
+    version = write(engine, store, attempt(2), dense, base=version)
     assert len(parts_of(tables, store)) == more
-    assert read(engine, store, *made) == state | dense
+    assert read(engine, store, *version) == state | dense
 
 
 def test_the_engine_of_a_sidecar_writes_them(memory: MemoryTables) -> None:
@@ -108,11 +108,11 @@ def test_a_fork_has_them_in_its_own_lists(engines: Engines, tables: Tables, stor
     """It goes on where the origin is gone; parts stay where they are."""
     engine = engines(inline_bytes=INLINE_BYTES_MAX)
     large: State = {b"large": bytes(range(256)) * 4}
-    made = write(engine, store, attempt(2), SMALL, base=write(engine, store, attempt(1), large))
+    version = write(engine, store, attempt(2), SMALL, base=write(engine, store, attempt(1), large))
     copy = f"{namespace_of(store)}-fork"
     fork_namespace(tables, namespace_of(store), copy, None)
     (forked,) = find_stores(tables, copy)
-    assert read(engines(), forked, *made) == large | SMALL
+    assert read(engines(), forked, *version) == large | SMALL
     assert [len(parts_of(tables, each)) for each in (store, forked)] == [1, 0]
     assert verify(tables, forked).is_whole
 
@@ -121,14 +121,14 @@ def units_of(store: str, inline_bytes: int, changed_bytes: int) -> int:
     """Count the write units of a hundred small commits, of their deletes, and of the clean-ups between them."""
     tables = MemoryTables()
     engine = make_engine(tables, inline_bytes=inline_bytes, cache_bytes=1 << 20)
-    made, units = write(engine, store, attempt(1), incompressible(changed_bytes)), 0
+    version, units = write(engine, store, attempt(1), incompressible(changed_bytes)), 0
     for number in range(2, 102):
         by = attempt(number)
-        made, counted = commit(engine, store, by, incompressible(changed_bytes), base=made)
+        version, counted = commit(engine, store, by, incompressible(changed_bytes), base=version)
         units += counted["writeUnits"]
         if number % 30 == 0:
-            save_snapshot(engine, store, made, incompressible(changed_bytes), bits=0)
-            spent, _ = engine.maintenance.clean_up(store, "run-1", *made, retain=10, least=1, most=0)
+            save_snapshot(engine, store, version, incompressible(changed_bytes), bits=0)
+            spent, _ = engine.maintenance.clean_up(store, "run-1", *version, retain=10, least=1, most=0)
             units += spent.write_units + spent.delete_units
     engine.close()
     return units
@@ -147,6 +147,6 @@ def test_they_cost_less_up_to_the_limit(always_worth_it: None, store: str) -> No
 def test_rows_are_found_without_hashes(engines: Engines, store: str) -> None:
     """A reader of one row, or of one bucket, gets them all, since they are there."""
     engine = engines(inline_bytes=INLINE_BYTES_MAX)
-    made = write(engine, store, attempt(1), SMALL, base=EMPTY)
-    assert fold(engine.lookup(store, *made, digest=0).chunks) == SMALL
-    assert fold(engine.buckets(store, *made, bits=8, numbers=[0]).chunks) == SMALL
+    version = write(engine, store, attempt(1), SMALL, base=EMPTY)
+    assert fold(engine.lookup(store, *version, digest=0).chunks) == SMALL
+    assert fold(engine.buckets(store, *version, bits=8, numbers=[0]).chunks) == SMALL

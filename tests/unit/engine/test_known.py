@@ -52,18 +52,18 @@ def test_a_version_without_attempt_reads_the_list_each_time(engine: Engine, engi
 def test_what_was_read_costs_nothing_the_next_time(engine: Engine, engines: Engines, store: str) -> None:
     """A second reader on an executor that did not write: a snapshot's buckets and the parts after it, read once."""
     writer = engines()
-    made = write_versions(writer, store, 12)
-    save_snapshot(writer, store, made[8], read(writer, store, *made[8]))
-    state, first = cost_of(engine, store, made[12])
+    versions = write_versions(writer, store, 12)
+    save_snapshot(writer, store, versions[8], read(writer, store, *versions[8]))
+    state, first = cost_of(engine, store, versions[12])
     assert first.cache_hits == 0
     assert first.cache_misses > 4
-    again, second = cost_of(engine, store, made[12])
+    again, second = cost_of(engine, store, versions[12])
     assert again == state == numbers(12)
     assert (second.requests, second.cache_hits, second.cache_misses) == (0, first.cache_misses, 0)
-    for near in (made[8], made[10]):
+    for near in (versions[8], versions[10]):
         assert cost_of(engine, store, near)[1].requests == 0
     # Parts before the snapshot are not on the route.
-    assert cost_of(engine, store, made[7])[1].requests > 0
+    assert cost_of(engine, store, versions[7])[1].requests > 0
 
 
 def test_a_snapshot_made_here_costs_nothing_to_open(engine: Engine, store: str) -> None:
@@ -80,9 +80,9 @@ def test_a_snapshot_made_here_costs_nothing_to_open(engine: Engine, store: str) 
 
 def test_a_version_on_another_branch_is_looked_up(engine: Engine, store: str) -> None:
     """Only the route to the last version is cached; a version that is not on it is looked up in the list."""
-    made = write_versions(engine, store, 5)
-    other = write(engine, store, attempt(44), {b"other": b"1"}, base=made[3])
-    assert cost_of(engine, store, made[5])[0] == numbers(5)
+    versions = write_versions(engine, store, 5)
+    other = write(engine, store, attempt(44), {b"other": b"1"}, base=versions[3])
+    assert cost_of(engine, store, versions[5])[0] == numbers(5)
     expected = {b"1": b"1", b"2": b"2", b"3": b"3", b"other": b"1"}
     assert cost_of(engine, store, other)[0] == expected
     assert cost_of(engine, store, other)[1].requests == 0
@@ -93,51 +93,51 @@ def test_a_version_on_another_branch_is_looked_up(engine: Engine, store: str) ->
 def test_without_room_nothing_is_kept(engines: Engines, store: str) -> None:
     """`cacheMb` 0: every open reads; and state that is larger than the cache does not pass through it."""
     none = engines(cache_bytes=0)
-    made = write_versions(none, store, 3)
+    versions = write_versions(none, store, 3)
     for _ in range(2):
-        meter = cost_of(none, store, made[3])[1]
+        meter = cost_of(none, store, versions[3])[1]
         assert (meter.requests, meter.cache_hits, meter.cache_misses) == (2, 0, 3)
     little = engines(cache_bytes=2 * 600)
-    assert cost_of(little, store, made[1])[1].cache_misses == 1
-    assert cost_of(little, store, made[1])[1].cache_hits == 1
-    assert cost_of(little, store, made[3])[1].cache_hits == 1
-    assert cost_of(little, store, made[1])[1].cache_hits == 1
+    assert cost_of(little, store, versions[1])[1].cache_misses == 1
+    assert cost_of(little, store, versions[1])[1].cache_hits == 1
+    assert cost_of(little, store, versions[3])[1].cache_hits == 1
+    assert cost_of(little, store, versions[1])[1].cache_hits == 1
 
 
 def test_a_cached_route_is_replaced_after_clean_up(engines: Engines, store: str) -> None:
     """A route with parts that clean-up has deleted is an error once, and is looked up again then."""
     engine = engines(cache_bytes=1)
     engine.known_stores.routes.limit_bytes = MIB
-    made = write_versions(engine, store, 10)
+    versions = write_versions(engine, store, 10)
     other = engines()
-    save_snapshot(other, store, made[9], read(other, store, *made[9]))
-    other.maintenance.clean_up(store, "run-1", *made[10], retain=2, least=1, most=0)
+    save_snapshot(other, store, versions[9], read(other, store, *versions[9]))
+    other.maintenance.clean_up(store, "run-1", *versions[10], retain=2, least=1, most=0)
     with pytest.raises(CorruptStateError, match="is not in its table"):
-        cost_of(engine, store, made[10])
-    assert cost_of(engine, store, made[10])[0] == numbers(10)
+        cost_of(engine, store, versions[10])
+    assert cost_of(engine, store, versions[10])[0] == numbers(10)
     with pytest.raises(VersionMissingError):
-        engine.open(store, *made[5])
+        engine.open(store, *versions[5])
 
 
 def test_corrupt_parts_are_not_kept(engine: Engine, engines: Engines, tables: MemoryTables, store: str) -> None:
     """Only checked parts are cached: a corrupt part is an error each time, until it is repaired."""
-    made = write_versions(engines(), store, 3)
+    versions = write_versions(engines(), store, 3)
     key, item = parts_of(tables, store)[1]
     tables.write([(key, item | {"records": 7})])
     for _ in range(2):
         with pytest.raises(CorruptStateError, match="wrong checksum"):
-            cost_of(engine, store, made[3])
+            cost_of(engine, store, versions[3])
     tables.write([(key, item)])
-    assert len(cost_of(engine, store, made[3])[0]) == 3
+    assert len(cost_of(engine, store, versions[3])[0]) == 3
 
 
 def test_finding_a_version_reads_no_part(engine: Engine, engines: Engines, store: str) -> None:
     """Opening without rows costs one Query, and then nothing."""
-    made = write_versions(engines(), store, 20)
-    found = engine.find(store, *made[20])
-    assert (found.meter.requests, found.meter.cache_misses) == (1, 0)
-    assert (list(found.chunks), list(found.snapshot_chunks)) == ([], [])
-    assert engine.find(store, *made[20]).meter.requests == 0
+    versions = write_versions(engines(), store, 20)
+    opening = engine.find(store, *versions[20])
+    assert (opening.meter.requests, opening.meter.cache_misses) == (1, 0)
+    assert (list(opening.chunks), list(opening.snapshot_chunks)) == ([], [])
+    assert engine.find(store, *versions[20]).meter.requests == 0
     with pytest.raises(VersionMissingError):
         engine.find(store, 21, NO_ATTEMPT)
-    assert found.base == EMPTY
+    assert opening.base == EMPTY

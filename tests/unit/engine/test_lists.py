@@ -112,8 +112,8 @@ def test_a_full_list_is_shortened_on_a_real_interface(moto: BotoTables, store: s
     """Moto is full much earlier, and refuses as DynamoDB does."""
     engine = make_engine(moto)
     for number in range(30):
-        made = write_large(engine, store, 1000 + number, EMPTY, f"run-{number}")
-    assert read(engine, store, *made) == {b"n": b"1029"}
+        version = write_large(engine, store, 1000 + number, EMPTY, f"run-{number}")
+    assert read(engine, store, *version) == {b"n": b"1029"}
     engine.close()
 
 
@@ -167,25 +167,25 @@ def test_clean_up_leaves_chosen_attempts(memory_engine: Engine, memory: MemoryTa
         begin(memory_engine, store, attempt(9000 + run), {b"x": b"1"}, base=chosen, run=f"run-{run}").flush()
     with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
         clean_store(memory_engine, memory, store, 100)
-    for each in (chosen, last):
-        assert read(memory_engine, store, *each)[b"n"] == b"%d" % int.from_bytes(each.attempt, "big")
+    for version in (chosen, last):
+        assert read(memory_engine, store, *version)[b"n"] == b"%d" % int.from_bytes(version.attempt, "big")
 
 
 def test_a_long_list_keeps_the_bases_of_others(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Version 3 of the first run is the base of version 4, which a restart at batch 2 left behind."""
-    made = write_versions(memory_engine, store, 4)
-    last = commit_120(memory_engine, store, made[2])
+    versions = write_versions(memory_engine, store, 4)
+    last = commit_120(memory_engine, store, versions[2])
     listed = {each.id for each in graph(memory, store).entries()}
-    assert {made[3], made[4], last} <= listed
+    assert {versions[3], versions[4], last} <= listed
     assert len(listed) <= LISTED_MAX + 1
     assert [each for each in verify(memory, store).findings if each.what != "orphaned"] == []
-    assert read(memory_engine, store, *made[4])[b"4"] == b"4"
+    assert read(memory_engine, store, *versions[4])[b"4"] == b"4"
 
 
 def test_a_long_list_keeps_what_another_query_means(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """It was taken back, and made version 3 again, before the next query began in its place."""
-    made = write_versions(memory_engine, store, 4)
-    again = write(memory_engine, store, A, {b"3": b"again"}, base=made[2], run="run-2")
+    versions = write_versions(memory_engine, store, 4)
+    again = write(memory_engine, store, A, {b"3": b"again"}, base=versions[2], run="run-2")
     base = EMPTY
     for number in range(1, LISTED_MAX + 20):
         run = query_run(f"other-{number}", query="other")
@@ -201,11 +201,11 @@ def test_a_long_list_keeps_what_another_query_means(memory_engine: Engine, memor
 
 def test_a_long_list_keeps_what_another_checkpoint_made(memory: MemoryTables, engines: Engines, store: str) -> None:
     """A copy of the checkpoint fails 120 times, after a restart at batch 2; then the original continues."""
-    made = write_versions(engines(memory), store, 4)
+    versions = write_versions(engines(memory), store, 4)
     adopt_stores(memory, [store], "file:/moved/state")
-    commit_120(engines(memory), store, made[2], "file:/moved/state")
+    commit_120(engines(memory), store, versions[2], "file:/moved/state")
     adopt_stores(memory, [store], CHECKPOINT)
-    last = write(engines(memory), store, A, {b"5": b"5"}, base=made[4], run="run-9")
+    last = write(engines(memory), store, A, {b"5": b"5"}, base=versions[4], run="run-9")
     assert read(engines(memory), store, *last) == numbers(5)
 
 

@@ -39,8 +39,8 @@ def begin(tables: Tables, stores: Iterable[str], run: str = "a run", query: str 
     """Commit a first batch, with one row a store."""
     with closing(Engine(tables, Settings())) as engine:
         for store in stores:
-            made = StoreBuilder(engine, store, run=run, query=query)
-            made.commit((user("x"), counted(1)), by=Attempt(uuid4().bytes))
+            builder = StoreBuilder(engine, store, run=run, query=query)
+            builder.commit((user("x"), counted(1)), by=Attempt(uuid4().bytes))
 
 
 def metas(tables: MemoryTables, namespace: str = "mine") -> list[str]:
@@ -162,10 +162,10 @@ class _Overtaken(FailingTables):
         self._to_come = [meanwhile]
 
     def query(self, role: Any, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
-        found: list[tuple[Key, Item]] = super().query(role, store_shard, low, high)
+        pairs: list[tuple[Key, Item]] = super().query(role, store_shard, low, high)
         if store_shard.endswith("/#") and self._to_come:
             self._to_come.pop()()
-        return found
+        return pairs
 
 
 @pytest.mark.parametrize("of", ["of_namespace", "select_stores"])
@@ -174,8 +174,8 @@ def test_a_query_that_begins_meanwhile_is_not_an_earlier_one(memory: MemoryTable
     begin(memory, MINE, query="first")
     again = partial(begin, memory, MINE[:2], run="another run", query="second")
     pattern = {"of_namespace": "mine", "select_stores": "mine/0"}[of]
-    found = getattr(catalog, of)(_Overtaken(memory, again), pattern)
-    assert found == QueryStores(MINE[:2], MINE[2:])
+    query_stores = getattr(catalog, of)(_Overtaken(memory, again), pattern)
+    assert query_stores == QueryStores(MINE[:2], MINE[2:])
 
 
 def test_a_drop_beside_a_reader(memory: MemoryTables) -> None:

@@ -119,16 +119,16 @@ def test_any_history_reads_back(tables: MemoryTables, engines: Engines, small_ob
         states[version] = states[version - 1] | merged
         changed[version] = set(merged)
         if generator.random() < 0.4:
-            made = take_snapshot(engine, STORE, base, states[version], since, run=run)
-            assert made is None or made.commit()
+            snapshot = take_snapshot(engine, STORE, base, states[version], since, run=run)
+            assert snapshot is None or snapshot.commit()
         if generator.random() < 0.3:
             oldest = max(oldest, version - 4)
             engine.maintenance.clean_up(STORE, run, *base, retain=5, least=1, most=0)
         for at in {oldest, version, generator.randrange(oldest, version + 1)}:
             assert read(engines(), STORE, at) == states[at]
         key = generator.choice(sorted(states[version]))
-        found = engines().lookup(STORE, *base, key_hash(key))
-        assert fold(found.chunks, fold(found.snapshot_chunks))[key] == states[version][key]
+        opening = engines().lookup(STORE, *base, key_hash(key))
+        assert fold(opening.chunks, fold(opening.snapshot_chunks))[key] == states[version][key]
     assert tables.objects.objects, "objects were used"
     report = verify(tables, STORE)
     assert (report.findings, report.is_whole) == ((), True)
@@ -166,10 +166,10 @@ def test_parts_of_a_large_attempt(
     engine = engines(**ALL)
     parts = [rows(dice(seed), 2) for seed in range(100)]
     write(engine, STORE, attempt(1), *parts)
-    found = entry(tables, STORE, 1)
-    assert found.objects is not None
-    assert 50 < len(found.objects.sizes) <= 60
-    assert len(tables.keys("delta")) == 100 - len(found.objects.sizes)
+    listed = entry(tables, STORE, 1)
+    assert listed.objects is not None
+    assert 50 < len(listed.objects.sizes) <= 60
+    assert len(tables.keys("delta")) == 100 - len(listed.objects.sizes)
     assert all(len(data) <= small_objects for data in tables.objects.objects.values())
     assert read(engines(), STORE, 1) == {key: value for part in parts for key, value in part.items()}
 
@@ -366,8 +366,8 @@ def test_dense_objects_are_carried_on(engines: Engines) -> None:
     save_snapshot(engine, STORE, first, state)
     few = {key: b"new" for key in state if key_hash(key) >> 29 == 2}
     second = write(engine, STORE, attempt(2), few, base=first)
-    made = save_snapshot(engine, STORE, second, state | few, lambda _: set(few))
-    assert made.meter.object_bytes_written < 20_000
+    snapshot = save_snapshot(engine, STORE, second, state | few, lambda _: set(few))
+    assert snapshot.meter.object_bytes_written < 20_000
     assert read(engines(), STORE, 2) == state | few
 
 

@@ -38,15 +38,15 @@ def write_large(engine: Engine, store: str) -> tuple[VersionId, State]:
     """Two versions of many parts each, in the order of their hashes, and one of a single row."""
     names = sorted((b"%d" % number for number in range(600)), key=key_hash)
     step = len(names) // CHUNKS
-    made, state = EMPTY, State()
+    version, state = EMPTY, State()
     for number in (1, 2):
         changes = {name: b"%d of %d" % (number, at_) for at_, name in enumerate(names) if at_ % 3 != number}
         listed = [{k: changes[k] for k in names[a : a + step] if k in changes} for a in range(0, len(names), step)]
-        made = write(engine, store, attempt(number), *listed, base=made)
+        version = write(engine, store, attempt(number), *listed, base=version)
         state |= changes
-    made = write(engine, store, attempt(3), {b"7": b"last", b"8": None}, base=made)
+    version = write(engine, store, attempt(3), {b"7": b"last", b"8": None}, base=version)
     del state[b"8"]
-    return made, state | {b"7": b"last"}
+    return version, state | {b"7": b"last"}
 
 
 def looked_up(engine: Engine, store: str, version: VersionId, key: bytes) -> tuple[bytes | None, Meter]:
@@ -99,30 +99,30 @@ def test_a_late_zombie_changes_no_later_version(engine: Engine, store: str) -> N
 
 def test_only_what_is_missing_is_loaded(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """A provider that holds an older version gets the changes after it; for the newest, only the list is read."""
-    made = write_versions(memory_engine, store, 25)
+    versions = write_versions(memory_engine, store, 25)
     memory.calls.clear()
-    opening = memory_engine.open(store, 25, NO_ATTEMPT, [made[3], made[22], made[20]])
-    assert opening.base == made[22]
+    opening = memory_engine.open(store, 25, NO_ATTEMPT, [versions[3], versions[22], versions[20]])
+    assert opening.base == versions[22]
     assert fold(opening.chunks) == {b"23": b"23", b"24": b"24", b"25": b"25"}
     assert [len(call.keys) for call in memory.called("get")] == [3]
     assert [call.keys[0].sort for call in memory.called("query")] == ["list/0000000000000002"]
     assert opening.meter.items_read == 3 + 3, "three parts; the group, meta and schema"
     memory.calls.clear()
-    opening = memory_engine.open(store, 25, NO_ATTEMPT, [made[25]])
-    assert (opening.entry.id, opening.base) == (made[25], made[25])
+    opening = memory_engine.open(store, 25, NO_ATTEMPT, [versions[25]])
+    assert (opening.entry.id, opening.base) == (versions[25], versions[25])
     assert list(opening.chunks) == []
     assert [call.verb for call in memory.calls] == ["query"]
 
 
 def test_a_version_held_by_another_attempt_is_no_base(engine: Engine, store: str) -> None:
     """A held version counts only if it is in the lineage, not if another attempt or run made it."""
-    made = write_versions(engine, store, 12)
-    other = write(engine, store, A, {b"other": b"1"}, base=made[11], run="run-2")
-    assert engine.open(store, 12, NO_ATTEMPT, [made[12]]).base == EMPTY
-    assert engine.open(store, 12, NO_ATTEMPT, [made[12], made[11]]).base == made[11]
-    assert read(engine, store, 12, NO_ATTEMPT, [made[12]])[b"other"] == b"1"
-    assert read(engine, store, *made[12], [other]) == numbers(12)
-    assert read(engine, store, 4, NO_ATTEMPT, made[10:]) == numbers(4), "a rollback below all that is held"
+    versions = write_versions(engine, store, 12)
+    other = write(engine, store, A, {b"other": b"1"}, base=versions[11], run="run-2")
+    assert engine.open(store, 12, NO_ATTEMPT, [versions[12]]).base == EMPTY
+    assert engine.open(store, 12, NO_ATTEMPT, [versions[12], versions[11]]).base == versions[11]
+    assert read(engine, store, 12, NO_ATTEMPT, [versions[12]])[b"other"] == b"1"
+    assert read(engine, store, *versions[12], [other]) == numbers(12)
+    assert read(engine, store, 4, NO_ATTEMPT, versions[10:]) == numbers(4), "a rollback below all that is held"
 
 
 def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) -> None:
@@ -144,26 +144,26 @@ def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) 
 def test_buckets_together_are_the_version(engines: Engines, store: str, seed: int, cache_bytes: int) -> None:
     dice = random.Random(seed)  # noqa: S311  # the same rows at every run
     engine = engines(cache_bytes=cache_bytes)
-    made, states = [EMPTY], [State()]
+    versions, states = [EMPTY], [State()]
     for number in range(1, 13):
         changed: dict[bytes, bytes | None] = {}
         for _ in range(dice.randint(0, 30)):
             key = b"%d" % dice.randrange(100)
             changed[key] = None if dice.random() < 0.3 else b"%d" % dice.randrange(10**6)
         chunks = [dict(sorted(changed.items(), key=lambda pair: key_hash(pair[0])))] if changed else []
-        made.append(write(engine, store, attempt(number), *chunks, base=made[-1]))
+        versions.append(write(engine, store, attempt(number), *chunks, base=versions[-1]))
         states.append({k: v for k, v in (states[-1] | changed).items() if v is not None})
         if dice.random() < 0.2:
-            save_snapshot(engine, store, made[-1], states[-1])
+            save_snapshot(engine, store, versions[-1], states[-1])
     for number in dice.sample(range(1, 13), 4):
-        found = engine.find(store, *made[number])
-        assert found.entry.id == made[number]
+        found = engine.find(store, *versions[number])
+        assert found.entry.id == versions[number]
         assert (found.entry.keys, found.schema) == ({0: 0}, SCHEMA)
         for bits in (0, 2, 3, 5):
             together: State = {}
             for bucket in range(1 << bits):
                 ((low, high),) = hash_ranges(bits, [bucket])
-                opening = engine.buckets(store, *made[number], bits, [bucket])
+                opening = engine.buckets(store, *versions[number], bits, [bucket])
                 read = fold(opening.chunks, fold(opening.snapshot_chunks))
                 together |= {key: value for key, value in read.items() if low <= key_hash(key) <= high}
             assert together == states[number]
@@ -226,17 +226,17 @@ def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, 
 
 
 def test_of_many_parts_a_bucket_reads_those_that_may_hold_its_rows(engines: Engines, store: str) -> None:
-    made, state = write_large(engines(), store)
+    version, state = write_large(engines(), store)
     reader = engines(cache_bytes=MIB)
-    first = reader.buckets(store, *made, 3, [5])
+    first = reader.buckets(store, *version, 3, [5])
     assert len(fold(first.chunks)) < len(state) / 2
     assert first.meter.cache_misses < CHUNKS
-    second = reader.buckets(store, *made, 3, [0, 7])
-    found = fold(second.chunks)
+    second = reader.buckets(store, *version, 3, [0, 7])
+    rows = fold(second.chunks)
     assert second.meter.items_read == second.meter.cache_misses < CHUNKS
-    assert {key for key in state if key_hash(key) >> 29 in (0, 7)} <= set(found)
-    again = reader.buckets(store, *made, 3, [5])
-    assert fold(again.chunks) == fold(reader.buckets(store, *made, 3, [5]).chunks)
+    assert {key for key in state if key_hash(key) >> 29 in (0, 7)} <= set(rows)
+    again = reader.buckets(store, *version, 3, [5])
+    assert fold(again.chunks) == fold(reader.buckets(store, *version, 3, [5]).chunks)
     assert again.meter.requests == 0
 
 
@@ -244,14 +244,14 @@ def test_a_lookup_reads_only_parts_that_may_hold_the_key(engines: Engines, store
     """A part of each version; the same rows as by reading all."""
     made, state = write_large(engines(), store)
     engine = engines(cache_bytes=MIB)
-    found, meter = looked_up(engine, store, made, b"5")
-    assert found == state[b"5"]
+    value, meter = looked_up(engine, store, made, b"5")
+    assert value == state[b"5"]
     assert meter.cache_misses <= 5
     assert meter.items_read == meter.cache_misses + 3  # lists, meta and schema
     for number in range(601):
         name = b"%d" % number
-        found, meter = looked_up(engine, store, made, name)
-        assert found == state.get(name)
+        value, meter = looked_up(engine, store, made, name)
+        assert value == state.get(name)
         assert meter.requests <= 1
     assert looked_up(engine, store, made, b"5")[1].requests == 0
 
@@ -316,25 +316,25 @@ def test_recovery_falls_back_from_a_corrupt_snapshot(
     engine: Engine, engines: Engines, tables: Tables, store: str, kind: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Opening again reads older changes, and logs the item; the next snapshot is complete; clean-up deletes this."""
-    made = write_versions(engine, store, 5)
+    versions = write_versions(engine, store, 5)
     state = numbers(5)
-    save_snapshot(engine, store, made[4], numbers(4))
+    save_snapshot(engine, store, versions[4], numbers(4))
     name = damage(tables, store, kind)
     with pytest.raises(RouteInvalidError, match=rf"{says}.* table=\w+ store_shard={store}#\d item=.*"):
-        read(engine, store, *made[5])
-    assert read(engine, store, *made[5]) == state
+        read(engine, store, *versions[5])
+    assert read(engine, store, *versions[5]) == state
     ((warning,),) = [[record.getMessage()] for record in caplog.records]
     assert f"recovery skips a corrupt snapshot store={store} version=5 attempt=" in warning
     assert says in warning
     assert f"{name}" in warning
     assert "table=dynastate-snapshot-group " in warning
     # The next one reuses no bucket of it, so other executors can read it.
-    assert save_snapshot(engine, store, made[5], state, lambda _: {b"5"}).base == 0
-    assert read(engines(), store, *made[5]) == state
-    made += write_versions(engine, store, 2, made[5])[1:]
-    engine.maintenance.clean_up(store, "run-1", *made[7], 2, 0, 0)
+    assert save_snapshot(engine, store, versions[5], state, lambda _: {b"5"}).base == 0
+    assert read(engines(), store, *versions[5]) == state
+    versions += write_versions(engine, store, 2, versions[5])[1:]
+    engine.maintenance.clean_up(store, "run-1", *versions[7], 2, 0, 0)
     assert [each.version for each in graph(tables, store).snapshots()] == [5]
-    assert read(engines(), store, *made[7]) == state | {b"6": b"6", b"7": b"7"}
+    assert read(engines(), store, *versions[7]) == state | {b"6": b"6", b"7": b"7"}
 
 
 def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines, store: str) -> None:
@@ -346,8 +346,8 @@ def test_a_chunk_is_whole_though_the_cache_has_lost_a_fragment(engines: Engines,
     two = write(writing, store, attempt(2), {b"c": dice.randbytes(360_000)}, base=one)
     engine = engines(cache_bytes=MIB)
     for version, key in ((one, first), (two, b"c"), (two, last), (two, first), (one, last)):
-        found, _ = looked_up(engine, store, version, key)
-        assert key == b"c" or found == state[key]
+        value, _ = looked_up(engine, store, version, key)
+        assert key == b"c" or value == state[key]
 
 
 @pytest.mark.parametrize(("shards", "part_bytes"), [(4, 200_000), (1, 260_000), (64, 380_000)])
@@ -367,9 +367,9 @@ def test_no_request_asks_for_too_much(embedded: EmbeddedDynamoDB, store: str, sh
         engine = make_engine(tables, shards=shards)
         dice = random.Random(7)  # noqa: S311  # bytes that cannot be compressed
         state = {b"%d" % number: dice.randbytes(part_bytes) for number in range(count)}
-        made = write(engine, store, attempt(1), *({key: value} for key, value in state.items()))
-        assert read(engine, store, *made) == state
-        assert looked_up(engine, store, made, b"1")[0] == state[b"1"]
+        version = write(engine, store, attempt(1), *({key: value} for key, value in state.items()))
+        assert read(engine, store, *version) == state
+        assert looked_up(engine, store, version, b"1")[0] == state[b"1"]
         engine.close()
         tables.close()
     assert not any(unprocessed)

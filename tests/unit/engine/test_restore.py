@@ -71,23 +71,23 @@ def listed(tables: MemoryTables, store: str) -> list[VersionId]:
 
 def readable(tables: MemoryTables, store: str) -> dict[VersionId, State]:
     """Every version that can be read, with what it holds."""
-    found: dict[VersionId, State] = {}
+    readable_states: dict[VersionId, State] = {}
     for make in closing(tables):
         engine = make()
         for version in listed(tables, store):
             with suppress(CorruptStateError, VersionMissingError):
-                found[version] = recover(engine, store, *version)
-    return found
+                readable_states[version] = recover(engine, store, *version)
+    return readable_states
 
 
-def is_reported(tables: MemoryTables, store: str, found: dict[VersionId, State]) -> bool:
+def is_reported(tables: MemoryTables, store: str, readable_states: dict[VersionId, State]) -> bool:
     """Whether `dynastate verify` lists the readable versions, and calls the store whole only if all are readable."""
     if all(key.store_shard.endswith("/#") for key in tables.keys("snapshot")):  # only the record of the namespace
-        return not found
+        return not readable_states
     report = verify(tables, store)
     reported = {(each.version, each.attempt) for each in report.versions if each.is_readable}
     unread = [each for each in report.versions if not each.is_readable and not each.is_dead]
-    return reported == found.keys() and (not unread or not report.is_whole)
+    return reported == readable_states.keys() and (not unread or not report.is_whole)
 
 
 @pytest.mark.slow
@@ -102,12 +102,12 @@ def test_a_delta_table_of_an_earlier_moment_keeps_what_was_committed_by_then(sto
         whole = readable(restored(snapshot, snapshot), store)
         for early in {late - apart for apart in APART if apart <= late}:
             mixed = restored(moments[early], snapshot)
-            found = readable(mixed, store)
-            assert found == {version: states[version] for version in found}
-            assert is_reported(mixed, store, found), (early, late)
+            readable_states = readable(mixed, store)
+            assert readable_states == {version: states[version] for version in readable_states}
+            assert is_reported(mixed, store, readable_states), (early, late)
             committed = set(listed(restored({}, moments[early]), store))
-            assert whole.keys() & committed <= found.keys(), (early, late)
-            lost += len(whole.keys() - found.keys())
+            assert whole.keys() & committed <= readable_states.keys(), (early, late)
+            lost += len(whole.keys() - readable_states.keys())
     assert lost > 0, "no version was committed between the two moments: this shows nothing"
 
 
@@ -120,8 +120,8 @@ def test_a_delta_table_of_a_later_moment_may_keep_nothing(store: str) -> None:
     for late, delta in enumerate(tables.moments):
         for early in {late - apart for apart in APART if apart <= late}:
             mixed = restored(delta, tables.moments[early])
-            found = readable(mixed, store)
-            assert found == {version: states[version] for version in found}
-            assert is_reported(mixed, store, found), (early, late)
-            nothing += bool(listed(mixed, store)) and not found
+            readable_states = readable(mixed, store)
+            assert readable_states == {version: states[version] for version in readable_states}
+            assert is_reported(mixed, store, readable_states), (early, late)
+            nothing += bool(listed(mixed, store)) and not readable_states
     assert nothing > 0

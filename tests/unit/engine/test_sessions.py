@@ -104,14 +104,14 @@ def test_a_zombie_of_an_older_run_never_wins(engines: Engines, store: str) -> No
 def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: str, sees: str) -> None:
     """A copied checkpoint: the query that began to write first is refused once it sees the other, which continues."""
     first, second = engines(), engines()
-    made = write_versions(first, store, 3)
-    mine = write(first, store, A, {b"by": b"first"}, base=made[3])
-    theirs = write(second, store, B, {b"by": b"second"}, base=made[3], run="run-2")
+    versions = write_versions(first, store, 3)
+    mine = write(first, store, A, {b"by": b"first"}, base=versions[3])
+    theirs = write(second, store, B, {b"by": b"second"}, base=versions[3], run="run-2")
     under_way = begin(first, store, C, {b"by": b"first"}, base=mine)
     if sees == "open":
         assert read(first, store, 4)[b"by"] == b"second"
     elif sees == "open near":
-        assert read(first, store, 4, have=[made[3]])[b"by"] == b"second"
+        assert read(first, store, 4, have=[versions[3]])[b"by"] == b"second"
     elif sees == "snapshot":
         assert first.maintenance.snapshot(store, "run-1", *mine, 1, 1)[0] is None
     elif sees == "clean-up":
@@ -128,15 +128,15 @@ def test_two_queries_on_one_namespace(engines: Engines, tables: Tables, store: s
 def test_an_old_run_that_first_writes_beside_a_newer_one(engines: Engines, store: str) -> None:
     """A run is as new as its first write: the one that continues is refused once it sees it; restarted, it is not."""
     engine = engines()
-    made = write_versions(engine, store, 3)
-    zombie = begin(engines(), store, Z, {b"3": b"3"}, base=made[2], run="run-0")
+    versions = write_versions(engine, store, 3)
+    zombie = begin(engines(), store, Z, {b"3": b"3"}, base=versions[2], run="run-0")
     zombie.commit({0: 3}, SCHEMA)
     expected = numbers(3)
-    assert read(engine, store, *made[3]) == expected
+    assert read(engine, store, *versions[3]) == expected
     assert engine.open(store, 3, NO_ATTEMPT).entry.attempt == Z
     with pytest.raises(ConfigurationError, match="this one is over"):
-        write(engine, store, D, {b"4": b"4"}, base=made[3])
-    again = write(engine, store, D, {b"4": b"4"}, base=made[3], run="run-2")
+        write(engine, store, D, {b"4": b"4"}, base=versions[3])
+    again = write(engine, store, D, {b"4": b"4"}, base=versions[3], run="run-2")
     assert read(engines(), store, *again) == read(engines(), store, 4) == expected | {b"4": b"4"}
 
 
@@ -170,8 +170,8 @@ def test_a_store_dropped_and_created_again_beside_a_live_executor(engines: Engin
             write(engine, store, attempt(10 + number), {b"old": b"1"}, run=run)
         drop_stores(tables, [store])
         for number, engine in enumerate((one, other)):
-            made = write(engine, store, attempt(20 + number), {b"new": b"%d" % number}, run=f"new-{maker}")
-            assert read(engine, store, *made) == {b"new": b"%d" % number}
+            version = write(engine, store, attempt(20 + number), {b"new": b"%d" % number}, run=f"new-{maker}")
+            assert read(engine, store, *version) == {b"new": b"%d" % number}
         drop_stores(tables, [store])
 
 

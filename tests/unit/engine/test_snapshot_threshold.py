@@ -85,11 +85,11 @@ def test_the_threshold_is_a_setting(
     """Changes are written up to that multiple of the last snapshot before the next one."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
     engine = engines(snapshot_threshold=Decimal(threshold))
-    made = write_versions(engine, store, 20)
-    save_snapshot(engine, store, made[20], numbers(20))
+    versions = write_versions(engine, store, 20)
+    save_snapshot(engine, store, versions[20], numbers(20))
     last = graph(tables, store).snapshots()[0].stored_bytes
-    while (under_way := take_snapshot(engine, store, made[-1], numbers(made[-1].version))) is None:
-        made += write_versions(engine, store, 1, made[-1])[1:]
+    while (under_way := take_snapshot(engine, store, versions[-1], numbers(versions[-1].version))) is None:
+        versions += write_versions(engine, store, 1, versions[-1])[1:]
     under_way.abort()
     written = [each.stored_bytes for each in graph(tables, store).entries()][20:]
     wanted = float(threshold) * last

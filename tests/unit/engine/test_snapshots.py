@@ -39,11 +39,11 @@ def test_only_changed_buckets_are_written(engine: Engine, tables: Tables, store:
 
 def test_an_unfinished_snapshot_is_not_used(engine: Engine, tables: Tables, store: str) -> None:
     """No reader uses a snapshot that is still being written, and no second one is made of its version."""
-    made = write_versions(engine, store, 12)
-    under_way = take_snapshot(engine, store, made[11], {b"x": b"y"})
+    versions = write_versions(engine, store, 12)
+    under_way = take_snapshot(engine, store, versions[11], {b"x": b"y"})
     assert under_way is not None
-    assert engine.open(store, *made[12]).snapshot == 0
-    assert take_snapshot(engine, store, made[11], {}) is None
+    assert engine.open(store, *versions[12]).snapshot == 0
+    assert take_snapshot(engine, store, versions[11], {}) is None
     under_way.abort()
     assert buckets_of(tables, store) == []
     assert graph(tables, store).snapshots() == []
@@ -51,8 +51,8 @@ def test_an_unfinished_snapshot_is_not_used(engine: Engine, tables: Tables, stor
 
 def test_rows_outside_their_bucket_are_refused(engine: Engine, store: str) -> None:
     """A provider that sends rows to another bucket than theirs has a defect; it makes no snapshot."""
-    made = write(engine, store, attempt(1), {b"1": b"1"})
-    under_way, _ = engine.maintenance.snapshot(store, "run-1", *made, state_bytes=4 << 20, min_deltas=1)
+    version = write(engine, store, attempt(1), {b"1": b"1"})
+    under_way, _ = engine.maintenance.snapshot(store, "run-1", *version, state_bytes=4 << 20, min_deltas=1)
     assert under_way is not None
     under_way.bucket(0)
     with pytest.raises(InternalError, match="in no bucket, or in another"):

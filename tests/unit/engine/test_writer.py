@@ -45,25 +45,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def writers(failing_tables: FailingTables, door: Door, clock: Clock) -> Iterator[Writers]:
     """Make a writer with that many threads, of one of some sidecars; all are closed."""
-    made: list[PartWriter] = []
+    part_writers: list[PartWriter] = []
 
     def make(threads: int, sidecars: int = 1) -> PartWriter:
-        made.append(PartWriter(failing_tables, threads, sidecars))
-        return made[-1]
+        part_writers.append(PartWriter(failing_tables, threads, sidecars))
+        return part_writers[-1]
 
     yield make
     door.open()
-    for each in made:
-        each.close()
+    for part_writer in part_writers:
+        part_writer.close()
 
 
 @pytest.fixture
 def busy_writer(writers: Writers, door: Door) -> PartWriter:
     """A writer whose only thread waits at the door with one item of a first attempt."""
-    made = writers(1)
-    submit(made, items("first", 1))
+    part_writer = writers(1)
+    submit(part_writer, items("first", 1))
     door.wait_for(1)
-    return made
+    return part_writer
 
 
 def items(store: str, count: int, size: int = 10, first: int = 0, namespace: str = "orders") -> list[tuple[Key, Item]]:
@@ -83,8 +83,8 @@ def submit(
 
 
 def wait_for(*attempts: PendingWrites) -> None:
-    for each in attempts:
-        each.wait(WITHIN_S)
+    for pending in attempts:
+        pending.wait(WITHIN_S)
 
 
 def sizes(memory: MemoryTables) -> list[int]:

@@ -35,9 +35,9 @@ def test_a_manifest_is_read_back(
     buckets = [
         Bucket(holders[n % 2], 0, n + 1, n, n * 3, n * 2, bytes([n] * 8), homes[n % 2], places[n % 2]) for n in range(3)
     ]
-    made = SnapshotManifest(9, C, B, 7, 2, (*buckets, Bucket(emptied=9)))
-    raw = encode_manifest("s", made)
-    assert decode_manifest("s", raw) == made
+    manifest = SnapshotManifest(9, C, B, 7, 2, (*buckets, Bucket(emptied=9)))
+    raw = encode_manifest("s", manifest)
+    assert decode_manifest("s", raw) == manifest
     assert raw[0] == FORMAT
     for place in range(len(raw)):
         corrupt = raw[:place] + bytes([raw[place] ^ 0x10]) + raw[place + 1 :]

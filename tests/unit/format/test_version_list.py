@@ -48,9 +48,9 @@ ENTRIES = st.builds(
 
 
 @given(ENTRIES, st.binary(max_size=40))
-def test_an_entry_comes_back(made: VersionEntry, bounds: bytes) -> None:
-    assert decode_entry(STORE, encode_entry(STORE, made)) == made
-    bounded = replace(made, parts=len(bounds), bounds=bounds * 2)
+def test_an_entry_comes_back(entry: VersionEntry, bounds: bytes) -> None:
+    assert decode_entry(STORE, encode_entry(STORE, entry)) == entry
+    bounded = replace(entry, parts=len(bounds), bounds=bounds * 2)
     assert decode_entry(STORE, encode_entry(STORE, bounded)) == bounded
 
 
@@ -64,26 +64,26 @@ def test_an_entry_with_objects_comes_back(made: VersionEntry, sizes: list[int], 
 
 def test_an_entry_has_no_count_unless_it_was_made() -> None:
     """Entries without the extra are read as before; zero is a count."""
-    made = VersionEntry(1, A, B, 1, bytes(8), 0, 0, 0, 0, bytes(8), {})
-    assert decode_entry(STORE, encode_entry(STORE, made)).added is None
-    counted = encode_entry(STORE, replace(made, added=0))
+    entry = VersionEntry(1, A, B, 1, bytes(8), 0, 0, 0, 0, bytes(8), {})
+    assert decode_entry(STORE, encode_entry(STORE, entry)).added is None
+    counted = encode_entry(STORE, replace(entry, added=0))
     assert decode_entry(STORE, counted).added == 0
-    assert len(counted) == len(encode_entry(STORE, made)) + 3
+    assert len(counted) == len(encode_entry(STORE, entry)) + 3
     longer = binary.seal(STORE, counted[1:-7] + b"\x05\x02\x00\x00")
     with pytest.raises(CorruptStateError, match="a count that is too long"):
         decode_entry(STORE, longer)
 
 
 @given(ENTRIES, st.sampled_from(CODEC_BYTES), st.binary(max_size=300), st.integers(1, RAW_BYTES_MAX))
-def test_an_entry_with_its_changes_comes_back(made: VersionEntry, codec: str, packed: bytes, raw_bytes: int) -> None:
+def test_an_entry_with_its_changes_comes_back(entry: VersionEntry, codec: str, packed: bytes, raw_bytes: int) -> None:
     """They are read back as they were written, and known as a chunk of the version list."""
     inline = InlineChanges(codec, packed)
-    sizes: Any = {"parts": 0, "records": made.records + 1, "raw_bytes": raw_bytes, "stored_bytes": len(packed)}
-    small = replace(made, **sizes, inline=inline)
+    sizes: Any = {"parts": 0, "records": entry.records + 1, "raw_bytes": raw_bytes, "stored_bytes": len(packed)}
+    small = replace(entry, **sizes, inline=inline)
     assert decode_entry(STORE, encode_entry(STORE, small)) == small
-    key = version_list_key(STORE, made.version)
+    key = version_list_key(STORE, entry.version)
     assert small.inline_chunk(key) == StoredChunk(key, codec, small.records, raw_bytes, packed)
-    assert made.inline_chunk(key) is None
+    assert entry.inline_chunk(key) is None
 
 
 WITH_OBJECTS = VersionEntry(1, A, B, 1, bytes(8), 2, 1, 1, 7, bytes(8), {}, objects=ObjectParts("s3://b", (3, 4)))
@@ -119,8 +119,8 @@ def test_changes_in_an_unknown_codec_are_refused() -> None:
 
 
 @given(ENTRIES, st.data())
-def test_an_entry_with_a_wrong_byte_is_refused(made: VersionEntry, data: st.DataObject) -> None:
-    raw = encode_entry(STORE, made)
+def test_an_entry_with_a_wrong_byte_is_refused(entry: VersionEntry, data: st.DataObject) -> None:
+    raw = encode_entry(STORE, entry)
     at = data.draw(st.integers(0, len(raw) - 1))
     for corrupt in (raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :], raw[:-1], raw + b"x"):
         with pytest.raises(CorruptStateError):

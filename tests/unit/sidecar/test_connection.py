@@ -64,8 +64,8 @@ def converse(
 def test_any_failure_at_first_contact_is_answered(error: Exception, kind: int) -> None:
     """Tables that cannot be checked are an error frame, whatever the reason, and never a connection that just ends."""
     (answer,) = converse(FixedEngines(error), OPEN)
-    found, _, message = error_of(answer)
-    assert found == kind
+    found_kind, _, message = error_of(answer)
+    assert found_kind == kind
     assert str(error) in message
 
 
@@ -135,8 +135,8 @@ def test_compressed_rows_come_with_the_place_of_their_item(
     engines: EngineMaker, memory: MemoryTables, store: str
 ) -> None:
     """The error of a block that the JVM cannot decompress names its item as others do: in a part, or in a list."""
-    made = write(engines(), store, attempt(1), {b"%d" % number: bytes(20) for number in range(100)})
-    write(engines(inline_bytes=INLINE_BYTES_MAX), store, attempt(2), {b"1": bytes(100)}, base=made)
+    version = write(engines(), store, attempt(1), {b"%d" % number: bytes(20) for number in range(100)})
+    write(engines(inline_bytes=INLINE_BYTES_MAX), store, attempt(2), {b"1": bytes(100)}, base=version)
     answers = converse(FixedEngines(engines()), protocol.encode(Open(store, 2, attempt(2), ())))
     ((part, _),) = parts_of(memory, store)
     places = [answer.item for answer in answers if isinstance(answer, protocol.Packed)]
@@ -185,9 +185,9 @@ def test_open_fails_without_a_valid_route(
 def test_a_forced_snapshot_is_made_at_any_price(engine: Engine, store: str) -> None:
     """A SNAPSHOT whose least number of versions is 0 is wanted although it is not worth its price; another is not."""
     state = {b"%d" % number: b"%d" % number for number in range(60)}
-    made = write(engine, store, attempt(1), state)
-    save_snapshot(engine, store, made, state)
-    write(engine, store, attempt(2), {b"1": b"one"}, base=made)
+    version = write(engine, store, attempt(1), state)
+    save_snapshot(engine, store, version, state)
+    write(engine, store, attempt(2), {b"1": b"one"}, base=version)
     offers = [protocol.encode(protocol.Snapshot(store, "run-1", 2, attempt(2), 1_000, least)) for least in (1, 0)]
     answers = converse(FixedEngines(engine), *offers)
     assert [type(answer) for answer in answers] == [protocol.Maintained, protocol.Wanted]

@@ -96,15 +96,15 @@ def test_a_failed_check_closes_no_engine_in_use(
             found.append(wrong)
 
     asking = [threading.Thread(target=ask) for _ in range(2)]
-    for each in asking:
-        each.start()
-    for each in asking:
-        each.join(WITHIN_S)
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join(WITHIN_S)
     engine, wrong = found
     assert isinstance(engine, Engine)
     assert isinstance(wrong, ConfigurationError)
-    made = write(engine, store, A, {b"a": b"1"})
-    assert read(engine, store, *made) == {b"a": b"1"}
+    version = write(engine, store, A, {b"a": b"1"})
+    assert read(engine, store, *version) == {b"a": b"1"}
     assert engines.get(embedded.settings, was_reached=True) is engine
     engine.close()
     engine._tables.close()  # type: ignore[attr-defined]  # these are BotoTables

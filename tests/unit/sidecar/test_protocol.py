@@ -37,11 +37,11 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     protocol.Buckets: st.lists(U16, max_size=3).map(tuple),
     protocol.VersionIds: st.lists(st.tuples(U64, ATTEMPTS), max_size=3).map(tuple),
 }
-messages = pytest.mark.parametrize("made", MESSAGES.values(), ids=lambda made: str(made.__name__))
+messages = pytest.mark.parametrize("message_type", MESSAGES.values(), ids=lambda made: str(made.__name__))
 
 
-def kinds(made: type) -> list[Any]:
-    return list(get_type_hints(made, include_extras=True).values())
+def kinds(message_type: type) -> list[Any]:
+    return list(get_type_hints(message_type, include_extras=True).values())
 
 
 def decode(frame: bytes) -> object:
@@ -50,9 +50,9 @@ def decode(frame: bytes) -> object:
 
 @messages
 @given(data=st.data())
-def test_messages_round_trip(made: Any, data: st.DataObject) -> None:
+def test_messages_round_trip(message_type: Any, data: st.DataObject) -> None:
     """A message is read as it was written, unless it has values that no sender may give."""
-    message = made(*(data.draw(VALUES[kind]) for kind in kinds(made)))
+    message = message_type(*(data.draw(VALUES[kind]) for kind in kinds(message_type)))
     frame = protocol.encode(message)
     assert frame[: HEAD - 1] == (len(frame) - HEAD + 1).to_bytes(4, "little")
     try:
@@ -69,11 +69,13 @@ def test_the_token_is_taken_before_the_rest(token: bytes) -> None:
     assert protocol.token_of_hello(protocol.encode(protocol.Hello(1, token, "", ""))[HEAD:]) == token
 
 
-@pytest.mark.parametrize("made", [made for made in MESSAGES.values() if protocol.Rest not in kinds(made)])
+@pytest.mark.parametrize(
+    "message_type", [message_type for message_type in MESSAGES.values() if protocol.Rest not in kinds(message_type)]
+)
 @given(data=st.data())
 @settings(max_examples=5)
-def test_a_body_of_another_length_is_refused(made: Any, data: st.DataObject) -> None:
-    frame = protocol.encode(made(*(data.draw(VALUES[kind]) for kind in kinds(made))))
+def test_a_body_of_another_length_is_refused(message_type: Any, data: st.DataObject) -> None:
+    frame = protocol.encode(message_type(*(data.draw(VALUES[kind]) for kind in kinds(message_type))))
     for length in range(HEAD, len(frame)):
         with pytest.raises(MismatchError, match="ends within a field"):
             decode(frame[:length])
