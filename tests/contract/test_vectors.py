@@ -137,9 +137,9 @@ def test_worked_example() -> None:
     assert encode_changes(listed).hex() == example["run"] == "0000010000000200000001aabb000001000000ffffffff02"
     hashes = [key_hash(change.key) for change in listed]
     assert (min(hashes), max(hashes)) == (example["hash_min"], example["hash_max"])
-    made = items_of(example)
-    assert made == [part_item(each) for each in example["items"]]
-    ((key, item),) = made
+    items = items_of(example)
+    assert items == [part_item(each) for each in example["items"]]
+    ((key, item),) = items
     assert key.store_shard == "ns/0/0/default#1"
     assert key.sort == "00000000000000000001/000102030405060708090a0b0c0d0e0f/000000"
     entry = version_entry(example["entry"])

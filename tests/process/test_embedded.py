@@ -45,15 +45,15 @@ def answers(endpoint: str) -> bool:
 def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDynamoDB) -> None:
     """Both tables are there, on demand, with string keys and the tag that says who made them."""
     client = make_client(database.settings)
-    found = {name: client.describe_table(TableName=name)["Table"] for name in client.list_tables()["TableNames"]}
+    tables = {name: client.describe_table(TableName=name)["Table"] for name in client.list_tables()["TableNames"]}
     keys = {
-        name: [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] for name, table in found.items()
+        name: [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] for name, table in tables.items()
     }
     assert keys == {
         "dynastate-delta": [("store_shard", "HASH"), ("part", "RANGE")],
         "dynastate-snapshot-group": [("store_shard", "HASH"), ("entry", "RANGE")],
     }
-    for table in found.values():
+    for table in tables.values():
         assert {definition["AttributeType"] for definition in table["AttributeDefinitions"]} == {"S"}
         assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
         assert client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"] == [

@@ -294,15 +294,15 @@ def read(
         return rows_of(opening, have.get(opening.base))
 
     try:
-        found, state = retry_routes(lambda retries: by_some_route({} if retries else have))
+        version, state = retry_routes(lambda retries: by_some_route({} if retries else have))
     except (VersionMissingError, CorruptStateError) as failed:
         if asked in still_promised():
             raise violation("a promised version cannot be read", version=short(asked), error=failed) from failed
         raise
-    scheduler.note("read %s as %s: %d rows", short(asked), short(found), len(state))
-    model.check_winner(asked, found, since)
-    model.check_state(asked, found, state)
-    return found, state
+    scheduler.note("read %s as %s: %d rows", short(asked), short(version), len(state))
+    model.check_winner(asked, version, since)
+    model.check_state(asked, version, state)
+    return version, state
 
 
 @dataclass

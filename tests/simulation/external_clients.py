@@ -155,11 +155,11 @@ class Onlooker(Actor):
     def _rows(self, models: list[Model], opened: StateView) -> None:
         nodes = self._nodes(models, opened)
         with self._must_be_readable(models, nodes):
-            found = sorted(opened, key=str)
+            rows = sorted(opened, key=str)
         expected = [row for node in nodes for row in as_rows(node.state)]
-        self._compare(found, sorted(expected, key=str), nodes)
+        self._compare(rows, sorted(expected, key=str), nodes)
         self._compare(len(opened), len(expected), nodes)
-        self._scheduler.note("read %d rows of %s", len(found), " ".join(short(node.version) for node in nodes))
+        self._scheduler.note("read %d rows of %s", len(rows), " ".join(short(node.version) for node in nodes))
 
     def _get(self, models: list[Model], opened: StateReader) -> None:
         nodes, key = self._nodes(models, opened), key_of(self._chance.randrange(KEYS))
@@ -188,8 +188,8 @@ class Onlooker(Actor):
         expected: list[tuple[int, str, Row]] = []
         for number in range(after + 1, opened.version + 1):
             for model, node in zip(models, nodes, strict=True):
-                made = model.ancestor(node, number)
-                expected += ((number, *_as_reported(change)) for change in made.changes)
+                ancestor = model.ancestor(node, number)
+                expected += ((number, *_as_reported(change)) for change in ancestor.changes)
         self._compare(rows, expected, nodes)
 
     def _diff(self, models: list[Model], opened: StateReader) -> None:

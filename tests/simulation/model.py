@@ -265,12 +265,12 @@ class Model:
 
         return still
 
-    def check_state(self, asked: VersionId, found: VersionId, state: State) -> None:
-        if asked[1] not in (NO_ATTEMPT, found[1]) or asked[0] != found[0]:
-            raise violation("another version than the one requested", asked=short(asked), found=short(found))
-        node = self.nodes.get(found)
+    def check_state(self, asked: VersionId, version: VersionId, state: State) -> None:
+        if asked[1] not in (NO_ATTEMPT, version[1]) or asked[0] != version[0]:
+            raise violation("another version than the one requested", asked=short(asked), found=short(version))
+        node = self.nodes.get(version)
         if node is None or node.fate == FAILED:
-            raise violation("a version that was never made", found=short(found))
+            raise violation("a version that was never made", found=short(version))
         if state != node.state:
             wrong = sorted(key for key in {*state, *node.state} if state.get(key) != node.state.get(key))
-            raise violation("wrong rows", version=short(found), keys=wrong)
+            raise violation("wrong rows", version=short(version), keys=wrong)

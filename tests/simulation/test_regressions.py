@@ -95,19 +95,19 @@ def test_clean_up_after_one_that_died(engines: Engines, memory: MemoryTables, st
     """It deleted a snapshot, but not the versions that depend on it: they are not reported as corrupt."""
     failing_tables = FailingTables(memory)
     engine, dying = engines(), engines(failing_tables)
-    made = write_versions(engine, store, 6)
-    save_snapshot(engine, store, made[3], numbers(3))
-    engine.maintenance.clean_up(store, RUN, *made[6], retain=3, least=1, most=0)
-    made += write_versions(engine, store, 6, base=made[6])[1:]
-    save_snapshot(engine, store, made[10], numbers(10))
+    versions = write_versions(engine, store, 6)
+    save_snapshot(engine, store, versions[3], numbers(3))
+    engine.maintenance.clean_up(store, RUN, *versions[6], retain=3, least=1, most=0)
+    versions += write_versions(engine, store, 6, base=versions[6])[1:]
+    save_snapshot(engine, store, versions[10], numbers(10))
     failing_tables.fail("delete_over", None, Fault(UnavailableError("died")))
     with pytest.raises(UnavailableError, match="died"):
-        dying.maintenance.clean_up(store, RUN, *made[12], retain=3, least=1, most=0)
+        dying.maintenance.clean_up(store, RUN, *versions[12], retain=3, least=1, most=0)
     assert graph(memory, store).versions() == list(range(4, 13))
     assert [each.version for each in graph(memory, store).snapshots()] == [10]
-    run, newest = RUN, made[11]
+    run, newest = RUN, versions[11]
     if kind == "set back":
-        run, newest = "run-2", write(engine, store, attempt(111), {b"11": b"11"}, base=made[10], run="run-2")
+        run, newest = "run-2", write(engine, store, attempt(111), {b"11": b"11"}, base=versions[10], run="run-2")
     assert engine.maintenance.clean_up(store, run, *newest, retain=3, least=1, most=0)[0].items_deleted == 0
     assert read(engine, store, *newest) == numbers(11)
 
@@ -170,18 +170,18 @@ def test_versions_are_made_again_while_a_reader_reads(
     """A Query has pages: the version list on the first has no newer run, the next one has that run's versions."""
     engine = engines()
     old = write_versions(engine, store, 12)
-    made: list[VersionId] = []
+    versions: list[VersionId] = []
 
     def make_again() -> None:
-        made.append(old[8])
+        versions.append(old[8])
         for number in range(9, 13):
             row = {b"%d" % number: b"new"}
-            made.append(write(engine, store, attempt(100 + number), row, base=made[-1], run="run-2"))
+            versions.append(write(engine, store, attempt(100 + number), row, base=versions[-1], run="run-2"))
 
     torn = torn_tables(memory, "list/0000000000000001", make_again)
     new = {b"%d" % number: b"new" for number in range(9, 13)}
     assert read_state(engines(torn), store, old) == numbers(8) | new
-    assert len(made) == 5
+    assert len(versions) == 5
 
 
 def test_a_run_of_a_dropped_query_enters_late(engines: Engines, memory: MemoryTables, store: str) -> None:
@@ -302,16 +302,16 @@ def test_carried_on_buckets_are_no_orphans(engine: Engine, memory: MemoryTables,
 def test_clean_up_overtakes_a_reader(engines: Engines, store: str, held: tuple[int, ...]) -> None:
     """Deltas are deleted, since there is a snapshot now: there is another route; changes are missing, not corrupt."""
     engine, other = engines(), engines()
-    made = write_versions(engine, store, 6)
-    opening = engine.open(store, *made[6], have=[made[number] for number in held])
-    feed = engine.changes(store, 2, 4, made[4][1])
-    save_snapshot(other, store, made[5], numbers(5))
-    other.maintenance.clean_up(store, RUN, *made[6], retain=2, least=1, most=0)
+    versions = write_versions(engine, store, 6)
+    opening = engine.open(store, *versions[6], have=[versions[number] for number in held])
+    feed = engine.changes(store, 2, 4, versions[4][1])
+    save_snapshot(other, store, versions[5], numbers(5))
+    other.maintenance.clean_up(store, RUN, *versions[6], retain=2, least=1, most=0)
     with pytest.raises(RouteInvalidError, match="is not in its table"):
         fold(opening.chunks)
     with pytest.raises(VersionMissingError, match="versions=5-6"):
         [list(chunks) for _, chunks in feed.versions]
-    assert read(engine, store, *made[6]) == numbers(6)
+    assert read(engine, store, *versions[6]) == numbers(6)
 
 
 @pytest.mark.parametrize("behind", ["reader", "clean-up"])
@@ -358,17 +358,17 @@ def lost_lists(memory: MemoryTables, store: str) -> list[str]:
 def test_a_fork_is_dropped_after_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
     """Seeds 16630, 17113 and 17526: what it needed outlived later versions, which are no lost list then."""
     engine, new = engines(), f"new/{store.partition('/')[2]}"
-    made = write_versions(engine, store, 25)
+    versions = write_versions(engine, store, 25)
     namespace, name = store.split("/", maxsplit=1)[0], "new"
     fork_namespace(memory, namespace, name, 5)
-    save_snapshot(engine, store, made[15], numbers(15))
-    engine.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    save_snapshot(engine, store, versions[15], numbers(15))
+    engine.maintenance.clean_up(store, RUN, *versions[25], retain=2, least=1, most=0)
     assert graph(memory, store).versions() == [*range(1, 10), *range(16, 26)]
     assert lost_lists(memory, store) == []
     drop_stores(memory, [new])
     assert lost_lists(memory, store) == []
-    save_snapshot(engine, store, made[22], numbers(22))
-    for _ in interrupted_clean_ups(memory, engines, store, made[25], lambda: nullcontext):
+    save_snapshot(engine, store, versions[22], numbers(22))
+    for _ in interrupted_clean_ups(memory, engines, store, versions[25], lambda: nullcontext):
         assert lost_lists(memory, store) == []
 
 
@@ -390,14 +390,14 @@ def test_a_snapshot_is_done_beside_a_clean_up(engines: Engines, memory: MemoryTa
 def test_a_version_list_changes_beside_a_clean_up(engines: Engines, memory: MemoryTables, store: str) -> None:
     """Seed 100685: the list stays as it is, so those above it stay, too, until the next clean-up."""
     engine = engines()
-    made = write_versions(engine, store, 25)
-    save_snapshot(engine, store, made[15], numbers(15))
-    twin = begin(engines(), store, attempt(99), {b"by": b"a twin"}, base=made[4])
+    versions = write_versions(engine, store, 25)
+    save_snapshot(engine, store, versions[15], numbers(15))
+    twin = begin(engines(), store, attempt(99), {b"by": b"a twin"}, base=versions[4])
     behind = engines(Overtaken(memory, lambda: twin.commit({0: 1}, SCHEMA), before="delete_over"))
-    behind.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    behind.maintenance.clean_up(store, RUN, *versions[25], retain=2, least=1, most=0)
     assert lost_lists(memory, store) == []
     assert read(engine, store, 5, attempt(99)) == numbers(4) | {b"by": b"a twin"}, "seed 2101384: its parts are there"
-    engine.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    engine.maintenance.clean_up(store, RUN, *versions[25], retain=2, least=1, most=0)
     assert graph(memory, store).versions() == list(range(16, 26))
 
 
@@ -434,9 +434,9 @@ def test_a_first_version_is_committed_after_clean_up(engines: Engines, memory: M
     """Seed 101068: it needs no other version, so it can be read, and what is between was cleaned up."""
     engine = engines()
     late = begin(engines(), store, attempt(99), {b"by": b"a task"})
-    made = write_versions(engine, store, 25)
-    save_snapshot(engine, store, made[15], numbers(15))
-    engine.maintenance.clean_up(store, RUN, *made[25], retain=2, least=1, most=0)
+    versions = write_versions(engine, store, 25)
+    save_snapshot(engine, store, versions[15], numbers(15))
+    engine.maintenance.clean_up(store, RUN, *versions[25], retain=2, least=1, most=0)
     late.commit({0: 1}, SCHEMA)
     assert graph(memory, store).versions() == [1, *range(16, 26)]
     assert lost_lists(memory, store) == []
@@ -445,8 +445,10 @@ def test_a_first_version_is_committed_after_clean_up(engines: Engines, memory: M
 def test_a_late_commit_after_a_drop_goes_to_any_list(engines: Engines, memory: MemoryTables, store: str) -> None:
     """Seed 100773: every list refuses it, not only those of the newest versions."""
     engine = engines()
-    made = write_versions(engine, store, 35)
-    late = [begin(engines(), store, attempt(99), {b"by": b"a task"}, base=made[base]) for base in (0, 4, 12, 22, 33)]
+    versions = write_versions(engine, store, 35)
+    late = [
+        begin(engines(), store, attempt(99), {b"by": b"a task"}, base=versions[base]) for base in (0, 4, 12, 22, 33)
+    ]
     drop_stores(memory, [store])
     for each in late:
         with pytest.raises(ConfigurationError, match="may not commit any more"):
@@ -456,21 +458,21 @@ def test_a_late_commit_after_a_drop_goes_to_any_list(engines: Engines, memory: M
 
 def test_a_late_snapshot_of_a_dropped_query(engines: Engines, memory: MemoryTables, store: str) -> None:
     """Seed 121327: of a higher epoch than the next query's, it ended every clean-up, and was there for good."""
-    engine, made = engines(), [EMPTY]
+    engine, versions = engines(), [EMPTY]
     for run in range(1, 5):
-        made += write_versions(engine, store, 2, made[-1], run=f"run-{run}")[1:]
+        versions += write_versions(engine, store, 2, versions[-1], run=f"run-{run}")[1:]
 
     def drop_and_start_over() -> None:
         drop_stores(memory, [store])
-        made[:] = write_versions(engines(), store, 4, run="run-9")
+        versions[:] = write_versions(engines(), store, 4, run="run-9")
 
     late = engines(Overtaken(memory, drop_and_start_over, before="put_new"))
-    assert take_snapshot(late, store, made[8], numbers(8), run="run-4") is not None
+    assert take_snapshot(late, store, versions[8], numbers(8), run="run-4") is not None
     assert [each.epoch for each in graph(memory, store).snapshots()] == [4]
     fresh = engines()
-    save_snapshot(fresh, store, made[4], numbers(4), run="run-9")
-    made += write_versions(fresh, store, 2, made[4], run="run-9")[1:]
-    fresh.maintenance.clean_up(store, "run-9", *made[6], retain=2, least=1, most=0)
+    save_snapshot(fresh, store, versions[4], numbers(4), run="run-9")
+    versions += write_versions(fresh, store, 2, versions[4], run="run-9")[1:]
+    fresh.maintenance.clean_up(store, "run-9", *versions[6], retain=2, least=1, most=0)
     assert [(each.version, each.epoch) for each in graph(memory, store).snapshots()] == [(4, 5)]
     assert graph(memory, store).versions() == [5, 6]
 

@@ -16,9 +16,9 @@ PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 
 def find_chromium() -> str:
     """The path of the program; without it the test is skipped, and in CI it fails."""
-    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if found is not None:
-        return found
+    path = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if path is not None:
+        return path
     missing = "Chromium is missing, which opens the page: apt-get install chromium"
     assert not os.environ.get("CI"), missing
     pytest.skip(missing)

@@ -33,8 +33,8 @@ def program() -> str | None:
 
 def find_dynoxide() -> str:
     """The path of the program; without it the test is skipped, and in CI it fails."""
-    if (found := program()) is not None:
-        return found
+    if (path := program()) is not None:
+        return path
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         pytest.skip("dynoxide, an engine that keeps its data, is there for Linux on x86-64 only")
     missing = "dynoxide, an engine that keeps its data, is missing: 'make dynoxide' brings it, and needs npm"

@@ -76,10 +76,12 @@ def write_versions(
     engine: Engine, store: str, count: int, base: VersionId = EMPTY, run: str = "run-1"
 ) -> list[VersionId]:
     """Commit versions of one row each, by attempts of the same numbers."""
-    made = [base]
+    versions = [base]
     for number in range(base[0] + 1, base[0] + count + 1):
-        made.append(write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1], run=run))
-    return made
+        versions.append(
+            write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=versions[-1], run=run)
+        )
+    return versions
 
 
 def fold(chunks: Iterable[StoredChunk], state: State | None = None) -> State:
@@ -143,12 +145,12 @@ Engines = Callable[..., Engine]
 
 def closing(tables: Tables) -> Iterator[Engines]:
     """Give a function that makes engines on these tables, and close them all at the end."""
-    made: list[Engine] = []
+    engines: list[Engine] = []
 
     def make(on: Tables = tables, **settings: Any) -> Engine:
-        made.append(make_engine(on, **settings))
-        return made[-1]
+        engines.append(make_engine(on, **settings))
+        return engines[-1]
 
     yield make
-    for engine in made:
+    for engine in engines:
         engine.close()

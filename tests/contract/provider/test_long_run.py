@@ -358,9 +358,9 @@ class Walk:
     def snapshot_after(self, version: int, rows: int, tables: BotoTables, store: str) -> Snapshot:
         """Commit until there is a snapshot of a newer version."""
         while True:
-            for each in graph(tables, store).snapshots():
-                if each.version > version and each.stage == DONE:
-                    return each
+            for snapshot in graph(tables, store).snapshots():
+                if snapshot.version > version and snapshot.stage == DONE:
+                    return snapshot
             assert self.newest.version < version + 100, "no snapshot was made"
             self.chain.append(self.quiet_batch(rows))
             self.active.tell("snapshot")

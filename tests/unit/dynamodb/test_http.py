@@ -112,8 +112,8 @@ def fails(client: Client, operation: str = "batch_write_item") -> Exception:
     """Send a request that fails: its error."""
     with pytest.raises((boto_errors.BotoCoreError, boto_errors.ClientError, ResponseParserError)) as failed:
         client.send(operation, **REQUESTS[operation])
-    found: Exception = failed.value
-    return found
+    error: Exception = failed.value
+    return error
 
 
 @pytest.mark.parametrize("token", [None, "a/session+token=="])
@@ -250,8 +250,8 @@ def test_errors_are_those_of_boto3(settings: Settings, proxy: FaultProxy, way: W
     assert raised.response["ResponseMetadata"]["HTTPStatusCode"] == answer.status
     with closing(make_client(settings)) as boto3, pytest.raises(boto_errors.ClientError) as expected:
         boto3.update_item(**REQUESTS["update_item"])
-    for each in (raised, expected.value):
-        del each.response["ResponseMetadata"]
+    for failure in (raised, expected.value):
+        del failure.response["ResponseMetadata"]
     assert raised.response == expected.value.response
     assert str(raised) == str(expected.value).replace(" (reached max retries: 0)", "")
 

@@ -95,8 +95,8 @@ def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> 
     versions = write_versions(engine, store, 12)
     crashed = begin(engine, store, attempt(99), *singles(Limits.list_size * 3, b"lost"), base=versions[12])
     crashed._pending.wait(10)
-    said, there = engine.known_stores.account(store).stored(), listed(tables, store)
-    assert there.items == said.items + 25
+    said, stored = engine.known_stores.account(store).stored(), listed(tables, store)
+    assert stored.items == said.items + 25
     state = numbers(12)
     save_snapshot(engine, store, versions[12], state)
     newest = write_versions(engine, store, 3, versions[12])[-1]
@@ -142,11 +142,11 @@ def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables
     other = engines()
     opening = other.open(store, *second)
     assert opening.snapshot == 2
-    said, there = other.known_stores.account(store).stored(), listed(tables, store)
+    said, stored = other.known_stores.account(store).stored(), listed(tables, store)
     snapshot = graph(tables, store).snapshot(*first)
     assert snapshot is not None
     carried = snapshot.stored_bytes
-    assert there.bytes - 2_000 < said.bytes <= there.bytes + carried
+    assert stored.bytes - 2_000 < said.bytes <= stored.bytes + carried
     third = write(other, store, attempt(3), base=second)
     other.maintenance.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
     assert_about(other.known_stores.account(store).stored(), listed(tables, store))
@@ -162,20 +162,20 @@ def test_the_latest_listing_wins(engine: Engine, tables: Tables, store: str) -> 
     account.read(graph(tables, store), newest[0])
     account.cleaned(then, [], [])
     # The history that tests read leaves out the schema item.
-    there = listed(tables, store)
-    assert account.stored().items == there.items - 1
+    stored = listed(tables, store)
+    assert account.stored().items == stored.items - 1
     twelfth = entry(tables, store, 12)
     account.committed(twelfth, len(encode_entry(store, twelfth)))
-    assert account.stored().items == there.items - 1, "what was read already counts once"
+    assert account.stored().items == stored.items - 1, "what was read already counts once"
 
 
 def test_a_query_that_started_over_counts_once(engine: Engine, tables: Tables, store: str) -> None:
     """Its newest version may be listed before it is reported, as any other's; higher ones are an earlier query's."""
     write_versions(engine, store, 5)
-    made, _ = commit(engine, store, attempt(61), {b"a": b"1"}, run="run-2")
-    commit(engine, store, attempt(62), {b"a": b"2"}, base=made, run="run-2")
+    version, _ = commit(engine, store, attempt(61), {b"a": b"1"}, run="run-2")
+    commit(engine, store, attempt(62), {b"a": b"2"}, base=version, run="run-2")
     account, second = StoreAccount(store), entry(tables, store, 2)
     account.read(graph(tables, store))
-    there = account.stored()
+    stored = account.stored()
     account.committed(second, len(encode_entry(store, second)))
-    assert account.stored() == there
+    assert account.stored() == stored

@@ -292,12 +292,12 @@ def test_fork_in_a_second_test(
     engines: Engines, tables: Tables, store: str, *, is_adopted: bool, is_cleaned: bool
 ) -> None:
     """The origin counts for all up to the fork's version, also where its own are deleted; the moved one's are clear."""
-    made = make(engines(), store, query_run("run-1"), 8)
-    make(engines(), store, query_run("run-1"), 2, made)
+    version = make(engines(), store, query_run("run-1"), 8)
+    make(engines(), store, query_run("run-1"), 2, version)
     fork = fork_of(tables, store, 10)
     if is_adopted:
         adopt_stores(tables, [fork], "file:/c1/state")
-    make(engines(), fork, query_run("t-1", "file:/c1/state"), 3, made)
+    make(engines(), fork, query_run("t-1", "file:/c1/state"), 3, version)
     if is_cleaned:
         clean_store(engines(), tables, fork, 2)
         assert [entry.version for entry in graph(tables, fork).entries()].count(10) == 1

@@ -28,33 +28,33 @@ def clean_up(
 
 def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables: Tables, store: str) -> None:
     """Clean-up deletes versions before the snapshot that the oldest retained one depends on, and nothing else."""
-    made = write_versions(engine, store, 40)
-    assert clean_up(engine, store, made[40], retain=10).items_deleted == 0, "without a snapshot all are needed"
+    versions = write_versions(engine, store, 40)
+    assert clean_up(engine, store, versions[40], retain=10).items_deleted == 0, "without a snapshot all are needed"
     assert len(parts_of(tables, store)) == 40
-    save_snapshot(engine, store, made[12], numbers(12))
-    save_snapshot(engine, store, made[25], numbers(25))
-    save_snapshot(engine, store, made[38], numbers(38))
-    spent = clean_up(engine, store, made[40], retain=10)
+    save_snapshot(engine, store, versions[12], numbers(12))
+    save_snapshot(engine, store, versions[25], numbers(25))
+    save_snapshot(engine, store, versions[38], numbers(38))
+    spent = clean_up(engine, store, versions[40], retain=10)
     assert spent.items_deleted > 25
-    for version in made[31:]:
+    for version in versions[31:]:
         assert read(engine, store, *version) == numbers(version[0])
     assert graph(tables, store).versions() == list(range(26, 41))
     assert {int(key.sort.split("/")[0]) for key, _ in parts_of(tables, store)} == set(range(26, 41))
     assert [each.version for each in graph(tables, store).snapshots()] == [25, 38]
     assert {name.split("/")[1] for name in buckets_of(tables, store)} == {f"{25:020d}", f"{38:020d}"}
     with pytest.raises(VersionMissingError, match="versions=26-40"):
-        engine.open(store, *made[25])
-    again = clean_up(engine, store, made[40], retain=10)
+        engine.open(store, *versions[25])
+    again = clean_up(engine, store, versions[40], retain=10)
     assert (again.items_deleted, again.items_written) == (0, 0)
 
 
 def test_bounds_of_clean_up(engine: Engine, tables: Tables, store: str) -> None:
     """Fewer than `least` versions are left for later; more than `most` are deleted in several turns."""
-    made = write_versions(engine, store, 30)
-    save_snapshot(engine, store, made[20], numbers(20))
-    assert clean_up(engine, store, made[30], retain=5, least=21).items_deleted == 0
+    versions = write_versions(engine, store, 30)
+    save_snapshot(engine, store, versions[20], numbers(20))
+    assert clean_up(engine, store, versions[30], retain=5, least=21).items_deleted == 0
     for oldest, left in ((8, 13), (15, 6), (21, 0)):
-        assert engine.maintenance.clean_up(store, "run-1", *made[30], 5, 1, most=7)[1] == left
+        assert engine.maintenance.clean_up(store, "run-1", *versions[30], 5, 1, most=7)[1] == left
         assert graph(tables, store).versions() == list(range(oldest, 31))
 
 

@@ -31,15 +31,15 @@ def codecs_of(items: list[Item]) -> set[object]:
 
 def fill(engines: Engines, store: str, *codecs: str) -> tuple[State, int]:
     """Write two versions and a snapshot by an engine of each codec; return the state and the newest version."""
-    made, state = EMPTY, State()
+    version, state = EMPTY, State()
     for codec in codecs:
         engine = engines(compression=codec)
         for _ in range(2):
-            changes = rows(10 * made.version)
-            made, state = write(engine, store, attempt(made.version + 1), changes, base=made), state | changes
+            changes = rows(10 * version.version)
+            version, state = write(engine, store, attempt(version.version + 1), changes, base=version), state | changes
         # Buckets without changes are carried over from the snapshot before, of the other codec.
-        save_snapshot(engine, store, made, state, lambda since: {*rows(10 * since), *rows(10 * since + 10)})
-    return state, made.version
+        save_snapshot(engine, store, version, state, lambda since: {*rows(10 * since), *rows(10 * since + 10)})
+    return state, version.version
 
 
 def test_a_store_changes_its_codec(engines: Engines, tables: Tables, store: str) -> None:

@@ -132,7 +132,7 @@ def test_a_flush_writes_what_waits(engine: Engine, tables: Tables, store: str) -
 
 def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, store: str) -> None:
     """Each commit appends one entry, ten versions a group, that says who made it, on what, and how much it is."""
-    made = write_versions(engine, store, 12)
+    versions = write_versions(engine, store, 12)
     groups = {sort: item for sort, item in items_of(tables, store).items() if sort.startswith("list/")}
     assert [(sort, len(item["versions"])) for sort, item in groups.items()] == [  # type: ignore[arg-type]  # a list
         ("list/0000000000000000", 9),
@@ -140,10 +140,10 @@ def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, sto
     ]
     for number in range(1, 13):
         listed = entry(tables, store, number)
-        assert (listed.attempt, listed.parent, listed.epoch) == (made[number][1], made[number - 1][1], 1)
+        assert (listed.attempt, listed.parent, listed.epoch) == (versions[number][1], versions[number - 1][1], 1)
         assert (listed.parts, listed.records, listed.keys) == (1, 1, {0: 0})
         assert listed.raw_bytes == listed.stored_bytes == len(chunk({b"%d" % number: b"%d" % number}).changes)
-    last = begin(engine, store, A, {b"k": bytes(5000)}, base=made[12]).commit({0: 7, 3: 2**40}, SCHEMA)
+    last = begin(engine, store, A, {b"k": bytes(5000)}, base=versions[12]).commit({0: 7, 3: 2**40}, SCHEMA)
     listed = entry(tables, store, 13)
     assert listed.keys == {0: 7, 3: 2**40}
     assert listed.stored_bytes < listed.raw_bytes == last.entry.raw_bytes

@@ -86,9 +86,9 @@ def test_the_changes_of_a_version_whose_parent_was_deleted_are_known(
     engine: Engine, tables: Tables, store: str, number: int, added: int | None
 ) -> None:
     """Also where it changed nothing, and its parent's snapshot is gone, too. Earlier builds did not count values."""
-    made = write_versions(engine, store, number - 1)
-    save_snapshot(engine, store, made[-1], numbers(number - 1))
-    under_way = engine.begin(store, query_run("run-1"), *made[-1], attempt(1_000))
+    versions = write_versions(engine, store, number - 1)
+    save_snapshot(engine, store, versions[-1], numbers(number - 1))
+    under_way = engine.begin(store, query_run("run-1"), *versions[-1], attempt(1_000))
     under_way.added = added
     under_way.commit({0: number - 1}, SCHEMA)
     version = VersionId(number, attempt(1_000))
@@ -111,10 +111,10 @@ def changed(engine: Engine, store: str, first: int, last: VersionId) -> dict[int
 
 def test_recovery_falls_back_to_no_older_version(engine: Engine, tables: Tables, store: str) -> None:
     """If its snapshot is lost, it is lost, even though there are older versions: their rows are not its rows."""
-    made = write_versions(engine, store, NUMBER - 1, run=IMPORT)
+    versions = write_versions(engine, store, NUMBER - 1, run=IMPORT)
     assert begin_import(engine, store, attempt(1_000), ROWS).commit()
     assert read(engine, store, NUMBER) == ROWS
-    assert read(engine, store, *made[-1]) != ROWS
+    assert read(engine, store, *versions[-1]) != ROWS
     snapshot = next(each for each in graph(tables, store).snapshots() if each.version == NUMBER)
     tables.delete([snapshot_key(store, snapshot.version, snapshot.attempt)])
     with pytest.raises(CorruptStateError, match="the parent of a version is not there, nor a snapshot"):

@@ -42,13 +42,13 @@ def test_few_changes_are_within_the_entry(engines: Engines, tables: Tables, stor
     """One request commits them, and they come with the version list."""
     engine = engines(inline_bytes=INLINE_BYTES_MAX)
     first = write(engine, store, attempt(1), {b"c": b"3"})
-    made, counted = commit(engine, store, attempt(2), SMALL, base=first)
+    version, counted = commit(engine, store, attempt(2), SMALL, base=first)
     assert parts_of(tables, store) == []
     assert (counted["requests"], counted["writeUnits"], counted["parts"]) == (1, 1, 0)
     assert counted["rawBytes"] == len(chunk(SMALL).changes)
     listed = entry(tables, store, 2)
     assert (listed.parts, listed.records, listed.bounds) == (0, 2, b"")
-    opening = engines().open(store, *made)
+    opening = engines().open(store, *version)
     assert fold(opening.chunks) == SMALL | {b"c": b"3"}
     assert (opening.meter.requests, opening.records) == (1, 3)
     assert verify(tables, store).is_whole

@@ -30,8 +30,8 @@ def cost_of(engine: Engine, store: str, version: VersionId) -> tuple[State, Mete
 
 def test_what_was_committed_here_costs_nothing_to_open(engine: Engine, store: str) -> None:
     """A rollback, a moved partition, a second reader: versions named by their attempts cost no request at all."""
-    made = write_versions(engine, store, 30)
-    for version in (made[30], made[7], made[1]):
+    versions = write_versions(engine, store, 30)
+    for version in (versions[30], versions[7], versions[1]):
         state, meter = cost_of(engine, store, version)
         assert state == numbers(version[0])
         assert (meter.requests, meter.read_units) == (0, 0)
@@ -68,13 +68,13 @@ def test_what_was_read_costs_nothing_the_next_time(engine: Engine, engines: Engi
 
 def test_a_snapshot_made_here_costs_nothing_to_open(engine: Engine, store: str) -> None:
     """Its buckets are cached as they are written, and the routes to later versions begin there."""
-    made = write_versions(engine, store, 12)
-    save_snapshot(engine, store, made[10], read(engine, store, *made[10]))
-    opening = engine.open(store, *made[12])
+    versions = write_versions(engine, store, 12)
+    save_snapshot(engine, store, versions[10], read(engine, store, *versions[10]))
+    opening = engine.open(store, *versions[12])
     assert (opening.snapshot, len(opening.entries)) == (10, 2)
     assert fold(opening.chunks, fold(opening.snapshot_chunks)) == numbers(12)
     assert opening.meter.requests == 0
-    after = write(engine, store, attempt(13), {b"13": b"13"}, base=made[12])
+    after = write(engine, store, attempt(13), {b"13": b"13"}, base=versions[12])
     assert cost_of(engine, store, after)[1].requests == 0
 
 

@@ -65,13 +65,13 @@ def test_a_version_made_repeatedly_does_not_fill_its_list(engine: Engine, tables
     """A query whose batches fail after state is committed, run by run: of one version the newest attempts stay."""
     one = write(engine, store, A, {b"one": b"1"})
     for number in range(1, 131):
-        made = write(engine, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}")
+        version = write(engine, store, attempt(1000 + number), {b"n": b"%d" % number}, base=one, run=f"run-{number}")
     listed = graph(tables, store)
     assert listed.versions() == [1, 2]
     assert len(list(listed.entries())) <= LISTED_MAX + 1
-    assert read(engine, store, *made) == read(engine, store, 2) == {b"one": b"1", b"n": b"130"}
+    assert read(engine, store, *version) == read(engine, store, 2) == {b"one": b"1", b"n": b"130"}
     assert read(engine, store, 2, attempt(1000 + 130 - EPOCHS_KEPT + 1)) == {b"one": b"1", b"n": b"115"}
-    two = write_versions(engine, store, 12, base=made, run="run-130")[-1]
+    two = write_versions(engine, store, 12, base=version, run="run-130")[-1]
     state = read(engine, store, *two)
     save_snapshot(engine, store, two, state, lambda _: set(state), run="run-130")
     last = write_versions(engine, store, 2, base=two, run="run-130")[-1]
@@ -143,8 +143,8 @@ def test_full_list_of_a_run_says_what_to_do(memory_engine: Engine, memory: Memor
     assert read(memory_engine, store, *last)
     run_three.commit(LARGE, SCHEMA)
     assert list_bytes(memory, store, 2) < LIST_BYTES_MAX + 15_000
-    made = write_large(memory_engine, store, 3000, base, "run-3")
-    assert read(memory_engine, store, *made) == {b"1": b"1", b"n": b"3000"}
+    version = write_large(memory_engine, store, 3000, base, "run-3")
+    assert read(memory_engine, store, *version) == {b"1": b"1", b"n": b"3000"}
     assert memory.items[key]["refused"] == frozenset({"other/0/0/default"})
 
 
@@ -217,6 +217,6 @@ def test_a_list_that_cannot_be_shortened_fails_no_commit(
     for turn in range(1, LISTED_MAX + 1):
         if turn == LISTED_MAX:
             failing_tables.fail("put_over", Fault(UnavailableError("throttled")))
-        made = write(failing_engine, store, attempt(1000 + turn), {b"n": b"%d" % turn}, base=one, run=f"run-{turn}")
+        version = write(failing_engine, store, attempt(1000 + turn), {b"n": b"%d" % turn}, base=one, run=f"run-{turn}")
     assert "a version list stays long" in caplog.text
-    assert read(failing_engine, store, *made) == {b"one": b"1", b"n": b"%d" % LISTED_MAX}
+    assert read(failing_engine, store, *version) == {b"one": b"1", b"n": b"%d" % LISTED_MAX}

@@ -127,8 +127,8 @@ def test_a_version_held_by_another_attempt_is_no_base(engine: Engine, store: str
 
 def test_a_missing_version_names_all_that_are_there(engine: Engine, store: str) -> None:
     """The error names every version, also if only the newest lists had to be read; without any, what to set."""
-    made = write_versions(engine, store, 23)
-    for have in ((), (made[21],)):
+    versions = write_versions(engine, store, 23)
+    for have in ((), (versions[21],)):
         with pytest.raises(
             VersionMissingError, match=rf"does not exist store={store} version=24 versions=1-23 table=snapshot "
         ):
@@ -191,37 +191,37 @@ def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, 
     """Rows of the snapshot, the held changes after it, and what is sent are the version; or nothing held is used."""
     dice = random.Random(seed)  # noqa: S311  # the same rows at every run
     engine = engines()
-    made, states, snapshot = [EMPTY], [State()], 5
+    versions, states, snapshot = [EMPTY], [State()], 5
     for number in range(1, 13):
         changed = {b"%d" % dice.randrange(100): b"%d %d" % (number, at_) for at_ in range(20)}
-        made.append(write(engine, store, attempt(number), changed, base=made[-1]))
+        versions.append(write(engine, store, attempt(number), changed, base=versions[-1]))
         states.append(states[-1] | changed)
         if number == snapshot:
-            save_snapshot(engine, store, made[-1], states[-1])
+            save_snapshot(engine, store, versions[-1], states[-1])
     for other in (engine, engines()):
         for upto in (snapshot + 1, 9, 12):
             for wanted in ([0], [1, 2], [0, 1, 2, 3]):
-                held = HeldChanges(snapshot, made[upto])
-                opening = other.buckets(store, *made[12], 2, wanted, held)
+                held = HeldChanges(snapshot, versions[upto])
+                opening = other.buckets(store, *versions[12], 2, wanted, held)
                 assert (opening.snapshot, opening.after, opening.applies_held) == (snapshot, upto, True)
                 assert [entry.version for entry in opening.entries] == list(range(upto + 1, 13))
                 state = fold(opening.snapshot_chunks)
-                for _, chunks in other.changes(store, snapshot + 1, *made[upto]).versions:
+                for _, chunks in other.changes(store, snapshot + 1, *versions[upto]).versions:
                     state = fold(chunks, state)
                 state = fold(opening.chunks, state)
-                there = {key: value for key, value in state.items() if key_hash(key) >> 30 in wanted}
-                assert there == {key: value for key, value in states[12].items() if key_hash(key) >> 30 in wanted}
-        for held in (HeldChanges(3, made[9]), HeldChanges(snapshot, VersionId(9, attempt(99)))):
-            opening = other.buckets(store, *made[12], 2, [0], held)
+                rows = {key: value for key, value in state.items() if key_hash(key) >> 30 in wanted}
+                assert rows == {key: value for key, value in states[12].items() if key_hash(key) >> 30 in wanted}
+        for held in (HeldChanges(3, versions[9]), HeldChanges(snapshot, VersionId(9, attempt(99)))):
+            opening = other.buckets(store, *versions[12], 2, [0], held)
             assert (opening.after, opening.applies_held) == (snapshot, False)
-        opening = other.buckets(store, *made[8], 2, [0], HeldChanges(snapshot, made[9]))
+        opening = other.buckets(store, *versions[8], 2, [0], HeldChanges(snapshot, versions[9]))
         assert (opening.after, opening.applies_held) == (snapshot, False), "newer"
-        assert not other.buckets(store, *made[12], 2, [0]).applies_held, "nothing is held"
+        assert not other.buckets(store, *versions[12], 2, [0]).applies_held, "nothing is held"
     # Snapshots of the very version up to which changes are held, and of a later one: their rows have the changes.
     for newer in (9, 11):
-        save_snapshot(engine, store, made[newer], states[newer])
+        save_snapshot(engine, store, versions[newer], states[newer])
         for other in (engine, engines()):
-            opening = other.buckets(store, *made[12], 2, [0], HeldChanges(snapshot, made[9]))
+            opening = other.buckets(store, *versions[12], 2, [0], HeldChanges(snapshot, versions[9]))
             assert (opening.snapshot, opening.after, opening.applies_held) == (newer, newer, False)
 
 
@@ -242,24 +242,24 @@ def test_of_many_parts_a_bucket_reads_those_that_may_hold_its_rows(engines: Engi
 
 def test_a_lookup_reads_only_parts_that_may_hold_the_key(engines: Engines, store: str) -> None:
     """A part of each version; the same rows as by reading all."""
-    made, state = write_large(engines(), store)
+    version, state = write_large(engines(), store)
     engine = engines(cache_bytes=MIB)
-    value, meter = looked_up(engine, store, made, b"5")
+    value, meter = looked_up(engine, store, version, b"5")
     assert value == state[b"5"]
     assert meter.cache_misses <= 5
     assert meter.items_read == meter.cache_misses + 3  # lists, meta and schema
     for number in range(601):
         name = b"%d" % number
-        value, meter = looked_up(engine, store, made, name)
+        value, meter = looked_up(engine, store, version, name)
         assert value == state.get(name)
         assert meter.requests <= 1
-    assert looked_up(engine, store, made, b"5")[1].requests == 0
+    assert looked_up(engine, store, version, b"5")[1].requests == 0
 
 
 @pytest.mark.parametrize("tables", ["memory"], indirect=True)
 def test_parts_that_may_hold_a_key_are_those_of_the_entry(engines: Engines, tables: MemoryTables, store: str) -> None:
     """A lost or corrupt one is an error, and one with other bounds, under which rows would not be found."""
-    made, _ = write_large(engines(), store)
+    version, _ = write_large(engines(), store)
     listed = {key: item for key, item in parts_of(tables, store) if key.sort.startswith("0" * 19 + "1")}
     digest = key_hash(b"5")
     near = next(
@@ -276,29 +276,29 @@ def test_parts_that_may_hold_a_key_are_those_of_the_entry(engines: Engines, tabl
             tables.items[near] = item | damage
         said = "other bounds than its version entry" if damage is bounds else None
         with pytest.raises(CorruptStateError, match=said):
-            looked_up(engines(), store, made, b"5")
+            looked_up(engines(), store, version, b"5")
         with pytest.raises(CorruptStateError, match=said):
-            read(engines(), store, *made)
+            read(engines(), store, *version)
         tables.items[near] = item
-    assert looked_up(engines(), store, made, b"5")[0] is not None
+    assert looked_up(engines(), store, version, b"5")[0] is not None
 
 
 def test_recovery_begins_with_the_snapshot(engine: Engine, store: str) -> None:
     """Only changes after the snapshot are read; versions before it are unchanged."""
-    made = write_versions(engine, store, 30)
-    save_snapshot(engine, store, made[20], numbers(20))
-    opening = engine.open(store, *made[30])
+    versions = write_versions(engine, store, 30)
+    save_snapshot(engine, store, versions[20], numbers(20))
+    opening = engine.open(store, *versions[30])
     assert opening.snapshot == 20
     assert [entry.version for entry in opening.entries] == list(range(21, 31))
     assert opening.base == EMPTY
-    for version in made[1:]:
+    for version in versions[1:]:
         assert read(engine, store, *version) == numbers(version[0])
-    assert engine.open(store, *made[20]).entries == ()
-    assert engine.open(store, *made[19]).snapshot == 0
+    assert engine.open(store, *versions[20]).entries == ()
+    assert engine.open(store, *versions[19]).snapshot == 0
     # A version that the provider holds is preferred, unless it is not in the lineage.
-    opening = engine.open(store, *made[25], [made[18], made[3]])
-    assert (opening.base, opening.snapshot) == (made[18], 0)
-    opening = engine.open(store, *made[25], [VersionId(18, attempt(99))])
+    opening = engine.open(store, *versions[25], [versions[18], versions[3]])
+    assert (opening.base, opening.snapshot) == (versions[18], 0)
+    opening = engine.open(store, *versions[25], [VersionId(18, attempt(99))])
     assert (opening.base, opening.snapshot) == (EMPTY, 20)
 
 

@@ -56,26 +56,26 @@ def test_a_declined_offer_reads_nothing(engines: Engines, store: str, monkeypatc
         assert (spent.read_units > 0) == (spent.requests > 0)
         return spent.requests
 
-    made = write_versions(engine, store, 60)
-    assert offer(engine, made[60], 61) == 0, "too few versions"
-    save_snapshot(engine, store, made[60], numbers(60))
-    assert offer(engine, made[60]) == 0, "it has a snapshot"
-    made += write_versions(engine, store, 10, made[60])[1:]
-    assert [offer(engine, made[version]) for version in (70, 65)] == [0, 0], "too few bytes"
-    read(newer, store, *made[70])
-    assert offer(newer, made[70]) == 0
+    versions = write_versions(engine, store, 60)
+    assert offer(engine, versions[60], 61) == 0, "too few versions"
+    save_snapshot(engine, store, versions[60], numbers(60))
+    assert offer(engine, versions[60]) == 0, "it has a snapshot"
+    versions += write_versions(engine, store, 10, versions[60])[1:]
+    assert [offer(engine, versions[version]) for version in (70, 65)] == [0, 0], "too few bytes"
+    read(newer, store, *versions[70])
+    assert offer(newer, versions[70]) == 0
     # Another executor that writes to the store without having read it.
     other = engines(cache_bytes=2**20)
-    made += write_versions(other, store, 2, made[70])[1:]
-    assert offer(other, made[72]) == 2, "version lists and a manifest"
-    made += write_versions(other, store, 2, made[72])[1:]
-    assert [offer(other, made[version]) for version in (74, 73)] == [0, 0]
+    versions += write_versions(other, store, 2, versions[70])[1:]
+    assert offer(other, versions[72]) == 2, "version lists and a manifest"
+    versions += write_versions(other, store, 2, versions[72])[1:]
+    assert [offer(other, versions[version]) for version in (74, 73)] == [0, 0]
     # What this one knows may be old: it reads, and finds that another has made a snapshot.
-    made += write_versions(other, store, 60, made[74])[1:]
-    save_snapshot(newer, store, made[130], numbers(130))
-    assert offer(other, made[134]) == 2
-    assert offer(other, made[134]) == 0
-    assert offer(engines(), made[134]) == offer(engines(), made[134]) == 1, "nothing is cached"
+    versions += write_versions(other, store, 60, versions[74])[1:]
+    save_snapshot(newer, store, versions[130], numbers(130))
+    assert offer(other, versions[134]) == 2
+    assert offer(other, versions[134]) == 0
+    assert offer(engines(), versions[134]) == offer(engines(), versions[134]) == 1, "nothing is cached"
 
 
 @pytest.mark.parametrize("threshold", ["0.5", "2"])

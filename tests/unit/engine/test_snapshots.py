@@ -31,9 +31,9 @@ def test_only_changed_buckets_are_written(engine: Engine, tables: Tables, store:
     save_snapshot(engine, store, third, {}, lambda _: set(left))
     opening = engine.open(store, *third)
     assert (opening.snapshot, fold(opening.snapshot_chunks)) == (3, {})
-    found = graph(tables, store).snapshot(3, attempt(3))
-    assert found is not None
-    kept = read_manifest(tables, store, found)
+    snapshot = graph(tables, store).snapshot(3, attempt(3))
+    assert snapshot is not None
+    kept = read_manifest(tables, store, snapshot)
     assert {bucket.emptied for bucket in kept.buckets} == {3}
 
 

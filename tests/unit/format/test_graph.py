@@ -99,14 +99,14 @@ def test_values_are_counted_from_the_nearest_snapshot_below() -> None:
         graph = VersionGraph(STORE, [group(*listed), *items])
         return [graph.count_values(VersionId(version, A)) for version in (1, 2, 3, 4)]
 
-    made = Snapshot(2, A, B, 1, DONE, digest=bytes(8), records=30)
+    snapshot = Snapshot(2, A, B, 1, DONE, digest=bytes(8), records=30)
     assert counts() == [5, 3, 10, 11]
-    assert counts(made) == [5, 3, 37, 38], "of a version itself its snapshot says nothing"
-    assert counts(replace(made, stage=WRITING)) == [5, 3, 10, 11]
+    assert counts(snapshot) == [5, 3, 37, 38], "of a version itself its snapshot says nothing"
+    assert counts(replace(snapshot, stage=WRITING)) == [5, 3, 10, 11]
     assert counts(without=2) == [5, None, None, None]
-    assert counts(made, without=2) == [5, None, 37, 38]
+    assert counts(snapshot, without=2) == [5, None, 37, 38]
     entries[2] = replace(entries[2], added=None)
-    assert counts(made) == [5, 3, None, None]
+    assert counts(snapshot) == [5, 3, None, None]
 
 
 def test_a_lost_parent_is_an_error() -> None:

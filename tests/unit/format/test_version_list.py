@@ -101,12 +101,12 @@ WRONG: list[tuple[VersionEntry, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "wrong", "said"), WRONG)
-def test_parts_of_an_entry_that_disagree_are_refused(made: VersionEntry, wrong: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("entry", "wrong", "said"), WRONG)
+def test_parts_of_an_entry_that_disagree_are_refused(entry: VersionEntry, wrong: dict[str, Any], said: str) -> None:
     """Sizes of objects, bounds of parts, and changes within the entry."""
-    assert decode_entry(STORE, encode_entry(STORE, made)) == made
+    assert decode_entry(STORE, encode_entry(STORE, entry)) == entry
     with pytest.raises(CorruptStateError, match=said):
-        decode_entry(STORE, encode_entry(STORE, replace(made, **wrong)))
+        decode_entry(STORE, encode_entry(STORE, replace(entry, **wrong)))
 
 
 def test_changes_in_an_unknown_codec_are_refused() -> None:

@@ -96,12 +96,12 @@ def corrupt_snapshot(engines: EngineMaker, memory: MemoryTables, store: str, mon
     monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
     set_limits(monkeypatch, window_parts=2)
     state = {b"%d" % number: b"%d" % number for number in range(60)}
-    made = write(engines(), store, attempt(1), state)
-    made = write(engines(), store, attempt(2), {b"1": None}, base=made)
-    made = write(engines(), store, attempt(3), {b"2": b"two"}, base=made)
+    version = write(engines(), store, attempt(1), state)
+    version = write(engines(), store, attempt(2), {b"1": None}, base=version)
+    version = write(engines(), store, attempt(3), {b"2": b"two"}, base=version)
     state = {key: value for key, value in state.items() if key != b"1"} | {b"2": b"two"}
-    save_snapshot(engines(), store, made, state)
-    write(engines(), store, attempt(4), {b"3": b"three"}, base=made)
+    save_snapshot(engines(), store, version, state)
+    write(engines(), store, attempt(4), {b"3": b"three"}, base=version)
     last = max(key for key in memory.items if key.sort.startswith("bucket/"))
     del memory.items[last]
     return state | {b"3": b"three"}
@@ -152,8 +152,8 @@ def test_read_falls_back_from_a_corrupt_snapshot(engine: Engine, corrupt_snapsho
     state: State = {}
     for half in (0, 1):
         answers = converse(engines, protocol.encode(Read(store, 4, attempt(4), 0, 0, NO_ATTEMPT, 1, (half,))))
-        kinds, found = take_answers(answers)
-        state |= {key: value for key, value in found.items() if key_hash(key) >> 31 == half}
+        kinds, rows = take_answers(answers)
+        state |= {key: value for key, value in rows.items() if key_hash(key) >> 31 == half}
         assert kinds == ([protocol.Found] if half else []) + [protocol.Held, protocol.Deltas, protocol.Opened]
     assert state == corrupt_snapshot
 
