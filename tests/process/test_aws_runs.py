@@ -84,11 +84,9 @@ def test_tables_of_a_run_that_a_signal_ends_are_deleted(
 
 def test_the_region_is_asked_for_before_the_set_up(tmp_path: Path) -> None:
     """`make test-aws` without one says so where nothing is installed, and installs nothing."""
-    variables = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "REGION")}
+    environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "REGION")}
     command = ["make", "--no-print-directory", "test-aws", f"VENV={tmp_path / 'none'}", "SYSTEM_PYTHON="]
-    done = subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=WITHIN_S
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     assert done.returncode == 2
     assert done.stderr.startswith("dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1\n")
     assert done.stdout == ""

@@ -73,10 +73,8 @@ def read_by_buckets(
     return version, rows, opening
 
 
-def _rows_of(
-    engine: Engine, store: str, version: VersionId, bits: int, number: int, held: Held
-) -> tuple[Opening, State]:
-    opening = engine.buckets(store, *version, bits, [number], held.which)
+def _rows_of(engine: Engine, store: str, version: VersionId, bits: int, at: int, held: Held) -> tuple[Opening, State]:
+    opening = engine.buckets(store, *version, bits, [at], held.which)
     rows = apply({}, _changes_of(opening.snapshot_chunks))
     if opening.applies_held:
         rows = apply(rows, held.changes)

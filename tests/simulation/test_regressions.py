@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -150,22 +150,16 @@ def torn_tables(memory: MemoryTables, second: str, happens: Callable[[], object]
     return torn
 
 
-def whole(engine: Engine, store: str, _: Sequence[VersionId]) -> State:
-    return read(engine, store, 12)
+READS: dict[str, Callable[[Engine, str, VersionId], State]] = {
+    "whole": lambda engine, store, _: read(engine, store, 12),
+    "from the fifth": lambda engine, store, fifth: numbers(5) | read(engine, store, 12, have=[fifth]),
+    "by lineage": lambda engine, store, _: read(engine, store, *engine.lineage(store).newest.id),
+}
 
 
-def from_the_fifth(engine: Engine, store: str, old: Sequence[VersionId]) -> State:
-    return numbers(5) | read(engine, store, 12, have=[old[5]])
-
-
-def by_lineage(engine: Engine, store: str, _: Sequence[VersionId]) -> State:
-    newest = engine.lineage(store).newest
-    return read(engine, store, newest.version, newest.attempt)
-
-
-@pytest.mark.parametrize("read_state", [whole, from_the_fifth, by_lineage])
+@pytest.mark.parametrize("way", READS)
 def test_versions_are_made_again_while_a_reader_reads(
-    engines: Engines, memory: MemoryTables, store: str, read_state: Callable[[Engine, str, Sequence[VersionId]], State]
+    engines: Engines, memory: MemoryTables, store: str, way: str
 ) -> None:
     """A Query has pages: the version list on the first has no newer run, the next one has that run's versions."""
     engine = engines()
@@ -180,7 +174,7 @@ def test_versions_are_made_again_while_a_reader_reads(
 
     torn = torn_tables(memory, "list/0000000000000001", make_again)
     new = {b"%d" % number: b"new" for number in range(9, 13)}
-    assert read_state(engines(torn), store, old) == numbers(8) | new
+    assert READS[way](engines(torn), store, old[5]) == numbers(8) | new
     assert len(versions) == 5
 
 
@@ -446,9 +440,7 @@ def test_a_late_commit_after_a_drop_goes_to_any_list(engines: Engines, memory: M
     """Seed 100773: every list refuses it, not only those of the newest versions."""
     engine = engines()
     versions = write_versions(engine, store, 35)
-    late = [
-        begin(engines(), store, attempt(99), {b"by": b"a task"}, base=versions[base]) for base in (0, 4, 12, 22, 33)
-    ]
+    late = [begin(engines(), store, attempt(99), {b"by": b"late"}, base=versions[base]) for base in (0, 4, 12, 22, 33)]
     drop_stores(memory, [store])
     for each in late:
         with pytest.raises(ConfigurationError, match="may not commit any more"):
@@ -516,9 +508,7 @@ def test_snapshot_begins_without_its_base(engines: Engines, memory: MemoryTables
 
     late = engines(Overtaken(memory, another, before="put_new"))
     with commits_snapshots_without_checking_their_base() if broken else nullcontext():
-        under_way = take_snapshot(
-            late, store, versions[9], numbers(9), lambda base: set(numbers(9)) - set(numbers(base))
-        )
+        under_way = take_snapshot(late, store, versions[9], numbers(9), lambda n: set(numbers(9)) - set(numbers(n)))
         assert under_way is not None
         assert under_way.base == 2
         assert under_way.commit() is broken

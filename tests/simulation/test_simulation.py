@@ -26,16 +26,11 @@ ONCE_FAILED = (
 )
 
 
-def first_seed() -> int:
-    """The seed in `DYNASTATE_SEED`; by default another one at each run."""
-    return int(os.environ.get("DYNASTATE_SEED") or time.time_ns() // 1_000_000 % 10**10)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_schedule_violates_a_promise() -> None:
     """A failure shows at most five schedules, each with its last steps."""
-    first = first_seed()
+    first = int(os.environ.get("DYNASTATE_SEED") or time.time_ns() // 1_000_000 % 10**10)
     begin = f"make sim SEED={first} RUNS={RUNS}"
     print(begin)  # noqa: T201  # the seed of this run
     seeds = [*ONCE_FAILED, *range(first, first + RUNS)]

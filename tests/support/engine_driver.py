@@ -78,9 +78,8 @@ def write_versions(
     """Commit versions of one row each, by attempts of the same numbers."""
     versions = [base]
     for number in range(base[0] + 1, base[0] + count + 1):
-        versions.append(
-            write(engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=versions[-1], run=run)
-        )
+        row = {b"%d" % number: b"%d" % number}
+        versions.append(write(engine, store, attempt(number), row, base=versions[-1], run=run))
     return versions
 
 

@@ -30,12 +30,10 @@ class Programs:
         # RocksDB's working copy goes to the folder for temporary files.
         return java_command(f"io.dynastate.conformance.{name}", self._make_folder("jvm"), words, *OPTIONS)
 
-    def run(self, command: list[str], log: Path, timeout_s: float) -> CompletedProcess[str]:
+    def run(self, command: list[str], log: Path, most_s: float) -> CompletedProcess[str]:
         """Run a command to its end, whatever that is; its log goes to a file."""
         with log.open("w") as file:
-            return run(
-                command, env=self.environment, stdout=PIPE, stderr=file, text=True, timeout=timeout_s, check=False
-            )
+            return run(command, env=self.environment, stdout=PIPE, stderr=file, text=True, timeout=most_s, check=False)
 
 
 @pytest.fixture(scope="session")

@@ -288,9 +288,7 @@ def test_a_fork_that_two_locations_use(engines: Engines, tables: Tables, store: 
 
 @pytest.mark.parametrize("is_adopted", [False, True], ids=["claimed", "adopted before its first run"])
 @pytest.mark.parametrize("is_cleaned", [False, True], ids=["all there", "cleaned up"])
-def test_fork_in_a_second_test(
-    engines: Engines, tables: Tables, store: str, *, is_adopted: bool, is_cleaned: bool
-) -> None:
+def test_fork_of_two_tests(engines: Engines, tables: Tables, store: str, *, is_adopted: bool, is_cleaned: bool) -> None:
     """The origin counts for all up to the fork's version, also where its own are deleted; the moved one's are clear."""
     version = make(engines(), store, query_run("run-1"), 8)
     make(engines(), store, query_run("run-1"), 2, version)

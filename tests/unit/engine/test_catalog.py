@@ -16,7 +16,7 @@ from dynastate.engine.catalog import QueryStores, of_namespace
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
-from dynastate.format.keys import EMPTY, Attempt, Key, VersionId
+from dynastate.format.keys import EMPTY, Attempt, Key
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.cost.usage import usage_of_namespace
 from dynastate.operations.inspection.inspect import inspect_store, inspect_stores, read_lists
@@ -429,14 +429,10 @@ def test_a_query_with_other_names_by_no_clock(engines: Engines, tables: MemoryTa
     assert len(inspect_stores(tables, "mine", lambda *_: None)) == 6  # type: ignore[arg-type]
     (one,) = start_over(engine, partitions(1), "second", batches=0)
     one.run = "another run"
-    one.version = tables_version(tables, one.store)
+    one.version = read_lists(tables, one.store)[0].newest().id
     one.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
     assert tables.items[namespace_key("mine")] != record
     assert of_namespace(tables, "mine").current == partitions(2)
-
-
-def tables_version(tables: MemoryTables, store: str) -> VersionId:
-    return read_lists(tables, store)[0].newest().id
 
 
 def test_a_run_that_is_over_takes_no_store_of_the_next_query(engine: Engine, tables: MemoryTables) -> None:

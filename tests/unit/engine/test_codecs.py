@@ -66,9 +66,7 @@ def test_all_rows_are_in_the_codec_that_is_set(engines: Engines, tables: Tables,
     assert codecs_of(everything_of(tables, store)) == {codec}
 
 
-def test_rows_without_their_package(
-    engines: Engines, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_without_package(engines: Engines, tables: Tables, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without zstandard its rows are refused with what to install: no snapshot is skipped, nothing is corrupt."""
     state, newest = fill(engines, store, "zstd")
     reader = engines()

@@ -22,15 +22,6 @@ from tests.support.samples import A, chunk, noise
 MIB = 1024 * 1024
 
 
-def corrupt(engine: Engine, store: str, version: int) -> str:
-    """Read a version that is corrupt; return what the error says."""
-    with pytest.raises(CorruptStateError) as failed:
-        read(engine, store, version)
-    said = str(failed.value)
-    assert f"store={store}" in said or f"store_shard={store}#" in said
-    return said
-
-
 def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tables: Tables, store: str) -> None:
     """More parts than one read brings, over all shards: of several changes to a key the last chunk's counts."""
     count = 2 * Limits.window_parts + 7
@@ -115,6 +106,9 @@ def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: T
     ((other, item),) = part_items(store, 1, A, 1, 4, chunk({b"b": b"3"}))
     assert other == key
     tables.write([(key, item)])
-    said = corrupt(engine, store, 1)
+    with pytest.raises(CorruptStateError) as failed:
+        read(engine, store, 1)
+    said = str(failed.value)
     assert "parts do not agree with the version list or manifest that names them" in said
     assert f"version=1 attempt={A.hex()} parts=2" in said
+    assert f"store={store}" in said or f"store_shard={store}#" in said

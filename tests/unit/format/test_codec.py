@@ -22,11 +22,6 @@ from dynastate.settings import Settings
 MISSING = r"need zstandard, the extra zstd of dynastate, .*; pip install zstandard$"
 
 
-@pytest.fixture
-def no_zstandard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-
-
 @given(
     st.binary(min_size=1, max_size=200) | st.integers(1, 5000).map(bytes), st.sampled_from((LZ4, ZSTD)), st.booleans()
 )
@@ -70,8 +65,9 @@ def test_the_most_that_a_block_expands_to_can_be_read(codec: str) -> None:
     assert decompress(codec, packed, RAW_BYTES_MAX) == bytes(RAW_BYTES_MAX)
 
 
-def test_a_missing_extra_is_named(no_zstandard: None) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without zstandard LZ4 and raw chunks work; zstd is refused with what to install, which is no corruption."""
+    monkeypatch.setitem(sys.modules, "zstandard", None)
     for call in (lambda: require(ZSTD), lambda: compress(bytes(9), ZSTD), lambda: decompress(ZSTD, b"(\xb5/\xfd", 9)):
         with pytest.raises(ConfigurationError, match=MISSING):
             call()

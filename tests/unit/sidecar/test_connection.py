@@ -131,9 +131,7 @@ def test_open_falls_back_from_a_corrupt_snapshot(
     assert "item=bucket/" in caplog.text
 
 
-def test_compressed_rows_come_with_the_place_of_their_item(
-    engines: EngineMaker, memory: MemoryTables, store: str
-) -> None:
+def test_compressed_rows_come_with_their_place(engines: EngineMaker, memory: MemoryTables, store: str) -> None:
     """The error of a block that the JVM cannot decompress names its item as others do: in a part, or in a list."""
     version = write(engines(), store, attempt(1), {b"%d" % number: bytes(20) for number in range(100)})
     write(engines(inline_bytes=INLINE_BYTES_MAX), store, attempt(2), {b"1": bytes(100)}, base=version)
@@ -167,9 +165,7 @@ def test_find_falls_back_without_a_manifest(
     assert [type(answer) for answer in answers] == [protocol.Found, protocol.Content, protocol.Opened]
 
 
-def test_open_fails_without_a_valid_route(
-    engine: Engine, corrupt_snapshot: State, memory: MemoryTables, store: str
-) -> None:
+def test_open_fails_without_a_route(engine: Engine, corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
     """If a part below the corrupt snapshot is lost, the answer is one ERROR, and the connection stays ready."""
     del memory.items[next(key for key in memory.items if key.role == "delta" and key.sort.startswith(f"{2:020d}/"))]
     again = protocol.encode(Open(store, 4, attempt(4), ()))
