@@ -36,13 +36,16 @@ from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage.tables import Tables
 from tests.support.contents import entry, named_objects
 from tests.support.crashes import crashes, error_of, races
-from tests.support.engine_driver import Engines, closing, read, save_snapshot, write, write_versions
+from tests.support.engine_driver import Engines, closing, make_engine, read, save_snapshot, write, write_versions
 from tests.support.fakes import Dying, FailingTables, MemoryTables, Overtaken, without_list
-from tests.support.forks import both, fork, new_of, write_with_snapshots
-from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, namespace_of, numbers, query_run
+from tests.support.forks import fork, new_of, write_with_snapshots
+from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, numbers, query_run
 from tests.support.store_builder import StoreBuilder
 
 SETTINGS = Settings()
+NAMESPACE = "orders"
+STORES = [f"{NAMESPACE}/0/{partition}/default" for partition in range(2)]
+END = VersionId(12, attempt(12))
 S3_URL = "s3://objects/here"
 LATER = f"{S3_URL}/later"
 ELSEWHERE = "s3://others/there"
@@ -50,7 +53,12 @@ ELSEWHERE = "s3://others/there"
 
 @pytest.fixture
 def source() -> MemoryTables:
-    return MemoryTables()
+    """Tables with two stores, which have versions in two groups and a snapshot."""
+    tables = MemoryTables()
+    with contextlib.closing(make_engine(tables)) as engine:
+        for store in STORES:
+            write_with_snapshots(engine, store, 12, 7)
+    return tables
 
 
 @pytest.fixture
@@ -63,22 +71,13 @@ def make(source: MemoryTables) -> Iterator[Engines]:
     yield from closing(source)
 
 
-@pytest.fixture
-def stores(make: Engines, store: str) -> list[str]:
-    """Two stores with versions in two groups and a snapshot."""
-    engine = make()
-    for name in both(store):
-        write_with_snapshots(engine, name, 12, 7)
-    return both(store)
-
-
-def copy(source: PagedTables, target: PagedTables, store: str, objects: str = "") -> Copied:
-    plan = plan_copy(source, target, namespace_of(store), SETTINGS, objects=objects)
+def copy(source: PagedTables, target: PagedTables, objects: str = "") -> Copied:
+    plan = plan_copy(source, target, NAMESPACE, SETTINGS, objects=objects)
     return copy_stores(source, target, plan, SETTINGS)
 
 
-def test_copy_has_every_item(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
-    plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
+def test_copy_has_every_item(source: MemoryTables, target: MemoryTables) -> None:
+    plan = plan_copy(source, target, NAMESPACE, SETTINGS)
     assert not target.items
     done = copy_stores(source, target, plan, SETTINGS)
     assert target.items == source.items
@@ -86,41 +85,41 @@ def test_copy_has_every_item(source: MemoryTables, target: MemoryTables, stores:
     assert (done.stores, done.items, done.written) == (2, items, items)
     assert plan.items <= done.items
     assert 0.5 * done.write_units < plan.write_units < 2 * done.write_units
-    for store in stores:
+    for store in STORES:
         assert verify(target, store).findings == ()
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
-        assert read(engine, stores[1], 12) == numbers(12)
+        assert read(engine, STORES[1], 12) == numbers(12)
 
 
-def test_copy_again_writes_nothing(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
-    copy(source, target, stores[0])
-    assert copy(source, target, stores[0]).written == 0
+def test_copy_again_writes_nothing(source: MemoryTables, target: MemoryTables) -> None:
+    copy(source, target)
+    assert copy(source, target).written == 0
     parts = [key for key in target.items if key.role == "delta"]
     del target.items[parts[0]]
     target.items[parts[1]] = target.items[parts[1]] | {"data": b"changed"}
     strange = Key("delta", parts[2].store_shard, "strange")
     target.items[strange] = dict(target.items[parts[2]])
-    assert copy(source, target, stores[0]).written == 2
+    assert copy(source, target).written == 2
     assert target.items == source.items
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 def test_copy_that_dies_at_any_request_is_completed(
-    source: MemoryTables, target: MemoryTables, stores: list[str], *, applied: bool
+    source: MemoryTables, target: MemoryTables, *, applied: bool
 ) -> None:
     """Until it is whole the target has no store that is found; the same call completes it."""
-    for _ in crashes(lambda on: copy(source, on, stores[0]), target, applied=applied, is_reset=False):
+    for _ in crashes(lambda on: copy(source, on), target, applied=applied, is_reset=False):
         if target.items != source.items:
             with pytest.raises(ConfigurationError, match=r"no store of this namespace|a copy of this namespace"):
-                of_namespace(target, namespace_of(stores[0]))
+                of_namespace(target, NAMESPACE)
     assert target.items == source.items
 
 
-def test_pins_of_forks_stay(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
+def test_pins_of_forks_stay(source: MemoryTables, target: MemoryTables) -> None:
     """Forks are of the source; a fork itself is refused, as its rows are those of its origin."""
-    fork_namespace(source, namespace_of(stores[0]), "fork", None)
+    fork_namespace(source, NAMESPACE, "fork", None)
     assert any(FORKS in item for item in source.items.values())
-    copy(source, target, stores[0])
+    copy(source, target)
     assert target.items == {
         key: {name: value for name, value in item.items() if name != FORKS}
         for key, item in source.items.items()
@@ -130,42 +129,42 @@ def test_pins_of_forks_stay(source: MemoryTables, target: MemoryTables, stores: 
         plan_copy(source, target, "fork", SETTINGS)
 
 
-def change(source: MemoryTables, store: str, also: Item) -> None:
-    source.items[meta_key(store)] = source.items[meta_key(store)] | also
+def change(tables: MemoryTables, also: Item) -> None:
+    tables.items[meta_key(STORES[0])] |= also
 
 
-UNFIT: dict[str, tuple[Callable[[MemoryTables, MemoryTables, str], object], str]] = {
-    "dropped": (lambda source, _, store: change(source, store, {DROPPED: MARKED}), "is being dropped"),
+def drop_both(source: Tables) -> None:
+    drop_stores(source, list(find_stores(source, NAMESPACE)))
+
+
+UNFIT: dict[str, tuple[Callable[[MemoryTables, MemoryTables], object], str]] = {
+    "dropped": (lambda source, _: change(source, {DROPPED: MARKED}), "is being dropped"),
     "in S3": (
-        lambda source, _, store: change(source, store, {OBJECTS: frozenset(["s3://b/p"])}),
+        lambda source, _: change(source, {OBJECTS: frozenset(["s3://b/p"])}),
         "give the copy another location there: --to-objects s3://bucket/prefix",
     ),
-    "gone": (lambda source, _, store: drop_both(source, store), "no store of this namespace"),
+    "gone": (lambda source, _: drop_both(source), "no store of this namespace"),
     "other state": (
-        lambda source, target, store: target.items.update(
-            [(meta_key(store), source.items[meta_key(store)] | {"epoch": 9}), store_item(store)]
+        lambda source, target: target.items.update(
+            [(meta_key(STORES[0]), source.items[meta_key(STORES[0])] | {"epoch": 9}), store_item(STORES[0])]
         ),
         "the target has other state of this namespace",
     ),
 }
 
 
-def drop_both(source: Tables, store: str) -> None:
-    drop_stores(source, list(find_stores(source, namespace_of(store))))
-
-
 @pytest.mark.parametrize("name", UNFIT)
-def test_what_is_unfit_is_refused(name: str, source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
+def test_what_is_unfit_is_refused(name: str, source: MemoryTables, target: MemoryTables) -> None:
     spoil, says = UNFIT[name]
-    spoil(source, target, stores[0])
+    spoil(source, target)
     before = dict(target.items)
     with pytest.raises(ConfigurationError, match=says):
-        copy(source, target, stores[0])
+        copy(source, target)
     assert target.items == before
 
 
 def test_query_that_writes_meanwhile_is_noticed(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines, monkeypatch: pytest.MonkeyPatch
+    source: MemoryTables, target: MemoryTables, make: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the copy is found, and the next one, after the query has stopped, is whole."""
     engine, once = make(), [True]
@@ -175,19 +174,19 @@ def test_query_that_writes_meanwhile_is_noticed(
         done = original(self)
         if once:
             once.clear()
-            write_versions(engine, stores[0], 1)
+            write_versions(engine, STORES[0], 1)
         return done
 
     monkeypatch.setattr(copying._Store, "copy", copy_and_go_on)
     with pytest.raises(ConfigurationError, match="a query or clean-up wrote to this namespace"):
-        copy(source, target, stores[0])
-    assert not find_stores(target, namespace_of(stores[0]))
-    copy(source, target, stores[0])
+        copy(source, target)
+    assert not find_stores(target, NAMESPACE)
+    copy(source, target)
     assert target.items == source.items
 
 
 def test_target_that_changes_is_noticed(
-    source: MemoryTables, target: MemoryTables, stores: list[str], monkeypatch: pytest.MonkeyPatch
+    source: MemoryTables, target: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = copying._Store.compare
 
@@ -198,16 +197,16 @@ def test_target_that_changes_is_noticed(
 
     monkeypatch.setattr(copying._Store, "compare", spoiled)
     with pytest.raises(CorruptStateError, match="an item of the copy is not that of the source"):
-        copy(source, target, stores[0])
-    assert not find_stores(target, namespace_of(stores[0]))
+        copy(source, target)
+    assert not find_stores(target, NAMESPACE)
 
 
 class Beginning:
     """A query that begins in the target, in one partition more than is copied."""
 
-    def __init__(self, engine: Engine, stores: list[str], location: str) -> None:
+    def __init__(self, engine: Engine, location: str) -> None:
         self.engine, self.run = engine, query_run("theirs", location, "their query")
-        self.stores = [stores[0].replace("/0/0/", "/0/2/"), *stores]
+        self.stores = [STORES[0].replace("/0/0/", "/0/2/"), *STORES]
 
     def begin(self) -> None:
         self.commit(1)
@@ -221,15 +220,15 @@ class Beginning:
 
 
 @pytest.mark.parametrize("location", ["file:/elsewhere/state", CHECKPOINT])
-def test_query_begins_at_any_request(location: str, source: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_query_begins_at_any_request(location: str, source: MemoryTables, make: Engines) -> None:
     """It is refused and the copy is whole; or the copy is refused, and the query has its state and continues."""
     target, queries, refused = MemoryTables(), [], 0
 
     def begin() -> None:
-        queries.append(Beginning(make(target), stores, location))
+        queries.append(Beginning(make(target), location))
         queries[-1].begin()
 
-    for failed, error in races(target, lambda tables: copy(source, tables, stores[0]), begin):
+    for failed, error in races(target, lambda tables: copy(source, tables), begin):
         if failed:
             assert "a query has begun there" in str(failed)
             assert error is None
@@ -243,65 +242,65 @@ def test_query_begins_at_any_request(location: str, source: MemoryTables, stores
     assert refused > 5 < len(queries) - refused
 
 
-def test_query_restarts_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_query_restarts_at_any_request(source: MemoryTables, make: Engines) -> None:
     """A copy that is made again beside it loses none of its versions, or the query is refused."""
-    target, base, row = MemoryTables(), VersionId(12, attempt(12)), {b"row": b"theirs"}
-    write_versions(make(), stores[1], 1, base)
-    copy(source, target, stores[0])
-    write_versions(make(), stores[0], 1, base)
+    target, base, row = MemoryTables(), END, {b"row": b"theirs"}
+    write_versions(make(), STORES[1], 1, base)
+    copy(source, target)
+    write_versions(make(), STORES[0], 1, base)
     engines: list[Engine] = []
 
     def restart() -> None:
         engines.append(make(target))
-        for store in stores:
+        for store in STORES:
             write(engines[-1], store, attempt(90), row, base=base, run="run-2")
 
-    for failed, _ in races(target, lambda tables: copy(source, tables, stores[0]), restart):
+    for failed, _ in races(target, lambda tables: copy(source, tables), restart):
         if failed is None:
             assert target.items == source.items
         else:
             assert isinstance(failed, (ConfigurationError, CorruptStateError))
             with suppress(DynastateError):
-                for store in stores:  # again: it was refused, or it has what it wrote
+                for store in STORES:  # again: it was refused, or it has what it wrote
                     write(engines[-1], store, attempt(90), row, base=base, run="run-2")
-                for store in stores:
+                for store in STORES:
                     assert read(engines[-1], store, 13, attempt(90)) == numbers(12) | row
     assert len(engines) > 10
 
 
-def test_dropped_query_stays_out(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_dropped_query_stays_out(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """Its tasks that were suspended are refused, and a commit that nothing refuses loses by its epoch."""
     old = make(target)
     for run in ("q-1", "q-2"):
-        old.commits.sessions.enter(target, stores[0], query_run(run), 0)
-    late = [old.begin(stores[0], query_run("q-3"), 0, EMPTY.attempt, attempt(number)) for number in (99, 98)]
+        old.commits.sessions.enter(target, STORES[0], query_run(run), 0)
+    late = [old.begin(STORES[0], query_run("q-3"), 0, EMPTY.attempt, attempt(number)) for number in (99, 98)]
     for each in late:
         each.append(chunk({b"late": b"row"}))
         each.flush()
-    write(old, stores[0], attempt(97), {b"late": b"row"}, run="q-3")
-    drop_stores(target, stores[:1])
-    copy(source, target, stores[0])
-    assert target.items[version_list_key(stores[0], 1)][REFUSED] == frozenset(["q-1", "q-2", "q-3"])
+    write(old, STORES[0], attempt(97), {b"late": b"row"}, run="q-3")
+    drop_stores(target, STORES[:1])
+    copy(source, target)
+    assert target.items[version_list_key(STORES[0], 1)][REFUSED] == frozenset(["q-1", "q-2", "q-3"])
     with pytest.raises(ConfigurationError, match="may not commit any more"):
         late[0].commit({0: 1}, SCHEMA)
-    assert copy(source, target, stores[0]).written == 0
-    first = entry(source, stores[0], 10)
-    orphan = encode_entry(stores[0], replace(first, epoch=3, attempt=attempt(96), parent=attempt(95)))
-    append_version(target, version_list_key(stores[0], 10), orphan, "q-0")
+    assert copy(source, target).written == 0
+    first = entry(source, STORES[0], 10)
+    orphan = encode_entry(STORES[0], replace(first, epoch=3, attempt=attempt(96), parent=attempt(95)))
+    append_version(target, version_list_key(STORES[0], 10), orphan, "q-0")
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
-        assert all(read(engine, store, version) == numbers(version) for store in stores for version in (1, 10, 12))
-        write(engine, stores[0], attempt(13), {b"13": b"13"}, base=VersionId(12, attempt(12)), run="run-2")
-        assert read(engine, stores[0], 13) == numbers(13)
-    assert entry(target, stores[0], 13).epoch == 5
-    assert verify(target, stores[1]).findings == ()
+        assert all(read(engine, store, version) == numbers(version) for store in STORES for version in (1, 10, 12))
+        write(engine, STORES[0], attempt(13), {b"13": b"13"}, base=END, run="run-2")
+        assert read(engine, STORES[0], 13) == numbers(13)
+    assert entry(target, STORES[0], 13).epoch == 5
+    assert verify(target, STORES[1]).findings == ()
 
 
 @pytest.mark.parametrize("verb", ["put_new", "put_over", "delete_over"])
-def test_late_commit_is_noticed(verb: str, source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
+def test_late_commit_is_noticed(verb: str, source: MemoryTables, target: MemoryTables) -> None:
     """A version list that changes after it was read is not written over; the next copy repairs it."""
-    first = entry(source, stores[0], 1)
-    raws = [encode_entry(stores[0], replace(first, attempt=attempt(number))) for number in (98, 99)]
-    group = version_list_key(stores[0], 1)
+    first = entry(source, STORES[0], 1)
+    raws = [encode_entry(STORES[0], replace(first, attempt=attempt(number))) for number in (98, 99)]
+    group = version_list_key(STORES[0], 1)
     if verb != "put_new":
         append_version(target, group, raws.pop(0), "late")
     if verb == "delete_over":
@@ -313,30 +312,30 @@ def test_late_commit_is_noticed(verb: str, source: MemoryTables, target: MemoryT
             return getattr(late if called == verb and arguments[0] == group else target, called)(*arguments)
 
     with pytest.raises(CorruptStateError, match="something else writes to the target"):
-        copy(source, Late(target), stores[0])
+        copy(source, Late(target))
     listed = target.items[group]["versions"]
     assert isinstance(listed, list)
     assert listed[-1] == raws[0]
-    copy(source, target, stores[0])
+    copy(source, target)
     assert target.items == source.items
 
 
-def test_drops_at_the_source_stay(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_drops_at_the_source_stay(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """A copy of a store that was made after a drop is found as it is by the next copy."""
-    drop_both(source, stores[0])
-    for store in stores:
+    drop_both(source)
+    for store in STORES:
         write_versions(make(), store, 3, run="run-2")
-    assert copy(source, target, stores[0]).written > 0
-    assert copy(source, target, stores[0]).written == 0
+    assert copy(source, target).written > 0
+    assert copy(source, target).written == 0
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
-        assert read(engine, stores[0], 3) == numbers(3)
-    assert entry(target, stores[0], 3).epoch == 2
+        assert read(engine, STORES[0], 3) == numbers(3)
+    assert entry(target, STORES[0], 3).epoch == 2
 
 
-def test_query_that_has_entered(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_query_that_has_entered(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """A query without a store yet is beginning: nothing is copied."""
-    plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
-    query = Beginning(make(target), stores, CHECKPOINT)
+    plan = plan_copy(source, target, NAMESPACE, SETTINGS)
+    query = Beginning(make(target), CHECKPOINT)
     query.commit(1)
     target.items = {key: item for key, item in target.items.items() if key.store_shard.endswith("/#")}
     before = without_list(target.items)
@@ -345,30 +344,30 @@ def test_query_that_has_entered(source: MemoryTables, target: MemoryTables, stor
     assert without_list(target.items) == before
 
 
-def test_target_without_a_record(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_target_without_a_record(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """They are left alone, and no mark keeps their query from entering again."""
-    plan = plan_copy(source, target, namespace_of(stores[0]), SETTINGS)
-    Beginning(make(target), stores, CHECKPOINT).commit(1)
-    del target.items[namespace_key(namespace_of(stores[0]))]
+    plan = plan_copy(source, target, NAMESPACE, SETTINGS)
+    Beginning(make(target), CHECKPOINT).commit(1)
+    del target.items[namespace_key(NAMESPACE)]
     before = dict(target.items)
     with pytest.raises(ConfigurationError, match="the target has other state"):
         copy_stores(source, target, plan, SETTINGS)
     assert target.items == before
 
 
-def test_source_without_a_record_gives_one(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
-    del source.items[namespace_key(namespace_of(stores[0]))]
-    copy(source, target, stores[0])
-    assert copy(source, target, stores[0]).written == 0
-    record = read_record(target, namespace_of(stores[0]))
+def test_source_without_a_record_gives_one(source: MemoryTables, target: MemoryTables) -> None:
+    del source.items[namespace_key(NAMESPACE)]
+    copy(source, target)
+    assert copy(source, target).written == 0
+    record = read_record(target, NAMESPACE)
     assert record is not None
     assert (record.epochs, record.query, record.location) == ({"run-1": 1}, query_run().query, CHECKPOINT)
     assert not record.is_copied
 
 
-def test_store_that_is_made_late_is_left_alone(source: MemoryTables, target: MemoryTables, stores: list[str]) -> None:
+def test_store_that_is_made_late_is_left_alone(source: MemoryTables, target: MemoryTables) -> None:
     """A task of a dropped query that makes its store at the end of the copy makes the copy fail."""
-    key = meta_key(stores[0])
+    key = meta_key(STORES[0])
     theirs = source.items[key] | {"epochs": {"theirs": 1}}
 
     class Late(FailingTables):
@@ -378,46 +377,44 @@ def test_store_that_is_made_late_is_left_alone(source: MemoryTables, target: Mem
             return super()._call(called, *arguments)
 
     with pytest.raises(ConfigurationError, match="the target has other state"):
-        copy(source, Late(target), stores[0])
+        copy(source, Late(target))
     assert target.items[key] == theirs
 
 
-def test_forks_in_the_target_stay(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_forks_in_the_target_stay(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """It must be dropped before the copy is made again; what a fork that is gone has pinned is free."""
-    copy(source, target, stores[0])
-    fork_namespace(target, namespace_of(stores[0]), "test", 5)
-    write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
+    copy(source, target)
+    fork_namespace(target, NAMESPACE, "test", 5)
+    write_versions(make(), STORES[0], 1, END)
     before = dict(target.items)
     with pytest.raises(ConfigurationError, match="forks depend on this state: test; drop them first"):
-        copy(source, target, stores[0])
+        copy(source, target)
     assert target.items == before
     for each in find_stores(target, "test"):
         del target.items[meta_key(each)]
-    copy(source, target, stores[0])
+    copy(source, target)
     assert source.items.items() <= target.items.items()
 
 
-def test_fork_begins_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_fork_begins_at_any_request(source: MemoryTables, make: Engines) -> None:
     """While the copy is made again: the fork has its rows, or it is refused."""
     target = MemoryTables()
-    copy(source, target, stores[0])
-    write_versions(make(), stores[0], 1, VersionId(12, attempt(12)))
+    copy(source, target)
+    write_versions(make(), STORES[0], 1, END)
     outcomes = set()
-    for failed, error in races(
-        target, lambda tables: copy(source, tables, stores[0]), lambda: fork(target, stores[0], 5)
-    ):
+    for failed, error in races(target, lambda tables: copy(source, tables), lambda: fork(target, STORES[0], 5)):
         outcomes.add((error is None, failed is None))
         assert failed is None or isinstance(failed, ConfigurationError)
         if error is None:
-            assert all(read(make(target), new_of(store), 5) == numbers(5) for store in stores)
+            assert all(read(make(target), new_of(store), 5) == numbers(5) for store in STORES)
     assert outcomes == {(True, False), (False, True)}
 
 
-def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, make: Engines) -> None:
     """Until then no query begins in its place; afterwards one does."""
-    target, namespace = MemoryTables(), namespace_of(stores[0])
-    for _ in crashes(lambda on: copy(source, on, stores[0]), target):
-        query = Beginning(make(target), stores, "file:/elsewhere/state")
+    target, namespace = MemoryTables(), NAMESPACE
+    for _ in crashes(lambda on: copy(source, on), target):
+        query = Beginning(make(target), "file:/elsewhere/state")
         if error_of(query.begin):
             write_versions(make(target), "other/0/0/default", 1)
             with pytest.raises(ConfigurationError, match="a copy of this namespace to these tables runs"):
@@ -427,31 +424,31 @@ def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, sto
         assert all(read(query.engine, store, 2) == {b"theirs": b"2"} for store in query.stores)
 
 
-def test_fences_stay_after_a_drop(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_fences_stay_after_a_drop(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """Those of the query that was there before the copy, and its newest epoch."""
-    write(make(target), stores[0], attempt(97), {b"late": b"row"}, run="q-1")
-    drop_stores(target, stores[:1])
-    fence = target.items[version_list_key(stores[0], 1)]
+    write(make(target), STORES[0], attempt(97), {b"late": b"row"}, run="q-1")
+    drop_stores(target, STORES[:1])
+    fence = target.items[version_list_key(STORES[0], 1)]
     with suppress(UnavailableError):
-        copy(source, Dying(target, 25), stores[0])
-    assert VERSIONS in target.items[version_list_key(stores[0], 1)]
-    drop_stores(target, every_store(target, namespace_of(stores[0])))
-    assert target.items[version_list_key(stores[0], 1)] == fence
+        copy(source, Dying(target, 25))
+    assert VERSIONS in target.items[version_list_key(STORES[0], 1)]
+    drop_stores(target, every_store(target, NAMESPACE))
+    assert target.items[version_list_key(STORES[0], 1)] == fence
 
 
-def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, make: Engines) -> None:
     """It is over, and deletes nothing of a query that begins when the other one is complete."""
     target, errors = MemoryTables(), []
 
     def overtake() -> None:
-        copy(source, target, stores[0])
-        for store in stores:
-            write(make(target), store, attempt(13), noise(1), base=VersionId(12, attempt(12)), run="run-2")
+        copy(source, target)
+        for store in STORES:
+            write(make(target), store, attempt(13), noise(1), base=END, run="run-2")
 
-    for failed, error in races(target, lambda tables: copy(source, tables, stores[0]), overtake):
+    for failed, error in races(target, lambda tables: copy(source, tables), overtake):
         assert isinstance(failed, (ConfigurationError, CorruptStateError))
         assert error is None
-        assert all(read(make(target), store, 13) == numbers(12) | noise(1) for store in stores)
+        assert all(read(make(target), store, 13) == numbers(12) | noise(1) for store in STORES)
         errors.append(str(failed))
     assert any(text.startswith("another copy of this namespace") for text in errors)
     assert len(errors) > 10
@@ -459,10 +456,10 @@ def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, st
 
 @pytest.mark.parametrize("has_store", [True, False])
 def test_store_that_is_made_meanwhile_is_noticed(
-    source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines, *, has_store: bool
+    source: MemoryTables, target: MemoryTables, make: Engines, *, has_store: bool
 ) -> None:
     """The first batch of a query, or of an operator, is not copied in part; nor is a query that has just begun."""
-    other = stores[0].replace("/0/0/", "/1/0/")
+    other = STORES[0].replace("/0/0/", "/1/0/")
 
     def begin() -> None:
         if has_store:
@@ -472,32 +469,32 @@ def test_store_that_is_made_meanwhile_is_noticed(
 
     late = Overtaken(target, begin, "write")
     with pytest.raises(ConfigurationError, match="a query or clean-up wrote to this namespace"):
-        copy(source, late, stores[0])
-    assert not find_stores(target, namespace_of(stores[0]))
-    copy(source, target, stores[0])
+        copy(source, late)
+    assert not find_stores(target, NAMESPACE)
+    copy(source, target)
     assert target.items == source.items
 
 
 @pytest.mark.parametrize("more", ["/0/3/default", "/1/1/default", "/0/0/left-keyToNumValues"])
 def test_first_batch_that_is_not_whole_is_refused(
-    more: str, source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines
+    more: str, source: MemoryTables, target: MemoryTables, make: Engines
 ) -> None:
     """Partitions of an operator are missing, or stores of one."""
-    write_versions(make(), namespace_of(stores[0]) + more, 1)
+    write_versions(make(), NAMESPACE + more, 1)
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
-        copy(source, target, stores[0])
+        copy(source, target)
     assert not target.items
 
 
-def test_first_batch_of_another(source: MemoryTables, target: MemoryTables, stores: list[str], make: Engines) -> None:
+def test_first_batch_of_another(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """Partition 0 is ahead; from the second batch on, the others are known to be the earlier query's."""
-    made = StoreBuilder(make(), stores[0], run="run-2", query="other")
+    made = StoreBuilder(make(), STORES[0], run="run-2", query="other")
     made.commit(by=attempt(100))
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
-        copy(source, target, stores[0])
+        copy(source, target)
     assert not target.items
     made.commit(by=attempt(101))
-    assert copy(source, target, stores[0]).stores == 1
+    assert copy(source, target).stores == 1
 
 
 def noise(last: int) -> State:
@@ -506,60 +503,60 @@ def noise(last: int) -> State:
 
 
 @pytest.fixture
-def with_objects(make: Engines, store: str) -> str:
-    """A store of 12 versions whose parts and buckets are in objects of two locations, and in items."""
-    base = EMPTY
+def blocks() -> MemoryTables:
+    """Tables with a store of 12 versions whose parts and buckets are in objects of two locations, and in items."""
+    tables, base = MemoryTables(), EMPTY
     for last, objects in ((4, S3_URL), (8, ""), (12, LATER)):
-        engine = make(objects=objects, objects_threshold_kb=0)
-        for number in range(last - 3, last + 1):
-            row = {b"%d" % number: noise(number)[b"%d" % number]}
-            base = write(engine, store, attempt(number), row, base=base, run=f"run-{last}")
-        if objects:
-            save_snapshot(engine, store, base, noise(last), run=f"run-{last}")
-    return store
+        with contextlib.closing(make_engine(tables, objects=objects, objects_threshold_kb=0)) as engine:
+            for number in range(last - 3, last + 1):
+                row = {b"%d" % number: noise(number)[b"%d" % number]}
+                base = write(engine, STORES[0], attempt(number), row, base=base, run=f"run-{last}")
+            if objects:
+                save_snapshot(engine, STORES[0], base, noise(last), run=f"run-{last}")
+    return tables
 
 
-def test_objects_are_in_the_other_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
-    done = copy(source, target, with_objects, ELSEWHERE)
+def test_objects_are_in_the_other_location(blocks: MemoryTables, target: MemoryTables) -> None:
+    done = copy(blocks, target, objects=ELSEWHERE)
     assert target.objects.objects == {
-        place._replace(location=f"{ELSEWHERE}/{SNAPSHOT_TABLE}"): data for place, data in source.objects.objects.items()
+        place._replace(location=f"{ELSEWHERE}/{SNAPSHOT_TABLE}"): data for place, data in blocks.objects.objects.items()
     }
     assert len(target.objects.objects) == done.objects > 4
     assert done.object_bytes == sum(map(len, target.objects.objects.values()))
-    assert {place.location for place in source.objects.objects} == {
+    assert {place.location for place in blocks.objects.objects} == {
         f"{objects}/{SNAPSHOT_TABLE}" for objects in (S3_URL, LATER)
     }
-    assert named_objects(target, with_objects) == set(target.objects.objects)
-    assert verify(target, with_objects).findings == ()
+    assert named_objects(target, STORES[0]) == set(target.objects.objects)
+    assert verify(target, STORES[0]).findings == ()
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
-        assert all(read(engine, with_objects, version) == noise(version) for version in (1, 5, 12))
+        assert all(read(engine, STORES[0], version) == noise(version) for version in (1, 5, 12))
 
 
-def test_copy_of_objects_that_dies_is_completed(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
-    for _ in crashes(lambda on: copy(source, on, with_objects, ELSEWHERE), target, applied=True, is_reset=False):
+def test_copy_of_objects_that_dies_is_completed(blocks: MemoryTables, target: MemoryTables) -> None:
+    for _ in crashes(lambda on: copy(blocks, on, objects=ELSEWHERE), target, applied=True, is_reset=False):
         pass
     whole = dict(target.objects.objects)
-    assert copy(source, target, with_objects, ELSEWHERE).written == 0
+    assert copy(blocks, target, objects=ELSEWHERE).written == 0
     first, second, *_ = sorted(whole)
     del target.objects.objects[first]
     target.objects.objects[second] = b"changed"
     target.objects.objects[first._replace(name=f"{first.name}-strange")] = b"strange"
     with pytest.raises(AssertionError, match="an object that changes"):  # the double refuses it; S3 replaces it
-        copy(source, target, with_objects, ELSEWHERE)
+        copy(blocks, target, objects=ELSEWHERE)
     del target.objects.objects[second]
-    assert copy(source, target, with_objects, ELSEWHERE).written > 0
+    assert copy(blocks, target, objects=ELSEWHERE).written > 0
     assert target.objects.objects == whole
 
 
-def test_objects_need_another_location(source: MemoryTables, target: MemoryTables, with_objects: str) -> None:
+def test_objects_need_another_location(blocks: MemoryTables, target: MemoryTables) -> None:
     for objects in ("", S3_URL, LATER):
         with pytest.raises(ConfigurationError, match="give the copy another location there"):
-            copy(source, target, with_objects, objects)
+            copy(blocks, target, objects=objects)
     assert not target.items
 
 
 def test_object_that_changes_is_noticed(
-    source: MemoryTables, target: MemoryTables, with_objects: str, monkeypatch: pytest.MonkeyPatch
+    blocks: MemoryTables, target: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = copying._Store.compare
 
@@ -569,5 +566,5 @@ def test_object_that_changes_is_noticed(
 
     monkeypatch.setattr(copying._Store, "compare", spoiled)
     with pytest.raises(CorruptStateError, match="an object of the copy is not that of the source"):
-        copy(source, target, with_objects, ELSEWHERE)
-    assert not find_stores(target, namespace_of(with_objects))
+        copy(blocks, target, objects=ELSEWHERE)
+    assert not find_stores(target, NAMESPACE)
