@@ -53,9 +53,7 @@ def with_policy(place: Place) -> Roles:
             else:
                 made = sts.get_federation_token(Name="dynastate-test", Policy=document, DurationSeconds=900)
         except boto_errors.ClientError as refused:
-            pytest.skip(
-                f"no credentials with a policy: {refused}; name a role that you may assume: make test-aws ROLE=ARN"
-            )
+            pytest.skip(f"no credentials with a policy: {refused}; name a role to assume: make test-aws ROLE=ARN")
         finally:
             sts.close()
         given = made["Credentials"]

@@ -40,9 +40,7 @@ from tests.support.store_builder import StoreBuilder, family, user
 
 def lines(page: Path) -> list[str]:
     """Lines of a page's blocks, other than Python, without a prompt."""
-    return [
-        line.removeprefix("$ ") for language, body in code(page) if language != "python" for line in body.splitlines()
-    ]
+    return [line.removeprefix("$ ") for kind, body in code(page) if kind != "python" for line in body.splitlines()]
 
 
 def commands(first: str) -> list[tuple[str, list[str]]]:
@@ -459,9 +457,7 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
 
     served = start(f"exec {local.rstrip()} --port {port}", tmp_path / "served")
     try:
-        wait_until(
-            lambda: "AWS_SECRET_ACCESS_KEY" in (tmp_path / "served").read_text(), "dynastate local did not start", 60
-        )
+        wait_until(lambda: "AWS_SECRET_ACCESS_KEY" in (tmp_path / "served").read_text(), "it did not start", 60)
         checked = finish(check)
         assert "dynastate-delta and dynastate-snapshot-group: fit" in checked
         assert checked.endswith(".jar\n")

@@ -264,11 +264,9 @@ def test_no_policy_permits_requests_without_keys(role: str) -> None:
 @pytest.mark.parametrize("role", ["writer", "reader"])
 def test_a_scan_is_denied_where_it_is_added(role: str) -> None:
     """A Scan has no leading keys, which `ForAllValues` takes for met: the keys must be there."""
-    statements = [
-        each | {"Action": [*each["Action"], "dynamodb:Scan"]} for each in policy_of(role, "ours")["Statement"][1:]
-    ]
+    added = [each | {"Action": [*each["Action"], "dynamodb:Scan"]} for each in policy_of(role, "ours")["Statement"][1:]]
     for table in (DELTA, SNAPSHOT):
-        assert not allows({"Statement": statements}, Access("dynamodb:Scan", table))
+        assert not allows({"Statement": added}, Access("dynamodb:Scan", table))
 
 
 def test_conditions_are_where_there_are_keys() -> None:
@@ -363,9 +361,7 @@ def test_terraform_needs_the_operators_policy_and_gives_all_three(
         terraform = terraform.with_endpoint(proxy.endpoint)
         terraform.succeed(root, "init", plugin_dir)
         terraform.succeed(root, "apply", "-auto-approve")
-        outputs = {
-            name: value["value"] for name, value in json.loads(terraform.succeed(root, "output", "-json")).items()
-        }
+        outputs = {name: each["value"] for name, each in json.loads(terraform.succeed(root, "output", "-json")).items()}
         changes = ["-var=deletion_protection=false", "-var=point_in_time_recovery=false", '-var=tags={ owner = "two" }']
         terraform.succeed(root, "apply", "-auto-approve", *changes)
         terraform.succeed(root, "destroy", "-auto-approve", "-var=scaled=false", *changes)

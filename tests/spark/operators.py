@@ -127,9 +127,7 @@ def joined(how: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
         right = others.select(
             f.col("id").alias("right_id"), f.col("note").alias("right_note"), f.col("at").alias("right_at")
         ).withWatermark("right_at", "8 seconds")
-        near = f.expr(
-            "id = right_id AND right_at BETWEEN left_at - INTERVAL 4 SECONDS AND left_at + INTERVAL 9 SECONDS"
-        )
+        near = f.expr("id = right_id AND right_at BETWEEN left_at - INTERVAL 4 SECOND AND left_at + INTERVAL 9 SECOND")
         return left.join(right, near, how)
 
     return build

@@ -106,9 +106,7 @@ def check_in_prometheus(address: str, folder: Path) -> None:
                 found: list[object] = json.loads(answer.read())["data"]["result"]
                 return found
 
-        wait_until(
-            lambda: bool(ask("rate(dynastate_batches_total[1m])")), "Prometheus has no metrics", ANSWERED_WITHIN_S
-        )
+        wait_until(lambda: bool(ask("rate(dynastate_batches_total[1m])")), "there are no metrics", ANSWERED_WITHIN_S)
         for where, expression in observability.of_dashboard().items():
             is_empty = observability.names(expression) & OF_KAFKA or "query_active == 1" in expression
             assert bool(ask(expression)) != bool(is_empty), where

@@ -209,9 +209,7 @@ def test_a_figure_that_is_none_meets_no_target(benchmarks: dict[str, ModuleType]
 
 def test_targets_of_the_readme_are_judged(benchmarks: dict[str, ModuleType]) -> None:
     """All of them, under the same name and with the same limit; and the README's own figures meet them."""
-    judged = {
-        target.text: f"{target.limit:g}" for name, its in benchmarks.items() for target in its.targets(*MET[name])
-    }
+    judged = {each.text: f"{each.limit:g}" for name, its in benchmarks.items() for each in its.targets(*MET[name])}
     readme = (FOLDER / "README.md").read_text()
     (table,) = re.findall(r"\| target \| at most \|.*\n\|[-:|]+\|\n((?:\|.*\n)+)", readme)
     rows = [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table.splitlines()]

@@ -262,9 +262,7 @@ def test_export(store: str, tmp_path: Path) -> None:
         assert "--output is no file" in refused("export", store, "--format", "ndjson", "-o", wrong)
     assert "give a file with --output" in refused("export", store, "--format", "parquet", "--json")
     assert run("export", store, "--format", "csv").code == 2
-    assert "cannot be written" in refused(
-        "export", store, "--format", "ndjson", "--output", str(tmp_path / "no" / "folder")
-    )
+    assert "cannot be written" in refused("export", store, "--format", "ndjson", "--output", str(tmp_path / "no/file"))
 
 
 def test_an_export_that_fails_leaves_no_file(engine: Engine, tables: MemoryTables) -> None:

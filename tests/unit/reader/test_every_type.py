@@ -105,9 +105,7 @@ def same(one: Any, other: Any) -> bool:
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rows=st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=3))
 def test_every_value_through_every_reader(rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    pairs = [
-        ({name: key[name] for name in TYPES}, {f"v_{name}": values[name] for name in TYPES}) for key, values in rows
-    ]
+    pairs = [({name: key[name] for name in TYPES}, {f"v_{name}": value[name] for name in TYPES}) for key, value in rows]
     tables = MemoryTables()
     made = StoreBuilder(make_engine(tables), "types/0/0/default", family(key=KEY, value=VALUE))
     made.commit(*pairs)

@@ -109,9 +109,7 @@ def test_nested_values_are_pythons() -> None:
     assert read(same) == {"a": 1, "a#2": 2, "c": {"b": 3, "b#2": 4}}
 
 
-@pytest.mark.parametrize(
-    "vector", KEYS, ids=[f"{each['spec']['keyStateEncoderType'][:20]} {each['sql']}" for each in KEYS]
-)
+@pytest.mark.parametrize("vector", KEYS, ids=[f"{each['spec']['keyStateEncoderType']} {each['sql']}" for each in KEYS])
 def test_keys_of_spark(vector: dict[str, Any]) -> None:
     """Keys by Spark's encoders, as its own encoders make them."""
     keys = encoder(vector["schema"], vector["spec"])

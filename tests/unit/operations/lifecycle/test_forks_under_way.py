@@ -429,9 +429,7 @@ def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, me
         return ""
 
     said = set()
-    for _ in each_request(
-        lambda tables: make(tables).maintenance.clean_up(store, "run-1", *versions[24], 2, 1, 0), memory
-    ):
+    for _ in each_request(lambda on: make(on).maintenance.clean_up(store, "run-1", *versions[24], 2, 1, 0), memory):
         said |= {refusal(version) for version in (13, 16, 23)}
     assert {re.sub(r" store=.* versions=", " ", each) for each in said if "clean-up has deleted" in each} == {
         "clean-up has deleted this version, or the query was taken back to one before it; fork one of versions 21-24"

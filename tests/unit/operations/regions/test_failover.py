@@ -180,9 +180,7 @@ def test_the_checkpoint_of_another_namespace(source: RegionTables, tmp_path: Pat
     for marker in checkpoint.rglob("dynastate"):
         marker.write_text(marker.read_text().replace(NAMESPACE, "clicks"))
     target.calls.clear()
-    with pytest.raises(
-        ConfigurationError, match=f"is in the namespace clicks, not in {NAMESPACE}; give the checkpoint"
-    ):
+    with pytest.raises(ConfigurationError, match=f"in the namespace clicks, not in {NAMESPACE}; give the checkpoint"):
         plan(source, target, checkpoint)
     assert target.calls == []
 
