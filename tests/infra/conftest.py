@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.support.fault_proxy import Forward, Reply, Request
+from dynastate.dynamodb.embedded import EmbeddedDynamoDB
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request
 
 INFRA = Path(__file__).parents[2] / "infra"
 
@@ -244,3 +245,10 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
         finally:
             deadline.cancel()
             server.kill()
+
+
+@pytest.fixture
+def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
+    """A fault proxy in front of the embedded DynamoDB, and its S3."""
+    with FaultProxy(embedded.endpoint) as opened:
+        yield opened

@@ -14,7 +14,7 @@ import pytest
 
 from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
+from dynastate.dynamodb.embedded import BUCKET
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import VersionId
@@ -62,12 +62,6 @@ def tables_of(role: str, namespace: str) -> Policy:
 
 def policies_of(role: str, namespace: str) -> Policy:
     return both(tables_of(role, namespace), objects_of(role, namespace))
-
-
-@pytest.fixture
-def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
-    with FaultProxy(embedded.endpoint) as opened:
-        yield opened
 
 
 def settings_of(proxy: FaultProxy, objects: str = "") -> Settings:

@@ -19,7 +19,6 @@ import pytest
 import dynastate
 from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import EMPTY, VersionId
@@ -68,12 +67,6 @@ def policy_of(role: str, namespace: str = "*") -> Policy:
     return render(role, delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE, namespace=namespace)
 
 
-@pytest.fixture
-def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
-    with FaultProxy(embedded.endpoint) as opened:
-        yield opened
-
-
 @contextmanager
 def engine_at(endpoint: str) -> Iterator[Engine]:
     """An engine as the sidecar makes it, which checks the tables first."""
@@ -87,14 +80,10 @@ def engine_at(endpoint: str) -> Iterator[Engine]:
         found._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
 
 
-def noise(number: int) -> dict[bytes, bytes]:
-    return {b"%d" % number: random.Random(number).randbytes(30_000)}  # noqa: S311  # no secret
-
-
 def write_everything(engine: Engine, store: str) -> tuple[VersionId, State]:
     """Do everything that an executor does with a store; return its newest version and rows."""
     made = write_versions(engine, store, 3)
-    noisy = [noise(number) for number in range(30)]
+    noisy = [{b"%d" % number: random.Random(number).randbytes(30_000)} for number in range(30)]  # noqa: S311
     begin(engine, store, attempt(77), *noisy, base=made[3])  # it leaves orphans
     begin(engine, store, attempt(78), *noisy, base=made[3]).abort()
     made += write_versions(engine, store, VERSIONS - 3, base=made[3], run="run-2")[1:]

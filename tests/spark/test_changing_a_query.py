@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from dynastate.spark.transfer import jvm
@@ -32,12 +31,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^ *```{language}\n(.*?)^ *```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def totals(rows: DataFrame) -> DataFrame:
-    return rows.groupBy("key").agg(f.count("*"), f.sum("amount"))
-
-
 def query(sessions: Sessions, conf: Mapping[str, str], source: Source, checkpoint: Path) -> None:
-    run(totals(source.stream(sessions(conf))), checkpoint)
+    rows = source.stream(sessions(conf))
+    run(rows.groupBy("key").agg(f.count("*"), f.sum("amount")), checkpoint)
 
 
 def test_commands_of_the_page_run(

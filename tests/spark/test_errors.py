@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from pyspark.sql import DataFrame
 
 import dynastate
 from dynastate.dynamodb.client import make_client
@@ -70,10 +69,6 @@ def _wrong_keys(database: Database, environment: dict[str, str]) -> None:
     client.close()
 
 
-def unique(rows: DataFrame) -> DataFrame:
-    return rows.select("key").dropDuplicates()
-
-
 @pytest.mark.usefixtures("_wrong_keys")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in WAITS)) for name in MISTAKES])
 def test_mistake_in_the_settings(name: str, sessions: Sessions, folder: Path) -> None:
@@ -82,7 +77,7 @@ def test_mistake_in_the_settings(name: str, sessions: Sessions, folder: Path) ->
     source.release()
     settings, says = MISTAKES[name]
     session = sessions({f"{PREFIX}{setting}": value for setting, value in settings(folder).items()})
-    said = first_error(unique(source.stream(session)), folder / "checkpoint")
+    said = first_error(source.stream(session).select("key").dropDuplicates(), folder / "checkpoint")
     assert re.search(says, said), said
 
 

@@ -531,23 +531,13 @@ def test_any_key_is_columns_or_an_error(number: int, data: st.DataObject) -> Non
         assert shown(encoder.columns, encoder.decode(encoder.encode(key))) == text
 
 
-def evolved(described: dict[str, Any]) -> dict[str, Any]:
-    """Say of every third family that its values had the same schema before."""
-    return described | ({"earlier_values": [described["value"]]} if described["id"] % 3 == 0 else {})
-
-
 FAMILIES = json.dumps(
     {
         "families": [
-            evolved(
-                family(
-                    key=[("k", KEYS[number]["schema"])],
-                    value=[("v", row["schema"])],
-                    id=number,
-                    name=f"family-{number}",
-                )
-            )
+            family(number, f"family-{number}", value=[("v", row["schema"])])
             | {"key": KEYS[number]["schema"], "key_encoder": KEYS[number]["spec"], "multiple": number % 2 == 0}
+            # The values of every third family had the same schema before.
+            | ({"earlier_values": [struct([("v", row["schema"])])]} if number % 3 == 0 else {})
             for number, row in enumerate(ROWS[: len(KEYS)])
         ]
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -97,16 +97,13 @@ def test_a_column_family_that_was_made_again(memory_engine: Engine, store: str, 
         assert [each.row for each in state.changes(0)] == [first, {"user": "a"}, last]
         assert [each.row for each in state.at(3).changes(0)] == [first, {"user": "a"}]
         assert [tuple(each) for each in state.diff(2, 4)] == [(user("a"), None, last)]
-        for read in (lambda: list(state.diff(1, 4)), lambda: _all(answer(state, "from changes"))):
-            with pytest.raises(ConfigurationError, match="made again with another schema; read later versions only"):
-                read()
+        again = "made again with another schema; read later versions only"
+        with pytest.raises(ConfigurationError, match=again):
+            list(state.diff(1, 4))
+        with pytest.raises(ConfigurationError, match=again), answer(state, "from changes") as asked:
+            list(asked.rows)
         with answer(state, "select text from changes", after=3) as asked:
             assert list(asked.rows) == [("new",)]
-
-
-def _all(asked: AbstractContextManager[Any]) -> list[Any]:
-    with asked as found:
-        return list(found.rows)
 
 
 class OneReader:

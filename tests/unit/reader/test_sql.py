@@ -305,7 +305,7 @@ def test_memory_is_bounded_at_a_million_rows(memory: MemoryTables, memory_engine
     """Of 1,000,000 rows of 250 bytes in one partition, less than 250 MB more are in memory, whatever is asked."""
     rows, described = 1_000_000, family(key=(("id", "long"),), value=(("count", "long"), ("note", "string")))
     value = parse_schema(described["value"]).encode({"count": 7, "note": "x" * 200})
-    head, key = struct_of_record(16, len(value)), struct.Struct("<qq").pack
+    head, key = struct.pack("<HIi", 0, 16, len(value)), struct.Struct("<qq").pack  # a put into the first family
     under_way = memory_engine.begin(store, query_run(), *EMPTY, attempt(1))
     for first in range(0, rows, 800):
         raw = b"".join(head + key(0, number) + value for number in range(first, first + 800))
@@ -324,8 +324,3 @@ def test_memory_is_bounded_at_a_million_rows(memory: MemoryTables, memory_engine
                 fetched = sum(expected is None or row == expected[0] for row in found.rows)
             assert fetched == (rows if expected is None else 1)
             assert rss_mb("VmHWM") - before < 250, query
-
-
-def struct_of_record(key_length: int, value_length: int) -> bytes:
-    """The header of a put into the first family."""
-    return struct.Struct("<HIi").pack(0, key_length, value_length)
