@@ -36,9 +36,7 @@ def query(sessions: Sessions, conf: Mapping[str, str], source: Source, checkpoin
     run(rows.groupBy("key").agg(f.count("*"), f.sum("amount")), checkpoint)
 
 
-def test_commands_of_the_page_run(
-    sessions: Sessions, folder: Path, database: Database, environment: dict[str, str]
-) -> None:
+def test_the_commands_run(sessions: Sessions, folder: Path, database: Database, environment: dict[str, str]) -> None:
     """Each does what the page says: in the end the query is on RocksDB, with the rows that it began with."""
     source = make_source(folder / "source", seed=21, files=2)
     source.release()

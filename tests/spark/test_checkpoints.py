@@ -58,9 +58,7 @@ def resume(session: SparkSession, source: Source, files: int, checkpoint: Path) 
     ],
     ids=["1 throughout", "1, then 2", "2, then 1", "1, then 2, then 1"],
 )
-def test_formats_of_one_checkpoint(
-    formats: tuple[Mapping[str, str], ...], sessions: Sessions, source: Source, folder: Path
-) -> None:
+def test_both_formats(formats: tuple[Mapping[str, str], ...], sessions: Sessions, source: Source, folder: Path) -> None:
     for turn, conf in enumerate(formats):
         session = sessions(conf)
         outcome = resume(session, source, 2 * turn + 2, folder / "checkpoint")

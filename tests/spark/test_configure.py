@@ -253,9 +253,7 @@ def test_it_keeps_what_pyspark_submit_args_have(
         ("--load-spark-defaults=yes pyspark-shell", "argument --load-spark-defaults: ignored explicit argument 'yes'"),
     ],
 )
-def test_pyspark_submit_args_that_cannot_be_read(
-    given: str, reason: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_args(given: str, reason: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the variable and says what to do; no usage text ends the program."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
     with pytest.raises(ConfigurationError) as refused:

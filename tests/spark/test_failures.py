@@ -89,9 +89,7 @@ def test_task_that_fails_after_its_commit(
     ],
     ids=["killed before changes are sent", "two killed while changes are sent", "stopped while changes are sent"],
 )
-def test_sidecar_that_dies_or_stops_in_mid_batch(
-    sidecars: int, rows_before: int, how: signal.Signals, sessions: Sessions, folder: Path
-) -> None:
+def test_lost_sidecars(sidecars: int, rows_before: int, how: signal.Signals, sessions: Sessions, folder: Path) -> None:
     """Sidecars end while tasks write: they are retried with new ones, and every value is right."""
     # A file's rows exceed a chunk, and the changes that a provider holds before it sends them.
     source = Source(folder / "files", [make_wide_rows(file, 200, 40_000) for file in range(3)])

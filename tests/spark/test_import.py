@@ -319,9 +319,7 @@ def on_the_page(language: str, names: Mapping[str, str]) -> str:
 
 
 @pytest.mark.slow
-def test_the_command_on_the_page_runs(
-    stopped: Path, folder: Path, environment: dict[str, str], database: Database
-) -> None:
+def test_the_pages_command_runs(stopped: Path, folder: Path, environment: dict[str, str], database: Database) -> None:
     names = {
         "checkpoints/orders-on-dynamodb": str(folder / "new"),
         "checkpoints/orders": str(stopped),

@@ -152,9 +152,7 @@ def test_check_in_a_jvm_of_its_own(
 
 
 @pytest.mark.slow
-def test_rows_in_memory_and_on_disk_with_another_collector(
-    tests_jar: Path, database: Database, environment: dict[str, str], folder: Path
-) -> None:
+def test_another_collector(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
     """Checks of rows on disk, and of what is released as garbage, pass under ParallelGC; all run under G1."""
     only, options = ("only=memory", "named=disk|garbage"), ("-XX:+UseParallelGC",)
     verdicts, log = run_checks(database, environment, folder, folder / "tmp", *only, options=options)

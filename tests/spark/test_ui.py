@@ -17,9 +17,7 @@ FILES = 6
 
 
 @pytest.mark.slow
-def test_the_page_follows_a_running_query(
-    sessions: Sessions, database: Database, environment: dict[str, str], folder: Path
-) -> None:
+def test_the_page_is_live(sessions: Sessions, database: Database, environment: dict[str, str], folder: Path) -> None:
     """A batch for each file: the version on the page grows without a reload, and in the end has the query's rows."""
     source = make_source(folder / "files", seed=11, files=FILES)
     session = sessions({f"{CONF}.dynastate.namespace": folder.name})

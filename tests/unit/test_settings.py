@@ -185,12 +185,3 @@ def test_a_size_that_is_not_set_is_not_zero(name: str) -> None:
 def test_both_tables_must_differ() -> None:
     with pytest.raises(ConfigurationError, match=f"{PREFIX}deltaTable and {PREFIX}snapshotTable must differ both=same"):
         Settings(delta_table="same", snapshot_table="same")
-
-
-def test_settings_come_back_from_spark() -> None:
-    settings = changed()
-    assert (
-        Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.to_spark().items()})
-        == settings
-    )
-    assert Settings().to_spark() == {}

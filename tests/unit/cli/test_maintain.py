@@ -180,8 +180,6 @@ def test_fork(engine: Engine) -> None:
     assert shown("clean", "part/0/0/default")[0]["oldest"] == 1
     assert shown("verify", "part/0/0/default")[0]["whole"]
     assert "has state already" in refused("fork", "whole", "part")
-    assert "needs a namespace of its own" in refused("fork", "whole", "whole")
-    assert "no store of this namespace" in refused("fork", "missing", "part")
     assert "namespace must be" in refused("fork", "whole", "a/b")
     assert "forks depend on this state: part;" in refused("drop", "whole")
     words = run("fork", "part", "part-of-part")

@@ -174,9 +174,7 @@ def test_a_copy_to_tables_that_share_the_bucket(live: MemoryTables, engines: Eng
     assert is_whole(target, engines(target), newest)
 
 
-def test_a_copy_of_restored_tables(
-    live: MemoryTables, restored: MemoryTables, engines: Engines, newest: VersionId
-) -> None:
+def test_copy_of_a_restoration(live: MemoryTables, restored: MemoryTables, engines: Engines, newest: VersionId) -> None:
     """It has the objects that the restored tables name, and none that the live query has written since."""
     named = named_objects(restored, STORE)
     target, settings = MemoryTables("third-groups", live.objects), Settings()

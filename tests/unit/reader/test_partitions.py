@@ -113,9 +113,7 @@ def test_partitions_added_by_the_first_batch(engine: Engine, store: str, opened:
     assert state.get(user("a")) == row("a", 1)
 
 
-def test_partitions_of_a_fork_that_is_being_made(
-    engine: Engine, tables: MemoryTables, store: str, opened: Open
-) -> None:
+def test_partitions_of_a_fork_under_way(engine: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
     """A reader that was opened early finds the other partitions by a refresh, at any version of the fork."""
     operator, made = builders(engine, store, 3)
     for version in range(5):
@@ -201,9 +199,7 @@ def test_partitions_of_a_fork_are_of_one_run(engine: Engine, tables: MemoryTable
 
 
 @pytest.mark.parametrize("is_forked", [False, True])
-def test_partitions_of_more_runs_than_are_listed(
-    engine: Engine, tables: MemoryTables, store: str, opened: Open, *, is_forked: bool
-) -> None:
+def test_unlisted_runs(engine: Engine, tables: MemoryTables, store: str, opened: Open, *, is_forked: bool) -> None:
     """A run for each batch, or the runs of an origin: what is not listed is not the run that makes a version again."""
     operator, made = builders(engine, store, 2)
     for number in range(1, 26):

@@ -361,9 +361,7 @@ def test_changes_after_a_version_that_was_made_again(engine: Engine, store: str,
 
 
 @pytest.mark.parametrize("base", [2, 5])
-def test_changes_from_the_last_version_that_clean_up_deleted(
-    engine: Engine, tables: MemoryTables, store: str, opened: Open, base: int
-) -> None:
+def test_changes_after_clean_up(engine: Engine, tables: MemoryTables, store: str, opened: Open, base: int) -> None:
     """The oldest listed version says which one it was built on: the reader's, or one that was made again."""
     made = StoreBuilder(engine, store).count_to(5)
     state = opened(store)
@@ -412,17 +410,6 @@ def test_a_version_that_was_made_again_is_a_new_one(engine: Engine, store: str, 
     assert (state.version, state.get(user("a"))) == (3, row("a", 103))
     with pytest.raises(VersionMissingError, match=r"taken back.*common=2"):
         list(state.changes(3))
-
-
-def test_changes_of_a_query_that_starts_over(engine: Engine, store: str, opened: Open) -> None:
-    """It shares no version with the query before it."""
-    StoreBuilder(engine, store).count_to(5)
-    state = opened(store)
-    StoreBuilder(engine, store, run="run-2").commit((user("new"), counted(1)), by=attempt(77))
-    assert state.refresh()
-    with pytest.raises(VersionMissingError, match=r"taken back.*common=0"):
-        list(state.changes(5))
-    assert [each.row["count"] for each in state.changes(0)] == [1]
 
 
 def test_a_list_that_was_removed_and_merged_again_does_not_differ(engine: Engine, store: str, opened: Open) -> None:
@@ -497,6 +484,9 @@ def test_the_newest_version_is_that_of_the_newest_run(engine: Engine, store: str
     assert (state.version, list(state), state.versions()) == (1, [row("new", 1)], [1])
     with pytest.raises(VersionMissingError):
         state.at(5)
+    with pytest.raises(VersionMissingError, match=r"taken back.*common=0"):
+        list(state.changes(was))
+    assert [each.row["count"] for each in state.changes(0)] == [1]
 
 
 def test_a_reader_discards_deleted_versions(

@@ -259,9 +259,7 @@ def test_units_of_parts_and_lists() -> None:
     assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 1.25), rel=0.1)
 
 
-def test_units_of_deletes_are_those_of_the_deleted_items(
-    memory_engine: Engine, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delete_units(memory_engine: Engine, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts, buckets, manifests of many buckets and lists: within a tenth of what DynamoDB takes for them."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
     engine, made = memory_engine, EMPTY

@@ -104,9 +104,7 @@ def test_copy_again_writes_nothing(source: MemoryTables, target: MemoryTables) -
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
-def test_copy_that_dies_at_any_request_is_completed(
-    source: MemoryTables, target: MemoryTables, *, applied: bool
-) -> None:
+def test_copy_that_dies_is_completed(source: MemoryTables, target: MemoryTables, *, applied: bool) -> None:
     """Until it is whole the target has no store that is found; the same call completes it."""
     for _ in crashes(lambda on: copy(source, on), target, applied=applied, is_reset=False):
         if target.items != source.items:
@@ -185,9 +183,7 @@ def test_query_that_writes_meanwhile_is_noticed(
     assert target.items == source.items
 
 
-def test_target_that_changes_is_noticed(
-    source: MemoryTables, target: MemoryTables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_target_is_noticed(source: MemoryTables, target: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
     original = copying._Store.compare
 
     def spoiled(self: copying._Store) -> copying.Content:
@@ -455,9 +451,7 @@ def test_copy_that_another_one_overtakes_at_any_request(source: MemoryTables, ma
 
 
 @pytest.mark.parametrize("has_store", [True, False])
-def test_store_that_is_made_meanwhile_is_noticed(
-    source: MemoryTables, target: MemoryTables, make: Engines, *, has_store: bool
-) -> None:
+def test_store_made_meanwhile(source: MemoryTables, target: MemoryTables, make: Engines, *, has_store: bool) -> None:
     """The first batch of a query, or of an operator, is not copied in part; nor is a query that has just begun."""
     other = STORES[0].replace("/0/0/", "/1/0/")
 
@@ -476,9 +470,7 @@ def test_store_that_is_made_meanwhile_is_noticed(
 
 
 @pytest.mark.parametrize("more", ["/0/3/default", "/1/1/default", "/0/0/left-keyToNumValues"])
-def test_first_batch_that_is_not_whole_is_refused(
-    more: str, source: MemoryTables, target: MemoryTables, make: Engines
-) -> None:
+def test_first_batch_in_part_is_refused(more: str, source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """Partitions of an operator are missing, or stores of one."""
     write_versions(make(), NAMESPACE + more, 1)
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
@@ -555,9 +547,7 @@ def test_objects_need_another_location(blocks: MemoryTables, target: MemoryTable
     assert not target.items
 
 
-def test_object_that_changes_is_noticed(
-    blocks: MemoryTables, target: MemoryTables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_object_is_noticed(blocks: MemoryTables, target: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
     original = copying._Store.compare
 
     def spoiled(self: copying._Store) -> copying.Content:
