@@ -135,7 +135,6 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def memory() -> MemoryTables:
-    """Tables in memory."""
     return MemoryTables()
 
 
@@ -148,13 +147,11 @@ def memory_engine(memory: MemoryTables) -> Iterator[Engine]:
 
 @pytest.fixture
 def failing_tables(memory: MemoryTables) -> FailingTables:
-    """Tables in memory with planned faults."""
     return FailingTables(memory)
 
 
 @pytest.fixture
 def failing_engine(failing_tables: FailingTables) -> Iterator[Engine]:
-    """One engine on tables with planned faults."""
     for make in closing(failing_tables):
         yield make()
 
@@ -185,7 +182,6 @@ def failing_client(boto_client: Any, dummy_credentials: None) -> Iterator[Failin
 
 @pytest.fixture
 def moto(failing_client: FailingClient) -> BotoTables:
-    """Tables on moto in this process."""
     return BotoTables(Settings(region=REGION), client=failing_client)
 
 
@@ -223,13 +219,11 @@ def tables(request: pytest.FixtureRequest) -> Tables:
 
 @pytest.fixture
 def engines(tables: Tables) -> Iterator[Engines]:
-    """Make engines on the tables; all are closed."""
     yield from closing(tables)
 
 
 @pytest.fixture
 def engine(engines: Engines) -> Engine:
-    """One engine."""
     return engines()
 
 

@@ -35,7 +35,6 @@ def parts(store: str, count: int, size: int = 10) -> list[tuple[Key, Item]]:
 
 
 def everything(tables: Tables, store: str) -> list[tuple[Key, Item]]:
-    """Read all items of the store's first shard in the delta table."""
     return tables.query("delta", store_shard(store, 0), "0", "~")
 
 

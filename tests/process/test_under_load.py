@@ -250,7 +250,6 @@ def test_parallel_requests_offset_a_slow_dynamodb(proxy: FaultProxy, connect: Ca
 
 
 def hung(_: Request, forward: Forward) -> Reply:
-    """Take requests and never answer, for longer than boto3 waits."""
     time.sleep(ANSWER_S + 5)
     raise ConnectionResetError
 

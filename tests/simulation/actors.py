@@ -199,11 +199,9 @@ class Executor(Actor):
             del held[next(iter(held))]
 
     def offer_snapshots(self, models: list[Model], is_over: Callable[[], bool], min_deltas: int) -> None:
-        """Offer snapshots now and then: one half of maintenance."""
         self._now_and_then(models, is_over, lambda model: self.snapshot(model, min_deltas))
 
     def clean_up_now_and_then(self, models: list[Model], is_over: Callable[[], bool], retain: int) -> None:
-        """Clean up now and then: the other half of maintenance, which runs at the same time."""
         self._now_and_then(models, is_over, lambda model: self.clean_up(model, retain))
 
     def _now_and_then(self, models: list[Model], is_over: Callable[[], bool], act: Callable[[Model], object]) -> None:

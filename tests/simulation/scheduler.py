@@ -154,7 +154,6 @@ class Scheduler:
             raise self._failure
 
     def waiting(self) -> list[str]:
-        """The tasks that have not ended, and what each waits for."""
         return [f"{one.name}: {one.waits_for}" for one in self._tasks if not one.is_over and not one.process.is_dead]
 
     def _run(self, task: Task, body: Callable[[], None]) -> None:

@@ -127,9 +127,8 @@ def test_a_query_starts_over_while_clean_up_reads(engines: Engines, memory: Memo
         save_snapshot(engine, store, versions[9], dict.fromkeys(numbers(10), b"new"), run="run-2")
         engine.maintenance.clean_up(store, "run-2", *versions[-1], retain=2, least=1, most=0)
 
-    engines(torn_tables(memory, f"{META}~", start_over)).maintenance.clean_up(
-        store, RUN, *old[20], retain=2, least=1, most=0
-    )
+    torn = torn_tables(memory, f"{META}~", start_over)
+    engines(torn).maintenance.clean_up(store, RUN, *old[20], retain=2, least=1, most=0)
     assert len(versions) == 12
     assert read(engine, store, *versions[-1]) == dict.fromkeys(numbers(12), b"new")
 

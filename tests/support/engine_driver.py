@@ -26,7 +26,6 @@ Changed = Callable[[int], set[bytes]] | None
 
 
 def now() -> datetime:
-    """Tell the time that it always is for the engines of tests."""
     return datetime(2025, 1, 1, tzinfo=timezone.utc)
 
 

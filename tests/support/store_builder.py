@@ -27,7 +27,6 @@ def struct(columns: Columns) -> dict[str, Any]:
 def family(
     number: int = 0, name: str = "default", key: Columns = USER, value: Columns = COUNTS, **others: Any
 ) -> dict[str, Any]:
-    """Describe a column family as the provider does."""
     described = {"id": number, "internal": False, "key": struct(key), "key_encoder": RAW, "multiple": False}
     return described | {"name": name, "value": struct(value)} | others
 

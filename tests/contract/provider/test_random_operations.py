@@ -32,8 +32,6 @@ EXAMPLES = int(os.environ.get("DYNASTATE_EXAMPLES", "6"))
 STEPS = 40
 SLOW = pytest.mark.slow
 
-Pair = tuple[Key, Value]
-
 
 def bits(double: float) -> int:
     """A double as it travels, so that -0.0 and NaN arrive."""

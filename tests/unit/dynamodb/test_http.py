@@ -424,7 +424,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cut(request: Request, forward: Forward) -> Reply:
-    """A rule: the request is done, and its answer lost."""
     forward(request)
     raise CutError
 

@@ -108,12 +108,9 @@ def at() -> At:
 @pytest.mark.parametrize(
     "fault",
     [
-        answered("SlowDown", 503),
+        *(answered(code, 503) for code in ("SlowDown", "ServiceUnavailable", "503")),
+        *(answered(code, 400) for code in ("RequestTimeout", "BadDigest")),
         answered("InternalError", 500),
-        answered("ServiceUnavailable", 503),
-        answered("RequestTimeout", 400),
-        answered("BadDigest", 400),
-        answered("503", 503),
         boto_errors.ReadTimeoutError(endpoint_url="https://s3"),
         boto_errors.EndpointConnectionError(endpoint_url="https://s3"),
         ("after", boto_errors.ConnectionClosedError(endpoint_url="https://s3")),

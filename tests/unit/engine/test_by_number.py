@@ -25,7 +25,6 @@ MOVED = "file:/moved/state"
 
 
 def make(engine: Engine, store: str, run: QueryRun, versions: int, base: VersionId = EMPTY) -> VersionId:
-    """Commit versions of a run, each with one row that names it and the version."""
     for version in range(base.version + 1, base.version + versions + 1):
         by = attempt(int.from_bytes(run.id.encode(), "big") % 2**32 * 1000 + version)
         under_way = engine.begin(store, run, *base, by)
@@ -133,9 +132,7 @@ def test_the_newest_queries_are_listed(engines: Engines, tables: Tables, store: 
 def test_whose_a_version_is() -> None:
     """A query's own versions, those that it resumed from, and those of queries whose ids are not known, are its own."""
     meta = StoreMeta(1, {"run": 9}, {1: "d", 2: "a", 4: "b", 6: "", 8: "a"}, "", {}, bases={4: 3, 8: 5})
-    foreign = {
-        query: [epoch for epoch in range(1, 10) if meta.is_foreign(4, epoch, query)] for query in ("a", "b", "c", "")
-    }
+    foreign = {of: [epoch for epoch in range(1, 10) if meta.is_foreign(4, epoch, of)] for of in ("a", "b", "c", "")}
     assert foreign == {"a": [4, 5], "b": [1, 2, 3, 8, 9], "c": [1, 2, 3, 4, 5, 8, 9], "": []}
     first = StoreMeta(1, {"run": 1}, {1: "a"}, "", {})
     assert [first.is_foreign(1, 1, query) for query in ("a", "b", "")] == [False, True, False]

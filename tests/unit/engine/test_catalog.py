@@ -395,7 +395,6 @@ AHEAD = [timedelta(0), timedelta(minutes=-10), timedelta(days=-400), timedelta(d
 
 
 def by_clock(make: Engines, ahead: timedelta) -> Engine:
-    """An engine on a machine whose clock is that far ahead."""
     return make(now=Mock(return_value=datetime(2025, 1, 1, tzinfo=timezone.utc) + ahead))
 
 

@@ -19,8 +19,6 @@ from tests.support.engine_driver import make_engine, read, write
 from tests.support.fakes import FailingTables, MemoryTables
 from tests.support.samples import A, chunk, noise
 
-MIB = 1024 * 1024
-
 
 def test_chunks_are_applied_in_the_order_they_were_appended(engine: Engine, tables: Tables, store: str) -> None:
     """More parts than one read brings, over all shards: of several changes to a key the last chunk's counts."""

@@ -70,7 +70,6 @@ def listed(tables: MemoryTables, store: str) -> list[VersionId]:
 
 
 def readable(tables: MemoryTables, store: str) -> dict[VersionId, State]:
-    """Every version that can be read, with what it holds."""
     readable_states: dict[VersionId, State] = {}
     for make in closing(tables):
         engine = make()
