@@ -48,9 +48,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def objects(place: tuple[Objects, str]) -> Iterator[Objects]:
     """The S3, whose location is empty after each test."""
-    made, location = place
-    yield made
-    delete_objects(made, list(made.names(location, "")))
+    opened, location = place
+    yield opened
+    delete_objects(opened, list(opened.names(location, "")))
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ RUN = "6d0f7a3e-0000-4000-8000-000000000000"
 
 @pytest.fixture(params=["memory", "moto", "http", "boto3"])
 def tables(request: pytest.FixtureRequest) -> Tables:
-    found: Tables = request.getfixturevalue(request.param)
-    return found
+    implementation: Tables = request.getfixturevalue(request.param)
+    return implementation
 
 
 def parts(store: str, count: int, size: int = 10) -> list[tuple[Key, Item]]:

@@ -94,11 +94,11 @@ def test_parts(vector: Vector) -> None:
     items = [part_item(each) for each in vector["items"]]
     parts = [parse_part(key, item) for key, item in items]
     assert join_fragments(items[0][0], parts).changes.hex() == vector["run"]
-    made = items_of(vector)
-    assert [key for key, _ in made] == [key for key, _ in items]
-    assert [item["codec"] for _, item in made] == [item["codec"] for _, item in items]
+    made_items = items_of(vector)
+    assert [key for key, _ in made_items] == [key for key, _ in items]
+    assert [item["codec"] for _, item in made_items] == [item["codec"] for _, item in items]
     if parts[0].codec == "raw":
-        assert made == items
+        assert made_items == items
 
 
 @pytest.mark.parametrize("vector", FORMAT["entries"])

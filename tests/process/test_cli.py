@@ -315,16 +315,16 @@ def test_local_for_programs() -> None:
     words = command("local", "--port", "0", "--json")
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        found = json.loads(running.stdout.readline())
-        check = run("tables", "check", "--endpoint", found["endpoint"], "--region", found["region"])
+        said = json.loads(running.stdout.readline())
+        check = run("tables", "check", "--endpoint", said["endpoint"], "--region", said["region"])
         running.send_signal(signal.SIGINT)
         assert running.stdout.read() == ""
         assert running.wait(10) == 0
     assert check.returncode == 0, check.stderr
-    at = found["endpoint"]
+    at = said["endpoint"]
     ours = Settings(endpoint=at, objects_endpoint=at, region=REGION, python=sys.executable)
-    assert found["spark"] == plain_conf() | ours.to_spark()
-    assert found["environment"] == credentials()
+    assert said["spark"] == plain_conf() | ours.to_spark()
+    assert said["environment"] == credentials()
 
 
 def test_local_without_a_spark(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_command_shows_findings(embedded: EmbeddedDynamoDB, terminal: None, monk
     assert "warning batches of more than 25 writes: accepted, not refused" in text
     assert "not checked: durability" in text
     assert text.endswith("dynastate can keep state here")
-    made = shown("doctor", *where, "--namespace", "mine")
-    assert made["trustworthy"] is True
+    answer = shown("doctor", *where, "--namespace", "mine")
+    assert answer["trustworthy"] is True
     done = run("doctor", *where, "--delta-table", "missing")
     assert (done.code, "1 check failed: do not keep state here" in done.out) == (1, True)

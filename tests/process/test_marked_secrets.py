@@ -83,15 +83,15 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
     """Of each case the environment, the command, and what it has to say."""
     reached = {"AWS_ENDPOINT_URL": f"http://{echo}"}
     stores = ["stores", "--region", "us-east-1"]
-    made: dict[str, tuple[dict[str, str], list[str], str]] = {}
+    cases_: dict[str, tuple[dict[str, str], list[str], str]] = {}
     for place in PLACES:
         variable = next(name for name, value in keys(place, SECRET).items() if value == SECRET)
-        made[f"{place}, right"] = (reached | keys(place, SECRET), stores, r"DynamoDB refuses the request.*\*\*\*")
-        made[f"{place}, program"] = (reached | keys(place, SECRET), [], r"DynamoDB refuses the request.*\*\*\*")
+        cases_[f"{place}, right"] = (reached | keys(place, SECRET), stores, r"DynamoDB refuses the request.*\*\*\*")
+        cases_[f"{place}, program"] = (reached | keys(place, SECRET), [], r"DynamoDB refuses the request.*\*\*\*")
         for kind, secret in BROKEN.items():
             said = rf"{variable}, the {place} of the AWS credentials, has a character that it cannot have"
-            made[f"{place}, {kind}"] = (reached | keys(place, secret), stores, said)
-        made[f"{place}, program, broken"] = (reached | keys(place, f"{SECRET}\n"), [], f"{variable}, the {place}")
+            cases_[f"{place}, {kind}"] = (reached | keys(place, secret), stores, said)
+        cases_[f"{place}, program, broken"] = (reached | keys(place, f"{SECRET}\n"), [], f"{variable}, the {place}")
     profile = folder / "credentials"
     program = json.dumps({"Version": 1, "AccessKeyId": "AKIDEXAMPLE", "SecretAccessKey": "x", "SessionToken": SECRET})
     (folder / "token.json").write_text(program.replace(SECRET, f"{SECRET}\\n"))
@@ -102,31 +102,35 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
         f"[profile url]\nendpoint_url = http://user:{CORE}@{echo}\n"
     )
     files = {"AWS_SHARED_CREDENTIALS_FILE": str(profile), "AWS_CONFIG_FILE": str(config)}
-    made["profile"] = (reached | files | {"AWS_PROFILE": "marked"}, stores, "source=shared-credentials-file")
-    made["process"] = (reached | files | {"AWS_PROFILE": "process"}, stores, "session token has a.*=custom-process")
-    made["profile's endpoint"] = (files | keys() | {"AWS_PROFILE": "url"}, stores, "endpoint_url of the AWS profile mu")
+    cases_["profile"] = (reached | files | {"AWS_PROFILE": "marked"}, stores, "source=shared-credentials-file")
+    cases_["process"] = (reached | files | {"AWS_PROFILE": "process"}, stores, "session token has a.*=custom-process")
+    cases_["profile's endpoint"] = (
+        files | keys() | {"AWS_PROFILE": "url"},
+        stores,
+        "endpoint_url of the AWS profile mu",
+    )
     container = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://{echo}/", "AWS_CONTAINER_AUTHORIZATION_TOKEN": ""}
     for kind, secret in BROKEN.items():
         given = reached | container | {"AWS_CONTAINER_AUTHORIZATION_TOKEN": secret}
-        made[f"container, {kind}"] = (given, stores, "variable AWS_CONTAINER_AUTHORIZATION_TOKEN has a character")
+        cases_[f"container, {kind}"] = (given, stores, "variable AWS_CONTAINER_AUTHORIZATION_TOKEN has a character")
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"):
         for kind, url in (("right", f"http://user:{CORE}@{echo}"), ("broken", f"user:{CORE}@{echo}\n")):
-            made[f"{name}, {kind}"] = (keys() | {name: url}, stores, f"{name} must be a URL such as .*without user")
+            cases_[f"{name}, {kind}"] = (keys() | {name: url}, stores, f"{name} must be a URL such as .*without user")
     s3 = {"AWS_ENDPOINT_URL_S3": f"http://user:{CORE}@{echo}", "AWS_ENDPOINT_URL_DYNAMODB": f"http://{echo}"}
     objects = ["compact", "marked/0", "--region", "us-east-1", "--objects", "s3://bucket"]
-    made["AWS_ENDPOINT_URL_S3"] = (keys() | s3, objects, "AWS_ENDPOINT_URL_S3 must be a URL")
-    made["--endpoint"] = (keys(), [*stores, "--endpoint", f"user:{CORE}@{echo}\n"], "--endpoint must be a URL")
+    cases_["AWS_ENDPOINT_URL_S3"] = (keys() | s3, objects, "AWS_ENDPOINT_URL_S3 must be a URL")
+    cases_["--endpoint"] = (keys(), [*stores, "--endpoint", f"user:{CORE}@{echo}\n"], "--endpoint must be a URL")
     far = {"AWS_ENDPOINT_URL": "http://dynamodb.invalid", "NO_PROXY": "", "no_proxy": ""}
     for name in ("HTTP_PROXY", "http_proxy"):
         proxy = far | keys() | {name: f"http://user:{quote(SECRET, safe='')}@{echo}"}
-        made[f"{name}, right"] = (proxy, stores, "DynamoDB refuses the request")
+        cases_[f"{name}, right"] = (proxy, stores, "DynamoDB refuses the request")
         proxy = far | keys() | {name: f"http://user:{CORE}\n@{echo}"}
-        made[f"{name}, broken"] = (proxy, stores, f"the environment variable {name} has a character")
+        cases_[f"{name}, broken"] = (proxy, stores, f"the environment variable {name} has a character")
     tunnel = (
         far | keys() | {"HTTPS_PROXY": f"http://user:{CORE}@{echo}", "AWS_ENDPOINT_URL": "https://dynamodb.invalid"}
     )
-    made["HTTPS_PROXY"] = (tunnel, stores, "DynamoDB cannot be reached at https://dynamodb.invalid")
-    return made
+    cases_["HTTPS_PROXY"] = (tunnel, stores, "DynamoDB cannot be reached at https://dynamodb.invalid")
+    return cases_
 
 
 @pytest.mark.slow

@@ -76,10 +76,10 @@ def test_pom_has_all_that_central_asks_for(folder: Path) -> None:
     coordinates = tuple(pom.findtext(name) for name in ("groupId", "artifactId", "version"))
     assert coordinates == ("io.github.dynastate", ARTIFACT, __version__)
     (dependency,) = pom.findall("dependencies/dependency")
-    found = {each.tag: each.text for each in dependency}
-    version = found.pop("version") or ""
+    texts = {each.tag: each.text for each in dependency}
+    version = texts.pop("version") or ""
     assert version.startswith(f"{SPARK}.")
-    assert found == {"groupId": "org.apache.spark", "artifactId": "spark-sql_2.13", "scope": "provided"}
+    assert texts == {"groupId": "org.apache.spark", "artifactId": "spark-sql_2.13", "scope": "provided"}
 
 
 @pytest.mark.every_spark

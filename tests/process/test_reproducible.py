@@ -21,7 +21,7 @@ EPOCH = "1767225600"
 @pytest.mark.slow
 def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
     """Wheel, source distribution, jars and POM depend on the sources, not on folder, time, mask or locale."""
-    made = []
+    digests = []
     for name, umask, variables in (
         ("one", 0o022, {"LC_ALL": "C.UTF-8", "TZ": "UTC"}),
         ("another-folder", 0o077, {"LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}),
@@ -40,12 +40,12 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
                 os.umask(before)
         assert done.returncode == 0, done.stdout + done.stderr
         files = [file for at in ("repository", "dist") for file in (root / at).rglob("*") if file.is_file()]
-        made.append({file.relative_to(root): hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
+        digests.append({file.relative_to(root): hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
         for archive in [*(root / "dist").glob("*.whl"), *(root / "repository").rglob("*.jar")]:
             with zipfile.ZipFile(archive) as packed:
                 assert {entry.date_time for entry in packed.infolist()} == {(2026, 1, 1, 0, 0, 0)}, archive
     assert f"SOURCE_DATE_EPOCH := {EPOCH}" in (ROOT / "Makefile").read_text()
-    one, another = made
+    one, another = digests
     assert {".whl", ".gz", ".jar", ".pom"} <= {file.suffix for file in one}
     assert one == another
 

@@ -142,8 +142,8 @@ def test_200_stores_at_once(sidecar: Sidecar, proxy: FaultProxy, connect: Callab
     proxy.rule = let_pass
     fresh = connect(cacheMb="0")
     for partition in range(0, STORES, 10):
-        made = [changes for version in range(1, versions + 1) for changes in chunks(partition, version)]
-        expected = {key: value for changes in made for key, value in changes.items()}
+        changes_made = [changes for version in range(1, versions + 1) for changes in chunks(partition, version)]
+        expected = {key: value for changes in changes_made for key, value in changes.items()}
         assert fresh.state(name(store, partition), versions) == expected
 
 
@@ -269,8 +269,8 @@ class Partition:
         """Begin an attempt and append; what it changes."""
         self._talk.begin(self._store, attempt(by), self.base)
         changes: State = {}
-        for each in range(3):
-            part = rows(self._number * 100 + by * 10 + each, 100)
+        for number in range(3):
+            part = rows(self._number * 100 + by * 10 + number, 100)
             changes |= part
             self._talk.send(append(part))
         return changes

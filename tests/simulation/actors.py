@@ -341,7 +341,7 @@ class Reader(Actor):
         first = max(1, asked[0] - self._chance.randrange(3))
         since = self._scheduler.now
         feed = self._engine.changes(model.store, first, asked[0], asked[1])
-        found = [
+        changes_of_versions = [
             (version, [change for each in read for change in decode_changes(each.changes)])
             for version, read in feed.versions
         ]
@@ -351,6 +351,6 @@ class Reader(Actor):
         for _ in range(first, asked[0] + 1):
             expected.append((node.version[0], node.changes))
             node = model.nodes[node.parent]
-        if found != expected[::-1]:
+        if changes_of_versions != expected[::-1]:
             raise violation("wrong changes", first=first, last=short(asked))
         self._scheduler.note("changes of %d to %s", first, short(asked))

@@ -59,16 +59,16 @@ def read_by_buckets(
 ) -> tuple[VersionId, State, Opening]:
     """All rows of a version, bucket by bucket, and the opening of the last; errors are those of `BucketReads.read`."""
     since = scheduler.now
-    found = retry_routes(lambda _: engine.find(model.store, *asked))
-    version = found.entry.id
+    target = retry_routes(lambda _: engine.find(model.store, *asked))
+    version = target.entry.id
     model.check_winner(asked, version, since)
     rows: State = {}
-    for number in range(1 << found.bits):
+    for number in range(1 << target.bits):
         opening, of_bucket = retry_routes(
-            lambda _: _rows_of(engine, model.store, version, found.bits, number, held)  # noqa: B023  # called at once
+            lambda _: _rows_of(engine, model.store, version, target.bits, number, held)  # noqa: B023  # called at once
         )
-        rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - found.bits == number}
-    scheduler.note("read %s by %d buckets, holding %d changes", short(version), 1 << found.bits, len(held.changes))
+        rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - target.bits == number}
+    scheduler.note("read %s by %d buckets, holding %d changes", short(version), 1 << target.bits, len(held.changes))
     model.check_state(asked, version, rows)
     return version, rows, opening
 

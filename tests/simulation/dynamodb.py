@@ -42,15 +42,15 @@ class DynamoDB:
 
     def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool) -> Wire:  # noqa: N803
         _must_be_consistent(ConsistentRead)
-        found = self.item(TableName, Key)
-        return {} if found is None else {"Item": found}
+        item = self.item(TableName, Key)
+        return {} if item is None else {"Item": item}
 
     def batch_get_item(self, *, RequestItems: Mapping[str, Wire]) -> Wire:  # noqa: N803
         responses: dict[str, list[Wire]] = {}
         for name, table in RequestItems.items():
             _must_be_consistent(table["ConsistentRead"])
-            found = (self.item(name, key) for key in self._distinct(name, table["Keys"], 100))
-            responses[name] = [item for item in found if item is not None]
+            items = (self.item(name, key) for key in self._distinct(name, table["Keys"], 100))
+            responses[name] = [item for item in items if item is not None]
         return {"Responses": responses, "UnprocessedKeys": {}}
 
     def query(self, **request: Any) -> Wire:
@@ -66,12 +66,12 @@ class DynamoDB:
         if "ExclusiveStartKey" in request:
             first = bisect_right(sorts, request["ExclusiveStartKey"][names["#r"]]["S"])
         page = sorts[first : min(end, first + request.get("Limit", end))]
-        found = [self.items[name][shard, sort] for sort in page]
+        items = [self.items[name][shard, sort] for sort in page]
         projected = request.get("ProjectionExpression")
         if projected is not None:
             kept = [names[each] for each in projected.split(", ")]
-            found = [{each: item[each] for each in kept} for item in found]
-        answer: Wire = {"Items": found, "Count": len(found)}
+            items = [{each: item[each] for each in kept} for item in items]
+        answer: Wire = {"Items": items, "Count": len(items)}
         # A page that ends at its limit may be the last: the next one is then empty.
         if len(page) == request.get("Limit"):
             answer["LastEvaluatedKey"] = {names["#h"]: {"S": shard}, names["#r"]: {"S": page[-1]}}

@@ -31,8 +31,8 @@ from tests.simulation.actors import KEY, KEYS, VALUE, Actor, key_of, rows_of
 from tests.simulation.model import Model, Node, State, short, violation
 
 
-def as_rows(found: State) -> list[Row]:
-    return [_as_row(key, found[key]) for key in sorted(found)]
+def as_rows(state: State) -> list[Row]:
+    return [_as_row(key, state[key]) for key in sorted(state)]
 
 
 def _as_row(key: bytes, values: Iterable[bytes]) -> Row:
@@ -80,14 +80,14 @@ class Forker(Actor):
         """Check that the fork is what its origin was at that version."""
         store = fork + model.store.removeprefix(model.store.split("/")[0])
         try:
-            found, state = retry_routes(lambda _: rows_of(self._engine.open(store, version, NO_ATTEMPT)))
+            forked, state = retry_routes(lambda _: rows_of(self._engine.open(store, version, NO_ATTEMPT)))
         except UnavailableError as failed:
             self._scheduler.note("%s cannot be read now: %s", fork, failed)
             return
         except (VersionMissingError, CorruptStateError) as failed:
             raise violation("a fork cannot be read", store=store, version=version, error=failed) from failed
-        model.check_state(VersionId(version, NO_ATTEMPT), found, state)
-        self._scheduler.note("read %s as %s: %d rows", store, short(found), len(state))
+        model.check_state(VersionId(version, NO_ATTEMPT), forked, state)
+        self._scheduler.note("read %s as %s: %d rows", store, short(forked), len(state))
 
     def drop(self, fork: str) -> None:
         while not self._try_drop(fork):
@@ -149,8 +149,8 @@ class Onlooker(Actor):
             self._scheduler.note("%s: %s", opened.store, failed)
 
     def _nodes(self, models: list[Model], opened: StateView) -> list[Node]:
-        found = [(model, entry.id) for model, (_, entry) in zip(models, opened._current(), strict=True)]
-        return [model.nodes[version] for model, version in found]
+        pairs = [(model, entry.id) for model, (_, entry) in zip(models, opened._current(), strict=True)]
+        return [model.nodes[version] for model, version in pairs]
 
     def _rows(self, models: list[Model], opened: StateView) -> None:
         nodes = self._nodes(models, opened)
@@ -210,16 +210,16 @@ class Onlooker(Actor):
         try:
             yield
         except (VersionMissingError, CorruptStateError) as failed:
-            found = zip(watched, nodes, strict=True)
-            if still := [node.version for still_promised, node in found if node.version in still_promised()]:
+            pairs = zip(watched, nodes, strict=True)
+            if still := [node.version for still_promised, node in pairs if node.version in still_promised()]:
                 versions = " ".join(map(short, still))
                 raise violation("a promised version cannot be read", versions=versions, error=failed) from failed
             raise
 
-    def _compare(self, found: object, expected: object, nodes: list[Node]) -> None:
-        if found != expected:
+    def _compare(self, rows: object, expected: object, nodes: list[Node]) -> None:
+        if rows != expected:
             versions = " ".join(short(node.version) for node in nodes)
-            raise violation("a reader returns something else", versions=versions, found=found, expected=expected)
+            raise violation("a reader returns something else", versions=versions, found=rows, expected=expected)
 
 
 def _as_reported(change: Change) -> tuple[str, Row]:

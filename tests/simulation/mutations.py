@@ -91,7 +91,7 @@ def reads_the_first_page_only() -> AbstractContextManager[Any]:
 
 @found_by(seed=120)
 def treats_a_lost_answer_as_a_failure() -> AbstractContextManager[Any]:
-    return patch.object(Retry, "failure", lambda _, found: found)
+    return patch.object(Retry, "failure", lambda _, error: error)
 
 
 @found_by(seed=0)
@@ -100,8 +100,8 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
 
     def read_window(self: Any, tables: Tables, window: windows.Run, **_: bool) -> tuple[list[tuple[Key, Part]], Meter]:
         spent = Meter()
-        found = tables.metered(spent).get(window.keys)
-        return [(key, parse_part(key, found[key])) for key in window.keys if key in found], spent
+        items = tables.metered(spent).get(window.keys)
+        return [(key, parse_part(key, items[key])) for key in window.keys if key in items], spent
 
     def verified(_: Any, __: Any, parts: Any, *___: Any, **____: Any) -> Any:
         for key, part in parts:
@@ -120,9 +120,9 @@ def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
         before = tables.get([key]).get(key, {})
         versions = before.get("versions", [])
         assert isinstance(versions, list)
-        now = [*versions, entry]
-        tables.write([(key, item_key(key) | {"format": FORMAT, "versions": now})])
-        return now
+        after = [*versions, entry]
+        tables.write([(key, item_key(key) | {"format": FORMAT, "versions": after})])
+        return after
 
     return patch.object(commit, "append_version", append)
 
@@ -200,10 +200,10 @@ def deletes_parts_of_attempts_under_way() -> AbstractContextManager[Any]:
 
 @found_by(seed=0)
 def deletes_buckets_that_were_carried_on() -> AbstractContextManager[Any]:
-    def buckets_of(self: cleanup.CleanUp, found: Any, _: Any) -> dict[Key, int]:
-        holder = (found.version, found.id)
-        numbers = [number for number, bucket in enumerate(found.buckets) if bucket.holder == holder]
-        return {key: 1 for number in numbers for key in found.keys(self._store, number, self._shards)}
+    def buckets_of(self: cleanup.CleanUp, manifest: Any, _: Any) -> dict[Key, int]:
+        holder = (manifest.version, manifest.id)
+        numbers = [number for number, bucket in enumerate(manifest.buckets) if bucket.holder == holder]
+        return {key: 1 for number in numbers for key in manifest.keys(self._store, number, self._shards)}
 
     return patch.object(cleanup.CleanUp, "_buckets_of", buckets_of)
 
@@ -251,8 +251,8 @@ def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
     """A compaction carries on all buckets of the last snapshot."""
 
     def read(original: Callable[..., Any], opened: opening.Opening) -> Any:
-        found, _, base = original(opened)
-        return found, set(), base
+        state, _, base = original(opened)
+        return state, set(), base
 
     return replaced(compact, "_read", read)
 
@@ -336,10 +336,10 @@ def lists_a_store_after_its_meta_item() -> AbstractContextManager[Any]:
     """A crash in between leaves a store that readers do not find."""
 
     def put_new(original: Callable[..., bool], tables: BotoTables, key: Key, item: Item) -> bool:
-        made = original(tables, key, item)
-        if made and key.sort == META:
+        is_new = original(tables, key, item)
+        if is_new and key.sort == META:
             namespaces.list_store(tables, key.store_shard.removesuffix("#0"))
-        return made
+        return is_new
 
     return _together(replaced(BotoTables, "put_new", put_new), patch.object(sessions, "list_store", lambda *_: None))
 
@@ -382,6 +382,6 @@ def applies_held_changes_whatever_the_snapshot() -> AbstractContextManager[Any]:
 
 def _together(*patches: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
     stack = ExitStack()
-    for each in patches:
-        stack.enter_context(each)
+    for one in patches:
+        stack.enter_context(one)
     return stack

@@ -253,8 +253,8 @@ def _merge(operation: str, answers: list[Wire], undone: list[dict[str, Any]]) ->
 
 def _by_table(pieces: Iterable[Mapping[str, list[Wire]]]) -> dict[str, list[Wire]]:
     together: dict[str, list[Wire]] = {}
-    for name, found in (each for piece in pieces for each in piece.items()):
-        together.setdefault(name, []).extend(found)
+    for name, items in (each for piece in pieces for each in piece.items()):
+        together.setdefault(name, []).extend(items)
     return together
 
 

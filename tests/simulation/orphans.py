@@ -48,13 +48,13 @@ def check_orphans(model: Model, dynamodb: DynamoDB, s3: S3, shards: int, below: 
     objects = {place for entry in entries if entry.home is None for place in entry.object_ids(model.store)}
     for (shard, sort), item in snapshot.items():
         if sort.startswith("snapshot/"):
-            found = parse_snapshot(Key("snapshot", shard, sort), item)
-            if found.stage != DONE and found.version < below and found.version not in held:
-                raise violation("an unfinished snapshot is left", item=sort, stage=found.stage)
-            key = manifest_key(model.store, found.version, found.id)
+            snapshot_read = parse_snapshot(Key("snapshot", shard, sort), item)
+            if snapshot_read.stage != DONE and snapshot_read.version < below and snapshot_read.version not in held:
+                raise violation("an unfinished snapshot is left", item=sort, stage=snapshot_read.stage)
+            key = manifest_key(model.store, snapshot_read.version, snapshot_read.id)
             named.add((key.store_shard, key.sort))
-            if found.stage == DONE:
-                kept = parse_manifest(model.store, found, key, snapshot[key.store_shard, key.sort])
+            if snapshot_read.stage == DONE:
+                kept = parse_manifest(model.store, snapshot_read, key, snapshot[key.store_shard, key.sort])
                 objects |= kept.objects(model.store)
                 for number in range(len(kept.buckets)):
                     named |= {(each.store_shard, each.sort) for each in kept.keys(model.store, number, shards)}

@@ -67,19 +67,19 @@ class Replica(DynamoDB):
 
     def _change(self, name: str, place: Place, item: Wire | None) -> None:
         self._take()
-        now, delay_s = self._clock(), self._delay()
+        time_s, delay_s = self._clock(), self._delay()
         last = self._last.get((name, place))
-        if not delay_s and last is not None and last.region != self.region and now - last.at < CONFLICT_S:
+        if not delay_s and last is not None and last.region != self.region and time_s - last.at < CONFLICT_S:
             raise client_error("ReplicatedWriteConflictException")
-        write = Write(name, place, item, self.region, now, now + delay_s)
+        write = Write(name, place, item, self.region, time_s, time_s + delay_s)
         self._last[name, place] = write
         self.other._incoming.append(write)
         super()._change(name, place, item)
 
     def _take(self) -> None:
-        now = self._clock()
-        arrived = [write for write in self._incoming if write.arrives <= now]
-        self._incoming = [write for write in self._incoming if write.arrives > now]
+        time_s = self._clock()
+        arrived = [write for write in self._incoming if write.arrives <= time_s]
+        self._incoming = [write for write in self._incoming if write.arrives > time_s]
         for write in arrived:
             last = self._last.get((write.table, write.place))
             if last is None or last.at <= write.at:

@@ -38,9 +38,9 @@ class S3:
         return {"Body": BytesIO(data)}
 
     def list_objects_v2(self, *, Bucket: str, Prefix: str, ContinuationToken: str = "") -> Wire:  # noqa: ARG002, N803
-        found = [key for key in sorted(self.objects) if key.startswith(Prefix) and key > ContinuationToken]
-        page = {"Contents": [{"Key": key} for key in found[:PAGE]], "IsTruncated": len(found) > PAGE}
-        return page | ({"NextContinuationToken": found[PAGE - 1]} if len(found) > PAGE else {})
+        keys = [key for key in sorted(self.objects) if key.startswith(Prefix) and key > ContinuationToken]
+        page = {"Contents": [{"Key": key} for key in keys[:PAGE]], "IsTruncated": len(keys) > PAGE}
+        return page | ({"NextContinuationToken": keys[PAGE - 1]} if len(keys) > PAGE else {})
 
     def delete_objects(self, *, Bucket: str, Delete: Wire) -> Wire:  # noqa: ARG002, N803
         for entry in Delete["Objects"]:

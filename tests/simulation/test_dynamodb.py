@@ -57,10 +57,10 @@ def _comparable(outcome: Wire | ClientError) -> object:
         return outcome.response["Error"]["Code"]
     answer = {name: value for name, value in outcome.items() if name not in ASIDE}
     # Of the attributes of an update, moto omits unchanged ones; for a new item it returns the key, too.
-    made = answer.pop("Attributes", {}).get("versions")
+    versions = answer.pop("Attributes", {}).get("versions")
     # A BatchGetItem returns items in any order.
     responses = {name: sorted(map(repr, map(_sorted, items))) for name, items in answer.pop("Responses", {}).items()}
-    return answer, made, responses
+    return answer, versions, responses
 
 
 def _sorted(item: Wire) -> list[tuple[str, Any]]:

@@ -441,9 +441,9 @@ def test_a_late_commit_after_a_drop_goes_to_any_list(engines: Engines, memory: M
     versions = write_versions(engine, store, 35)
     late = [begin(engines(), store, attempt(99), {b"by": b"late"}, base=versions[base]) for base in (0, 4, 12, 22, 33)]
     drop_stores(memory, [store])
-    for each in late:
+    for twin in late:
         with pytest.raises(ConfigurationError, match="may not commit any more"):
-            each.commit({0: 1}, SCHEMA)
+            twin.commit({0: 1}, SCHEMA)
     assert graph(memory, store).is_empty
 
 

@@ -35,8 +35,8 @@ def put(replica: Replica, value: int) -> None:
 def value_in(replica: Replica) -> str | None:
     """The value of that item; None: there is no item."""
     key = to_wire({"store_shard": "s", "part": "p"})
-    found = replica.get_item(TableName=TABLE, Key=key, ConsistentRead=True)
-    return str(found["Item"]["value"]["N"]) if found else None
+    answer = replica.get_item(TableName=TABLE, Key=key, ConsistentRead=True)
+    return str(answer["Item"]["value"]["N"]) if answer else None
 
 
 def test_a_write_is_in_the_other_region_also_after_a_cut() -> None:
@@ -111,5 +111,5 @@ def test_the_loss_of_asynchronous_replicas_is_found() -> None:
     """Where an item takes up to a second to arrive, a cut loses a commit that returned."""
     chance = random.Random(17)  # noqa: S311  # no secret
     failed = (failure_of(seed, replica_delay=chance.random) for seed in SEEDS)
-    found = next((failure for failure in failed if failure and "cut off" in failure), "")
-    assert "ViolationError" in found
+    failure_found = next((failure for failure in failed if failure and "cut off" in failure), "")
+    assert "ViolationError" in failure_found

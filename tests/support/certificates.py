@@ -17,11 +17,11 @@ def make_certificate(file: Path, address: str) -> ssl.SSLContext:
     """Write a certificate for an address, with its key, and make the context of a server that has it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dynastate's tests")])
-    now = datetime.now(timezone.utc)
+    time = datetime.now(timezone.utc)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
+        .not_valid_before(time - timedelta(hours=1))
+        .not_valid_after(time + timedelta(hours=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())

@@ -79,8 +79,8 @@ def reported(tmp_path: Path, batches: int) -> str:
 def commands_of(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
     """Every command and group of an application, with its name."""
     yield " ".join(names), command
-    for name, each in getattr(command, "commands", {}).items():
-        yield from commands_of(each, *names, name)
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from commands_of(subcommand, *names, name)
 
 
 COMMANDS = dict(commands_of(get_command(app)))

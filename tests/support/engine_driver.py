@@ -60,9 +60,9 @@ def commit(
     engine: Engine, store: str, by: Attempt, *changes: Changes, base: VersionId = EMPTY, run: str | QueryRun = "run-1"
 ) -> tuple[VersionId, dict[str, int]]:
     """Commit changes, one chunk each; return the version made and what it cost, as the sidecar reports it."""
-    made = begin(engine, store, by, *changes, base=base, run=run).commit({0: 0}, SCHEMA)
+    result = begin(engine, store, by, *changes, base=base, run=run).commit({0: 0}, SCHEMA)
     stored = engine.known_stores.account(store).stored()
-    return VersionId(base[0] + 1, by), commit_counters(made, stored, DEFAULT_PRICES)
+    return VersionId(base[0] + 1, by), commit_counters(result, stored, DEFAULT_PRICES)
 
 
 def write(

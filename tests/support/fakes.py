@@ -85,8 +85,8 @@ class MemoryObjects(Metered, Objects):
         self.meter.requests += 1
         self.meter.puts += 1
         with self._lock:
-            found = sorted(each for each in self.objects if each.location == location and each.name.startswith(prefix))
-        yield from found
+            places = sorted(each for each in self.objects if each.location == location and each.name.startswith(prefix))
+        yield from places
 
     def delete(self, places: Sequence[ObjectId]) -> None:
         assert len(places) <= DELETES_MAX
@@ -162,9 +162,9 @@ class MemoryTables(UnthrottledTables):
         refuse_keys(keys, KEYS_MAX)
         with self._lock:
             self._begin("get", keys)
-            found = {key: _copy(self.items[key]) for key in keys if key in self.items}
-        self.meter.read(map(item_bytes, found.values()), together=False, missing=len(keys) - len(found))
-        return found
+            items = {key: _copy(self.items[key]) for key in keys if key in self.items}
+        self.meter.read(map(item_bytes, items.values()), together=False, missing=len(keys) - len(items))
+        return items
 
     def write(self, puts: Sequence[tuple[Key, Item]]) -> None:
         refuse_keys([key for key, _ in puts], limits().writes_max)

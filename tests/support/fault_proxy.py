@@ -114,10 +114,10 @@ class Throttle:
         with self._lock:
             if self.rate is not None:
                 tokens, since = self._tokens.get(table, (self.rate, time.monotonic()))
-                now = time.monotonic()
-                tokens = min(self.rate, tokens + (now - since) * self.rate)
+                time_s = time.monotonic()
+                tokens = min(self.rate, tokens + (time_s - since) * self.rate)
                 taken = tokens > 0
-                self._tokens[table] = (tokens - units if taken else tokens, now)
+                self._tokens[table] = (tokens - units if taken else tokens, time_s)
                 if not taken:
                     return False
             self.units += units
@@ -319,8 +319,8 @@ class _Handler(BaseHTTPRequestHandler):
         with closing(upstream):
             upstream.request(self.command, self.path, raw, headers)
             answer = upstream.getresponse()
-            found = ((name.lower(), value) for name, value in answer.getheaders())
-            others = tuple(each for each in found if each[0].startswith(PASSED_BACK) and each[0] != CHECKSUM)
+            headers_back = ((name.lower(), value) for name, value in answer.getheaders())
+            others = tuple(each for each in headers_back if each[0].startswith(PASSED_BACK) and each[0] != CHECKSUM)
             return Reply(answer.status, answer.read(), answer.headers.get("Content-Type", JSON), others)
 
     def log_message(self, *_: object) -> None:

@@ -16,8 +16,8 @@ def begin(store: str, by: Attempt, base: VersionId = EMPTY) -> bytes:
 
 
 def append(changes: Changes) -> bytes:
-    made = chunk(changes)
-    return protocol.encode(Append(made.records, made.hash_min, made.hash_max, made.changes))
+    rows = chunk(changes)
+    return protocol.encode(Append(rows.records, rows.hash_min, rows.hash_max, rows.changes))
 
 
 def hello(token: bytes, package: str, settings: str) -> bytes:

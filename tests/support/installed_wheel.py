@@ -91,8 +91,8 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        (found,) = self.place.glob("lib/python*/site-packages")
-        return found
+        (folder,) = self.place.glob("lib/python*/site-packages")
+        return folder
 
     def check_package(self) -> Path:
         """The folder of the package that programs import here."""
@@ -119,8 +119,8 @@ def main(wheel: Path, older: Sequence[str]) -> None:
         for name in names[:-1]:
             minor = name.split("-")[2].split("_")[0]
             (other,) = (ROOT / "build" / f"spark-{minor}").glob("lib/python*/site-packages")
-            found = new.run("dynastate", "jar", PYTHONPATH=str(other))
-            assert found == str(package / "jars" / name), f"for Spark {minor} the jar is {found}"
+            jar = new.run("dynastate", "jar", PYTHONPATH=str(other))
+            assert jar == str(package / "jars" / name), f"for Spark {minor} the jar is {jar}"
         shown = new.run("python", "-c", SHORT_DEMO)
         assert shown.count(": equal") == 4, shown
         print(shown)
@@ -163,9 +163,12 @@ def on_each_python(wheel: Path) -> None:
 def find_python(minor: int) -> str | None:
     """An interpreter of Python 3.`minor`: on the path, or of pyenv, whose commands on the path do not always run."""
     name = f"python3.{minor}"
-    for found in (shutil.which(name), *map(str, sorted(PYENV.glob(f"3.{minor}.*/bin/{name}")))):
-        if found and subprocess.run([found, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-            return found
+    for interpreter in (shutil.which(name), *map(str, sorted(PYENV.glob(f"3.{minor}.*/bin/{name}")))):
+        if (
+            interpreter
+            and subprocess.run([interpreter, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0
+        ):
+            return interpreter
     return None
 
 
@@ -192,12 +195,12 @@ def continue_queries(last: Environment, new: Environment, folder: Path) -> None:
             files = FILES[: 2 * turn]
             write_input(folder, range(len(files) - 2, len(files)))
             before, after = expected(FILES[: 2 * turn - 2]), expected(files)
-            made = json.loads(by.run("python", str(QUERIES), "run", str(folder), **where).splitlines()[-1])
+            answer = json.loads(by.run("python", str(QUERIES), "run", str(folder), **where).splitlines()[-1])
             firsts = sorted({*after["firsts"]} - {*before["firsts"]})
-            assert made == after | {"firsts": firsts}, f"turn {turn}: {made}"
+            assert answer == after | {"firsts": firsts}, f"turn {turn}: {answer}"
             for reader in (last, new):
-                found = json.loads(reader.run("python", str(QUERIES), "read", **where))
-                assert found == after, f"turn {turn}, by {reader.place.name}: {found}"
+                state = json.loads(reader.run("python", str(QUERIES), "read", **where))
+                assert state == after, f"turn {turn}, by {reader.place.name}: {state}"
                 for name in ("totals", "firsts"):
                     reader.run("dynastate", "verify", f"{name}/0/0/default", **where)
             by.run("dynastate", "compact", "totals/0", **where)
@@ -229,8 +232,8 @@ def embedded_dynamodb(by: Environment) -> Iterator[dict[str, str]]:
     with subprocess.Popen(command, env=by.variables, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
-            found = json.loads(server.stdout.readline())
-            yield found["environment"] | {"AWS_ENDPOINT_URL": found["endpoint"], "AWS_REGION": found["region"]}
+            answer = json.loads(server.stdout.readline())
+            yield answer["environment"] | {"AWS_ENDPOINT_URL": answer["endpoint"], "AWS_REGION": answer["region"]}
         finally:
             server.terminate()
 

@@ -19,13 +19,13 @@ _GROUPS = re.compile(r"\b(?:by|on|ignoring|group_left) ?\(([^)]*)\)")
 
 def of_dashboard() -> dict[str, str]:
     """Every expression of the dashboard by its panel, with values for Grafana's variables."""
-    found: dict[str, str] = {}
+    expressions: dict[str, str] = {}
     panels: Iterable[Mapping[str, Any]] = json.loads((FOLDER / "grafana.json").read_text())["panels"]
     for panel in panels:
         for target in panel.get("targets", ()):
             text = target["expr"].replace("$__rate_interval", "1m").replace("$query", ".*")
-            found[f"{panel['title']} {target['refId']}"] = text
-    return found
+            expressions[f"{panel['title']} {target['refId']}"] = text
+    return expressions
 
 
 def of_rules() -> dict[str, str]:

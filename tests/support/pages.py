@@ -15,5 +15,5 @@ PAGES = sorted(
 
 def code(page: Path) -> list[tuple[str, str]]:
     """Blocks of code of a page with their language, dedented, continued lines joined."""
-    found = re.findall(r"^( *)```(\w*)\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [(language, textwrap.dedent(body).replace("\\\n", " ")) for _, language, body in found]
+    blocks = re.findall(r"^( *)```(\w*)\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(language, textwrap.dedent(body).replace("\\\n", " ")) for _, language, body in blocks]

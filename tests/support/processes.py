@@ -51,18 +51,18 @@ def arguments(pid: int) -> bytes:
 def listening(pid: int) -> set[str]:
     """Sockets that a process takes connections or datagrams on: `unix PATH`, `tcp ADDRESS`, `udp ADDRESS` and so on."""
     files = set(_open_files(pid))
-    found: set[str] = set()
+    addresses: set[str] = set()
     for kind in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
         for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]:
             words = line.split()
             listens = words[3] == _TCP_LISTENS if kind.startswith("tcp") else words[3] == _UDP_BOUND
             if listens and f"socket:[{words[9]}]" in files:
-                found.add(f"{kind} {words[1]}")
+                addresses.add(f"{kind} {words[1]}")
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         words = line.split()
         if int(words[3], 16) & _UNIX_LISTENS and f"socket:[{words[6]}]" in files:
-            found.add(f"unix {words[7]}")
-    return found
+            addresses.add(f"unix {words[7]}")
+    return addresses
 
 
 def sockets(pid: int) -> int:

@@ -38,8 +38,8 @@ def write_sbom(python: str, folder: Path, **variables: str) -> Path:
         project.write_text(re.sub(r"^dynamic = .*$", f'version = "{version}"', text, flags=re.MULTILINE))
         command: list[str | Path] = [PROGRAM, "environment", "--pyproject", project, "--mc-type", "library"]
         command += ["--output-reproducible", "--output-file", output, interpreter]
-        own = os.environ | {"SOURCE_DATE_EPOCH": EPOCH} | variables
-        subprocess.run(command, check=True, cwd=scratch, env=own)
+        environment = os.environ | {"SOURCE_DATE_EPOCH": EPOCH} | variables
+        subprocess.run(command, check=True, cwd=scratch, env=environment)
     return output
 
 

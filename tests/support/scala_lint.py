@@ -60,20 +60,20 @@ def long_lines(root: Path) -> list[str]:
 
 def broken_layers(root: Path) -> list[str]:
     """Imports and qualified names of the bridge that point up, or out of where a package may look."""
-    found = []
+    lines_found = []
     for file in sorted((root / "jvm-bridge" / "src").rglob("*.scala")):
         text = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else "", file.read_text())
         declared = _PACKAGE.search(text)
         package = declared[1] if declared else ""
         if package not in LAYERS:
-            found.append(f"{file.relative_to(root)}: package {package} is in no layer")
+            lines_found.append(f"{file.relative_to(root)}: package {package} is in no layer")
             continue
-        found += [
+        lines_found += [
             f"{file.relative_to(root)}: {package} may not use {name}"
             for name in sorted(set(_names(text)))
             if not _is_allowed(package, name)
         ]
-    return found
+    return lines_found
 
 
 def _names(text: str) -> Iterator[str]:

@@ -49,13 +49,13 @@ def run_from_archive(wheel: Path, driver: Environment, folder: Path, program: st
     for part in ("bin", "jars"):
         (home / part).symlink_to(spark / part)
     # This master is for Spark's own tests, and requires Spark's home.
-    own = f"--master {CLUSTER} --conf spark.driver.extraJavaOptions=-Dspark.test.home={home}"
+    conf = f"--master {CLUSTER} --conf spark.driver.extraJavaOptions=-Dspark.test.home={home}"
     environment = driver.variables | {"SPARK_HOME": str(home), "MASTER": CLUSTER} | dict(where)
     interpreters: set[str] = set()
     with (
         (folder / "said").open("w") as output,
         subprocess.Popen(
-            ["bash", "-euc", f"spark-submit {own} {options} {program}"], cwd=folder, env=environment, stdout=output
+            ["bash", "-euc", f"spark-submit {conf} {options} {program}"], cwd=folder, env=environment, stdout=output
         ) as query,
     ):
         until = time.monotonic() + DEADLINE_S
@@ -74,7 +74,7 @@ def run_from_archive(wheel: Path, driver: Environment, folder: Path, program: st
 
 def sidecars(home: Path) -> set[str]:
     """The interpreter of each sidecar that runs in a folder below this one now."""
-    found = set()
+    interpreters = set()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             try:
@@ -82,8 +82,8 @@ def sidecars(home: Path) -> set[str]:
             except OSError:  # it has ended, or is another user's
                 continue
             if SIDECAR in words and place.is_relative_to(home):
-                found.add(words[0].decode())
-    return found
+                interpreters.add(words[0].decode())
+    return interpreters
 
 
 def check_image(wheel: Path, image: Environment, lint: Environment, root: Path, minor: str = "") -> None:

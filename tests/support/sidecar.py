@@ -121,13 +121,13 @@ class Talk:
     def open(self, store: str, version: int, by: Attempt = NO_ATTEMPT, have: Sequence[VersionId] = ()) -> Opened:
         self.send(protocol.encode(Open(store, version, by, tuple(have))))
         chunks: list[StoredChunk] = []
-        found = self.answer()
-        assert isinstance(found, protocol.Found), found
-        assert found.schema == SCHEMA
+        answered = self.answer()
+        assert isinstance(answered, protocol.Found), answered
+        assert answered.schema == SCHEMA
         while isinstance(answer := self.answer(), ROWS):
             chunks.append(chunk_of(answer))
         assert isinstance(answer, protocol.Opened), answer
-        opened, base = VersionId(found.version, found.attempt), VersionId(found.base, found.base_attempt)
+        opened, base = VersionId(answered.version, answered.attempt), VersionId(answered.base, answered.base_attempt)
         return Opened(opened, base, dict(answer.counters), chunks)
 
     def changes(self, store: str, first: int, last: int, by: Attempt = NO_ATTEMPT) -> dict[int, State]:

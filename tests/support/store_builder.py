@@ -58,15 +58,15 @@ class StoreBuilder:
         """Put rows by their keys; None removes one; in a family with lists one more value appends."""
         before = sum(map(len, self.state.values()))
         records = [self._record(of, key, value) for key, value in changes]
-        made = by or attempt(self.version[0] + 1)
-        under_way = self._engine.begin(self.store, query_run(self.run, self.location, self.query), *self.version, made)
+        new = by or attempt(self.version[0] + 1)
+        under_way = self._engine.begin(self.store, query_run(self.run, self.location, self.query), *self.version, new)
         if records:
             under_way.append(chunk_of(*records))
         keys = {each["id"]: sum(1 for number, _ in self.state if number == each["id"]) for each in self.families}
         if self.counts_values:
             under_way.added = sum(map(len, self.state.values())) - before
         under_way.commit(keys, json.dumps({"families": self.families}, separators=(",", ":")))
-        self.version = VersionId(self.version[0] + 1, made)
+        self.version = VersionId(self.version[0] + 1, new)
         return self.version
 
     def count_to(self, last: int) -> StoreBuilder:

@@ -39,9 +39,9 @@ def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
             ExpressionAttributeValues=to_wire({":f": int(numbers[0])}),
         )
         return None
-    found = keys("delta", "0", "~") if action == "delete-parts" else keys("snapshot", "bucket/", "bucket/~")
-    tables.delete(found if action == "delete-parts" else [max(found, key=lambda key: key.sort)])
-    return len(found)
+    chosen = keys("delta", "0", "~") if action == "delete-parts" else keys("snapshot", "bucket/", "bucket/~")
+    tables.delete(chosen if action == "delete-parts" else [max(chosen, key=lambda key: key.sort)])
+    return len(chosen)
 
 
 if __name__ == "__main__":

@@ -58,14 +58,14 @@ class ThrottledClient:
         """Do nothing; a boto3 client has it."""
 
     def _takes(self, size: int) -> bool:
-        now = self._scheduler.now
-        self._tokens = min(self.rate, self._tokens + (now - self._since) * self.rate)
-        self._since = now
+        time_s = self._scheduler.now
+        self._tokens = min(self.rate, self._tokens + (time_s - self._since) * self.rate)
+        self._since = time_s
         if self._tokens <= 0:
             return False
         units = units_of_write(size)
         self._tokens -= units
-        self.units[int(now)] = self.units.get(int(now), 0) + units
+        self.units[int(time_s)] = self.units.get(int(time_s), 0) + units
         self.taken += size
         return True
 

@@ -83,11 +83,11 @@ def outcomes(
         command = for_kind.command("Conformance", f"kind={kind}", f"providers={names}", f"root={folder}")
         done = programs.run(command, folder / "log", RUN_DEADLINE_S)
         assert done.returncode == 0, f"the JVM ended with {done.returncode}:\n{(folder / 'log').read_text()[-4000:]}"
-        found: dict[str, dict[str, str]] = {}
+        outcomes_: dict[str, dict[str, str]] = {}
         for line in done.stdout.splitlines():
             outcome = json.loads(line)
-            found.setdefault(outcome["provider"], {})[outcome["case"]] = outcome["outcome"]
-        return found
+            outcomes_.setdefault(outcome["provider"], {})[outcome["case"]] = outcome["outcome"]
+        return outcomes_
 
     tests = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     asked = {params["provider"] for params in tests if "provider" in params}

@@ -331,12 +331,12 @@ class Walk:
     def check(self, commit: Commit) -> None:
         """A provider that has nothing in memory finds in a version what is in the model."""
         answer = self.chance.choice(self.executors).tell("readAfresh", version=commit.version, ids=commit.ids)
-        found: dict[str, dict[Key, tuple[Value, ...]]] = {family: {} for family in answer}
+        rows_by_family: dict[str, dict[Key, tuple[Value, ...]]] = {family: {} for family in answer}
         for family, pairs in answer.items():
             for key, (number, length) in pairs:
-                found[family][tuple(key)] = (*found[family].get(tuple(key), ()), (number, length))
+                rows_by_family[family][tuple(key)] = (*rows_by_family[family].get(tuple(key), ()), (number, length))
         for family, rows in commit.state.items():
-            assert found[family] == rows, f"version {commit.version}, family {family}"
+            assert rows_by_family[family] == rows, f"version {commit.version}, family {family}"
 
     def settle(self, tables: BotoTables, store: str) -> None:
         """A fresh run commits without faults until all that others left is old, and then cleans up."""

@@ -43,5 +43,5 @@ def rig(boto_client: Any) -> Iterator[Callable[..., Rig]]:
         return rigs[-1]
 
     yield make
-    for each in rigs:
-        each.wire.close()
+    for one in rigs:
+        one.wire.close()

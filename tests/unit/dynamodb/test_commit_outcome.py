@@ -26,16 +26,16 @@ def group(store: str) -> Key:
 
 
 def entries(tables: BotoTables, group: Key) -> list[bytes]:
-    found = tables.get([group]).get(group, {}).get("versions", [])
-    assert isinstance(found, list)
-    return found
+    versions = tables.get([group]).get(group, {}).get("versions", [])
+    assert isinstance(versions, list)
+    return versions
 
 
 def quickly(client: FailingClient, **settings: Any) -> tuple[BotoTables, Clock]:
     """Make tables on a client that may fail, with a clock of their own."""
-    clock, found = Clock(), Settings(region=REGION, **settings)
-    retries = RetryPolicy(found.request_deadline_s, clock=clock, sleep=clock.sleep, randomness=Longest())
-    return BotoTables(found, retries=retries, client=client), clock
+    clock, fixed = Clock(), Settings(region=REGION, **settings)
+    retries = RetryPolicy(fixed.request_deadline_s, clock=clock, sleep=clock.sleep, randomness=Longest())
+    return BotoTables(fixed, retries=retries, client=client), clock
 
 
 @pytest.mark.parametrize("error", [lost_answer(), client_error("InternalServerError", 500)], ids=["cut", "500"])

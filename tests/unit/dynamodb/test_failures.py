@@ -79,7 +79,7 @@ def test_no_region_is_said_when_the_client_is_made(dummy_credentials: None) -> N
 
 def test_region_of_the_environment(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting wins, then AWS_REGION, then what boto3 finds."""
-    found = []
+    regions = []
     for name, value, region in [
         ("AWS_DEFAULT_REGION", "eu-north-1", ""),
         ("AWS_REGION", "eu-west-1", ""),
@@ -87,9 +87,9 @@ def test_region_of_the_environment(dummy_credentials: None, monkeypatch: pytest.
     ]:
         monkeypatch.setenv(name, value)
         client = make_client(Settings(region=region))
-        found.append(client.meta.region_name)
+        regions.append(client.meta.region_name)
         client.close()
-    assert found == ["eu-north-1", "eu-west-1", "eu-central-1"]
+    assert regions == ["eu-north-1", "eu-west-1", "eu-central-1"]
 
 
 def test_endpoint_of_the_environment(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:

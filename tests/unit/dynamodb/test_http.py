@@ -503,8 +503,8 @@ def test_connections_are_kept_for_all_threads(settings: Settings, proxy: FaultPr
         item: Item = {"store_shard": "threads#0", "part": f"thread {number % threads}", "n": number}
         keys = {"Keys": [to_wire({name: item[name] for name in KEY})], "ConsistentRead": True}
         client.send("batch_write_item", RequestItems={DELTA_TABLE: [{"PutRequest": {"Item": to_wire(item)}}]})
-        found = client.send("batch_get_item", RequestItems={DELTA_TABLE: keys})["Responses"][DELTA_TABLE]
-        assert [each["part"] for each in found] == [to_wire(item)["part"]]
+        items = client.send("batch_get_item", RequestItems={DELTA_TABLE: keys})["Responses"][DELTA_TABLE]
+        assert [each["part"] for each in items] == [to_wire(item)["part"]]
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(10 * threads)))

@@ -70,8 +70,8 @@ def test_a_query_with_fewer_partitions(engine: Engine, tables: MemoryTables) -> 
     assert fork_namespace(tables, "mine", "copy", None).stores == 4
     assert of_namespace(tables, "copy") == QueryStores([f"copy{each[4:]}" for each in mine], [])
     assert usage_of_namespace(tables, "mine")[0].stores == 4
-    found = {store: inspect_store(tables, store).is_earlier for store in mine + others}
-    assert [store for store, is_earlier in found.items() if is_earlier] == others
+    earlier_by_store = {store: inspect_store(tables, store).is_earlier for store in mine + others}
+    assert [store for store, is_earlier in earlier_by_store.items() if is_earlier] == others
     assert users(tables, others[0]) == ["first in 4"]  # by its full name
 
 
@@ -450,11 +450,11 @@ def test_a_run_that_enters_beside_another_query(engine: Engine, tables: MemoryTa
     read, others = MemoryTables.get, ["third"]
 
     def overtaken(on: MemoryTables, keys: Sequence[Key]) -> dict[Key, Item]:
-        found = read(on, keys)
+        items = read(on, keys)
         if list(keys) == [namespace_key("mine")]:
             while others:
                 start_over(engine, partitions(2), others.pop())
-        return found
+        return items
 
     with (
         patch.object(MemoryTables, "get", overtaken),

@@ -43,9 +43,9 @@ def tables() -> MemoryTables:
 
 @pytest.fixture
 def engine(tables: MemoryTables) -> Any:
-    made = make_engine(tables)
-    yield made
-    made.close()
+    opened = make_engine(tables)
+    yield opened
+    opened.close()
 
 
 WAYS: dict[str, Callable[[Engine, MemoryTables], object]] = {

@@ -123,9 +123,9 @@ def test_recovery_falls_back_to_no_older_version(engine: Engine, tables: Tables,
 
 def test_the_namespace_of_another_query_is_refused(engine: Engine, tables: Tables, store: str) -> None:
     """The check precedes the first write."""
-    made = engine.begin(store, query_run("run-1", "file:/tmp/another/state"), 0, NO_ATTEMPT, attempt(1))
-    made.append(chunk({b"key": b"value"}))
-    made.commit({0: 1}, SCHEMA)
+    under_way = engine.begin(store, query_run("run-1", "file:/tmp/another/state"), 0, NO_ATTEMPT, attempt(1))
+    under_way.append(chunk({b"key": b"value"}))
+    under_way.commit({0: 1}, SCHEMA)
     before = items_of(tables, store)
     with pytest.raises(ConfigurationError, match="this namespace belongs to the query with the checkpoint"):
         begin_import(engine, store, attempt(2), ROWS)

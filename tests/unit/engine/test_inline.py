@@ -82,8 +82,8 @@ def test_a_flush_leaves_them_for_the_entry(engines: Engines, tables: Tables, sto
     assert parts_of(tables, store) == []
     under_way = begin(engine, store, attempt(1), SMALL)
     under_way.flush()
-    made = under_way.commit({0: 2}, SCHEMA)
-    assert (made.entry.parts, parts_of(tables, store)) == (0, [])
+    result = under_way.commit({0: 2}, SCHEMA)
+    assert (result.entry.parts, parts_of(tables, store)) == (0, [])
     under_way = begin(engine, store, attempt(2), {b"a": b"3"}, base=VersionId(1, attempt(1)))
     under_way.flush()
     under_way.append(chunk({b"b": b"4"}))

@@ -84,9 +84,9 @@ def test_large_attempts_fill_no_list(memory_engine: Engine, memory: MemoryTables
     """A batch that each run makes again, with entries of 10 KB: also the first one, which has none before it."""
     base = write_versions(memory_engine, store, version - 1, run="run-0")[-1]
     for number in range(1, 46):
-        made = write_large(memory_engine, store, 1000 + number, base, f"run-{number // 3}")
+        last = write_large(memory_engine, store, 1000 + number, base, f"run-{number // 3}")
         assert list_bytes(memory, store, version) < LIST_BYTES_MAX + 15_000
-    assert read(memory_engine, store, *made) == {**numbers(version - 1), b"n": b"1045"}
+    assert read(memory_engine, store, *last) == {**numbers(version - 1), b"n": b"1045"}
     assert read(memory_engine, store, version, attempt(1043)), "an attempt of the run before"
     assert graph(memory, store).versions() == list(range(1, version + 1))
 

@@ -73,9 +73,9 @@ def rows(generator: random.Random, count: int, size: int = 200) -> State:
 def test_large_changes_are_one_object_and_an_entry(tables: MemoryTables, engines: Engines) -> None:
     engine = engines(objects=S3_URL)
     changes = rows(dice(1), 100)
-    made = begin(engine, STORE, attempt(1), changes).commit({0: 0}, "{}")
-    assert made.meter.puts == 1
-    assert made.meter.object_bytes_written == made.entry.stored_bytes + FRAME_BYTES
+    result = begin(engine, STORE, attempt(1), changes).commit({0: 0}, "{}")
+    assert result.meter.puts == 1
+    assert result.meter.object_bytes_written == result.entry.stored_bytes + FRAME_BYTES
     assert tables.keys("delta") == []
     assert names_of(tables) == [f"{STORE}#delta/{1:020d}/{attempt(1).hex()}/000000"]
     assert read(engines(), STORE, 1) == changes, "an engine without the setting reads them"
@@ -149,10 +149,10 @@ def test_one_bucket_is_a_range_of_an_object(tables: MemoryTables, engines: Engin
     save_snapshot(engine, STORE, version, state)
     assert len([name for name in names_of(tables) if "#bucket/" in name]) == 1
     reader = engines()
-    found = reader.buckets(STORE, *version, 3, [5])
-    assert set(fold(found.snapshot_chunks)) == {key for key in state if key_hash(key) >> 29 == 5}
-    assert found.meter.gets == 1
-    assert found.meter.object_bytes_read < sum(map(len, tables.objects.objects.values())) / 8
+    bucket = reader.buckets(STORE, *version, 3, [5])
+    assert set(fold(bucket.snapshot_chunks)) == {key for key in state if key_hash(key) >> 29 == 5}
+    assert bucket.meter.gets == 1
+    assert bucket.meter.object_bytes_read < sum(map(len, tables.objects.objects.values())) / 8
     opening = engines().open(STORE, *version)
     assert fold(opening.snapshot_chunks) == state
     assert opening.meter.gets == 1, "neighbouring buckets are read together"

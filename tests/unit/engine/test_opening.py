@@ -156,9 +156,9 @@ def test_buckets_together_are_the_version(engines: Engines, store: str, seed: in
         if dice.random() < 0.2:
             save_snapshot(engine, store, versions[-1], states[-1])
     for number in dice.sample(range(1, 13), 4):
-        found = engine.find(store, *versions[number])
-        assert found.entry.id == versions[number]
-        assert (found.entry.keys, found.schema) == ({0: 0}, SCHEMA)
+        version_only = engine.find(store, *versions[number])
+        assert version_only.entry.id == versions[number]
+        assert (version_only.entry.keys, version_only.schema) == ({0: 0}, SCHEMA)
         for bits in (0, 2, 3, 5):
             together: State = {}
             for bucket in range(1 << bits):

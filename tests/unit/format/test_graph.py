@@ -79,8 +79,8 @@ def test_the_newest_version_held_on_a_path() -> None:
     graph = VersionGraph(STORE, [group(entry(1, A), entry(2, A, A), entry(2, B, A), entry(3, C, B))])
 
     def after(*held: tuple[int, Attempt]) -> tuple[VersionId, list[int]] | None:
-        found = since(graph.ancestors(graph.find(3, C)), [VersionId(*each) for each in held])
-        return found and (found[0], [each.version for each in found[1]])
+        route = since(graph.ancestors(graph.find(3, C)), [VersionId(*each) for each in held])
+        return route and (route[0], [each.version for each in route[1]])
 
     assert after((1, A), (2, A)) == ((1, A), [2, 3])
     assert after((1, A), (2, B), (2, A)) == ((2, B), [3])

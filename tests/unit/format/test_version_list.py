@@ -55,11 +55,11 @@ def test_an_entry_comes_back(entry: VersionEntry, bounds: bytes) -> None:
 
 
 @given(ENTRIES, st.lists(st.integers(0, 2**40), min_size=1, max_size=9), st.integers(0, 3))
-def test_an_entry_with_objects_comes_back(made: VersionEntry, sizes: list[int], more: int) -> None:
+def test_an_entry_with_objects_comes_back(entry: VersionEntry, sizes: list[int], more: int) -> None:
     objects = ObjectParts("s3://bucket/prefix/é", tuple(sizes))
-    made = replace(made, parts=len(sizes) + more, stored_bytes=sum(sizes) + more, objects=objects)
-    assert decode_entry(STORE, encode_entry(STORE, made)) == made
-    assert made.items == range(len(sizes), len(sizes) + more)
+    entry = replace(entry, parts=len(sizes) + more, stored_bytes=sum(sizes) + more, objects=objects)
+    assert decode_entry(STORE, encode_entry(STORE, entry)) == entry
+    assert entry.items == range(len(sizes), len(sizes) + more)
 
 
 def test_an_entry_has_no_count_unless_it_was_made() -> None:

@@ -86,21 +86,21 @@ def test_a_failed_check_closes_no_engine_in_use(
         return []
 
     monkeypatch.setattr(BotoTables, "check", check)
-    found: list[Engine | ConfigurationError] = []
+    results: list[Engine | ConfigurationError] = []
 
     def ask() -> None:
         try:
-            found.append(engines.get(embedded.settings, was_reached=True))
+            results.append(engines.get(embedded.settings, was_reached=True))
             passed.set()
         except ConfigurationError as wrong:
-            found.append(wrong)
+            results.append(wrong)
 
     asking = [threading.Thread(target=ask) for _ in range(2)]
     for thread in asking:
         thread.start()
     for thread in asking:
         thread.join(WITHIN_S)
-    engine, wrong = found
+    engine, wrong = results
     assert isinstance(engine, Engine)
     assert isinstance(wrong, ConfigurationError)
     version = write(engine, store, A, {b"a": b"1"})
