@@ -74,7 +74,6 @@ def item_of(store: str) -> tuple[Key, Item]:
 
 
 def test_writer_writes_its_own_namespace_only(with_policy: Roles) -> None:
-    """Every request of a query is allowed in its namespace, and denied in another one."""
     with with_policy("writer") as tables:
         assert tables.check() == []
         for namespace, is_own in (("mine", True), ("other", False)):
@@ -96,7 +95,6 @@ def test_writer_writes_its_own_namespace_only(with_policy: Roles) -> None:
 
 
 def test_reader_writes_nothing(with_policy: Roles, place: Place) -> None:
-    """It reads its namespace, and may not change an item of it."""
     key, item = item_of("mine/1/0/default")
     with closing(place.ledger.watch(BotoTables(place.settings))) as tables:
         tables.write([(key, item)])

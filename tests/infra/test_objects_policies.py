@@ -103,7 +103,6 @@ def names_of(tables: BotoTables, store: str) -> list[ObjectId]:
 
 
 def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
-    """Check, commit, abort, snapshot, clean-up, read and drop work with the writer's policies, and use all of them."""
     store, policy = "objects-writers/0/0/default", objects_of("writer", "objects-writers")
     proxy.rule = enforce(policies_of("writer", "objects-writers"), let_pass)
     assert check_tables(settings_of(proxy, S3_URL)) == []
@@ -117,7 +116,6 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
 
 @pytest.mark.slow
 def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
-    """State is read and verified with the reader's policies, which are used in full; PUT and DELETE are denied."""
     store, policy = "objects-readers/0/0/default", objects_of("reader", "objects-readers")
     with engine_at(proxy, S3_URL) as (engine, tables):
         made = write_everything(engine, store)

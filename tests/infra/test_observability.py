@@ -33,7 +33,6 @@ def test_expressions_are_over_exported_metrics() -> None:
 
 
 def test_the_dashboard_has_what_matters() -> None:
-    """Panels have ids and titles of their own, and no two lie on each other."""
     panels = json.loads((observability.FOLDER / "grafana.json").read_text())["panels"]
     assert len({each["id"] for each in panels}) == len({each["title"] for each in panels}) == len(panels)
     places = [
@@ -60,7 +59,6 @@ def test_the_dashboard_has_what_matters() -> None:
 
 
 def test_cloudwatch_reads_exported_metrics() -> None:
-    """Alarms and panels name metrics as the embedded metric format has them, by the same dimensions."""
     text = (CLOUDWATCH / "main.tf").read_text()
     assert f'namespace = "{NAMESPACE}"' in text
     exported = {emf_name(each.name): each in OPERATOR_METRICS for each in METRICS}

@@ -97,7 +97,6 @@ def write_everything(engine: Engine, store: str) -> tuple[VersionId, State]:
 
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 def test_the_writer_may_do_what_executors_do_and_nothing_else(proxy: FaultProxy) -> None:
-    """Everything an executor does works with the writer's policy, and every permission in it is used."""
     policy = policy_of("writer", "writers")
     lost: list[Request] = []
 
@@ -221,7 +220,6 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
 
 
 def test_one_foreign_key_in_a_batch_denies_it() -> None:
-    """A batch is allowed only if every key of it is in the namespace, in each table."""
     policy = policy_of("writer", "ours")
     own, foreign = "ours/0/0/default#1", "theirs/0/0/default#1"
     for action in ("BatchWriteItem", "BatchGetItem"):

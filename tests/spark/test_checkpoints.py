@@ -236,7 +236,6 @@ def test_rolled_back_by_hand(conf: Mapping[str, str], sessions: Sessions, source
 def test_copy_of_a_checkpoint_is_refused(
     conf: Mapping[str, str], sessions: Sessions, source: Source, folder: Path, tables: BotoTables
 ) -> None:
-    """A copy of the checkpoint may not write to the namespace, and the original continues, until it is adopted."""
     namespace = f"{folder.name}-moving"
     session = sessions(dict(conf) | {NAMESPACE: namespace})
     resume(session, source, 3, folder / "here")

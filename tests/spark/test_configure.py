@@ -67,7 +67,6 @@ def options(builder: SparkSession.Builder) -> dict[str, str]:
 
 
 def test_it_sets_jar_provider_and_checkpoint_format(builder: SparkSession.Builder) -> None:
-    """A builder gets the jar, the extension, the provider class, and checkpoint format 2."""
     assert dynastate.configure(builder) is builder
     assert plain_conf().items() <= options(builder).items()
     assert options(builder)["spark.jars"] == str(jar_path())
@@ -314,7 +313,6 @@ def test_interpreter_of_the_sidecar(
 
 
 def test_it_refuses_a_session_without_the_jar(builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running session cannot get the jar: the error says to configure first."""
     context = SimpleNamespace(getConf=lambda: {"spark.jars": "/a.jar"})
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(sparkContext=context))
     with pytest.raises(ConfigurationError, match=r"call dynastate\.configure before the first getOrCreate"):
@@ -391,7 +389,6 @@ def documented_conf() -> dict[str, str]:
 
 
 def test_documented_lines_are_what_configure_sets() -> None:
-    """The page has every conf that `configure` sets, with the same value, and the jar by `dynastate jar`."""
     conf = {name: value for name, value in documented_conf().items() if not name.startswith(PREFIX)}
     assert conf | {JARS: str(jar_path())} == plain_conf()
     assert '--jars "$(dynastate jar)"' in documented()

@@ -85,7 +85,6 @@ def test_a_server_without_the_extension_is_refused(builder: SparkSession.Builder
 
 
 def test_a_server_of_another_spark_is_refused(builder: SparkSession.Builder, server: Callable[..., None]) -> None:
-    """There must be a jar for the server's Spark; the client's does not matter."""
     server("3.5.4", "")
     with pytest.raises(ConfigurationError, match=r"the Connect server runs Spark 3\.5\.4, and dynastate .* has no jar"):
         dynastate.configure(builder)
@@ -110,7 +109,6 @@ def documented(begin: str) -> str:
 
 
 def test_documented_options_are_what_a_server_needs() -> None:
-    """The page gives the server all that `configure` cannot set for a client, and the jar."""
     words = shlex.split(documented(START))
     assert {f"{name}={value}" for name, value in STATIC_CONF.items()} <= set(words)
     assert words[words.index("--jars") + 1] == "$(dynastate jar)"
@@ -255,7 +253,6 @@ def test_a_server_in_the_program(cluster: Cluster, spark: SparkSession, graphs: 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_server_without_dynastate_is_refused(cluster: Cluster) -> None:
-    """A real server without the extension: `configure` says how to start it."""
     (cluster.folder / "files" / "released").mkdir(parents=True)
     with (
         cluster.server("") as url,

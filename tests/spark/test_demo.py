@@ -100,7 +100,6 @@ def test_stores_that_had_committed_the_killed_batch_made_it_twice(played: Played
 
 @pytest.mark.slow
 def test_figures_are_those_of_the_tables(played: Played) -> None:
-    """Every batch made a version of every store, and the batches took at least the units of the stored bytes."""
     aircraft, hours = played.figures["aircraft"], played.figures["airport_hours"]
     assert aircraft.state_rows == played.data.flights["tailnum"].nunique(dropna=False)
     # The last batch of hours has no data, and closes some. A kill between the logs of files and of offsets joins two.
@@ -120,8 +119,6 @@ def test_figures_are_those_of_the_tables(played: Played) -> None:
 
 @pytest.mark.slow
 def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --json standard output has the figures only; text for people goes to standard error."""
-
     def play_again(_: Layout, __: Input, ___: int, console: Console, *, with_page: bool) -> dict[str, Figures]:
         console.print("printed")
         assert not with_page
@@ -182,7 +179,6 @@ def one_late(rows: pd.DataFrame) -> pd.DataFrame:
 def test_one_wrong_value_is_found(
     played: Played, tampered: Layout, part: str, change: Callable[[pd.DataFrame], pd.DataFrame], column: str
 ) -> None:
-    """A single value that is wrong, missing or duplicated is found, named, and fails the demo."""
     change_file(tampered.root / part, change)
     found = [difference for each in verify.check(tampered, played.data) for difference in each.differences]
     assert [difference.column for difference in found] == [column]

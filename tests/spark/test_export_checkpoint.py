@@ -113,7 +113,6 @@ def export(sessions: Sessions, old: Path, new: Path, store: str) -> Moved:
 
 @pytest.mark.slow
 def test_wrong_arguments_are_refused(stopped: Path, sessions: Sessions, folder: Path) -> None:
-    """The error names what cannot go back, and comes before anything is written."""
     with pytest.raises(ConfigurationError, match="state can be exported to hdfs and rocksdb store=redis"):
         export(sessions, stopped, folder / "new", "redis")
     with pytest.raises(ConfigurationError, match=r"HDFS-backed store has no column families.*kind=transformWithState"):

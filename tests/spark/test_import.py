@@ -261,7 +261,6 @@ def test_an_import_cut_off_before_its_last_step_runs_again(stopped: Path, folder
 
 @pytest.mark.slow
 def test_errors_of_dynamodb_are_reported_as_such(stopped: Path, sessions: Sessions, folder: Path, bring: Bring) -> None:
-    """DynamoDB's error is reported, not those of RocksDB, which is closed while its rows are read."""
     session = sessions({**ON_ROCKSDB, f"{PREFIX}deltaTable": "not-there"})
     with pytest.raises(ConfigurationError, match=r"not-there.*does not exist"):
         bring(stopped, folder / "new", session=session)
@@ -472,7 +471,6 @@ def test_a_running_query_is_refused(sessions: Sessions, folder: Path, bring: Bri
 
 
 def test_another_spark_is_refused() -> None:
-    """Import supports one minor of Spark."""
     other: Any = SimpleNamespace(version="4.2.1")
     with pytest.raises(ConfigurationError, match=r"import needs Spark 4\.3; .* found=4\.2\.1"):
         import_checkpoint(other, "old", "new")

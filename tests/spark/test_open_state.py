@@ -112,7 +112,6 @@ def test_rows_are_those_of_sparks_reader(name: str, sessions: Sessions, opened: 
 
 
 def test_vectors_are_what_this_spark_makes(spark: SparkSession) -> None:
-    """The bytes and hashes of the test vectors are those of the installed Spark."""
     for vector in VECTORS["rows"]:
         frame = spark.sql(f"select {vector['sql']}")
         (row,) = frame._jdf.queryExecution().executedPlan().executeCollect()
@@ -136,7 +135,6 @@ VALUE_TYPES = {
 
 
 def test_every_column_type(sessions: Sessions, opened: Open, folder: Path) -> None:
-    """Keys and values of all types are read and looked up, in several partitions, as Spark reads them."""
     session = sessions({"spark.sql.shuffle.partitions": "3"})
     source = make_source(folder / "files", seed=9, files=2)
     source.release()

@@ -130,7 +130,6 @@ def test_state_variable_of_another_type_is_refused(sessions: Sessions, folder: P
 
 
 def test_other_providers_are_as_spark_has_them(sessions: Sessions, folder: Path) -> None:
-    """The extension allows transformWithState on our provider, and on no other."""
     source = make_source(folder / "files", seed=14, files=1)
     source.release()
     hdfs = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"

@@ -217,7 +217,6 @@ def test_hostile_values_are_only_text(browser: Browser, url: str, place: str) ->
 
 @pytest.mark.slow
 def test_hostile_keys_in_the_form(browser: Browser, url: str) -> None:
-    """A key is taken as it is, and its row found."""
     with opened(browser, url + "key/shop/0") as page:
         for each in HOSTILE:
             page.get_by_label("user").first.fill(each)
@@ -228,7 +227,6 @@ def test_hostile_keys_in_the_form(browser: Browser, url: str) -> None:
 
 @pytest.mark.slow
 def test_values_of_every_type(browser: Browser, url: str) -> None:
-    """Nested values, binary and large ones can be read; a list of values is paged."""
     with opened(browser, url + VIEWS["types"]) as page:
         lines = [each.strip() for each in page.locator("table").nth(0).locator("tbody tr").all_inner_texts()]
         rows = {name: value.strip() for name, value in (each.split("\t", 1) for each in lines)}
@@ -264,7 +262,6 @@ def test_rows_are_filtered_and_paged(browser: Browser, url: str) -> None:
 
 
 def test_two_versions_are_compared(browser: Browser, url: str) -> None:
-    """Counts of all differences, and a page of rows."""
     with opened(browser, url + "compare/many/0?before=1&after=2") as page:
         # -0 is 0: the first row is as it was.
         expect(page.locator("#found")).to_contain_text(f"0 rows added, 0 removed, {MANY // 2 - 1:,} changed.")
@@ -296,7 +293,6 @@ def test_other_choices_are_priced(browser: Browser, url: str) -> None:
 
 @pytest.mark.slow
 def test_verify_is_followed_and_cancelled(browser: Browser, url: str) -> None:
-    """Its result is on the page when it is done; Cancel ends it."""
     with opened(browser, url + "health/shop") as page:
         page.get_by_role("button", name="Verify").click()
         expect(page.locator("#result")).to_contain_text("whole: 0 missing, 0 corrupt, 0 orphaned")

@@ -59,7 +59,6 @@ def test_another_name_of_this_host_is_refused(url: str) -> None:
 
 
 def test_headers(url: str) -> None:
-    """Every answer has them, and none lets another origin read it."""
     for place in ("", "static/style.css", "nothing", "query/missing"):
         _, _, headers = ask(url + place, Origin="http://evil.example")
         assert {name.lower(): value for name, value in HEADERS.items()}.items() <= headers.items()

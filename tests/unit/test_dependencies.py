@@ -104,7 +104,6 @@ def test_all_that_is_installed_is_pinned() -> None:
 
 
 def test_pins_fit_what_is_declared() -> None:
-    """No pin lies outside the range that the package promises to work with."""
     pins = {canonicalize_name(each.name): next(iter(each.specifier)).version for each in constraints()}
     for requirement in declared("dev"):
         if requirement.marker is not None and not requirement.marker.evaluate():

@@ -150,14 +150,12 @@ def test_any_body_is_a_message_or_a_mismatch(kind: int, data: st.DataObject) -> 
     | st.recursive(st.none() | st.text(ALPHABET, max_size=9) | st.integers(), st.lists).map(json.dumps)
 )
 def test_any_settings_are_settings_or_an_error(text: str) -> None:
-    """Whatever HELLO brings as settings is a declared error, or settings."""
     with contextlib.suppress(DynastateError):
         parse_settings(text)
 
 
 @pytest.mark.parametrize("text", ["[" * 500_000, '{"a":' * 99_999, "1" * 999_999, '"\\ud800"', '{"region": "\\ud800"}'])
 def test_hostile_settings_are_refused(text: str) -> None:
-    """Settings nested deeper than Python's stack, or of a million digits, are refused like any other."""
     with pytest.raises(DynastateError):
         parse_settings(text)
 
@@ -365,7 +363,6 @@ def wire() -> st.SearchStrategy[dict[str, Any]]:
 @examples(75)
 @given(raw=st.dictionaries(st.text(ALPHABET, max_size=5), wire(), max_size=4))
 def test_any_attributes_are_ours_or_an_error(raw: dict[str, Any]) -> None:
-    """Whatever kinds of values an item holds."""
     with contextlib.suppress(CorruptStateError):
         from_wire(raw)
 
@@ -594,7 +591,6 @@ def test_any_schema_is_families_or_an_error(text: str, data: st.DataObject) -> N
     "text", ["[" * 100_000, '{"families":[' * 50_000, '{"families":' + "1" * 9_999 + "}", '"\\ud800"']
 )
 def test_hostile_schemas_are_refused(text: str) -> None:
-    """Nested deeper than Python's stack, or with numbers of thousands of digits."""
     with pytest.raises(CorruptStateError):
         described_families(text)
 

@@ -101,7 +101,6 @@ def test_a_wrong_value_is_refused(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RIGHT_TEXT.items() for value in values])
 def test_a_right_value_is_taken(name: str, value: str) -> None:
-    """Every value at the edge of its range is taken, and comes back under its Spark name unless it is the default."""
     settings = Settings.from_spark({name: value})
     default = Settings() == settings
     assert settings.to_spark() == ({} if default else {PREFIX + name: value})
@@ -137,7 +136,6 @@ def changed() -> Settings:
 @pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
 @pytest.mark.parametrize("value", [None, 1.5, b"bytes", True, []])
 def test_a_value_of_another_type_is_refused(field: object, value: object) -> None:
-    """In Python as well: a value of another type is refused by the name of the Spark setting, and not later."""
     name = getattr(field, "name", "")
     if (name.endswith("_price") or name == "snapshot_threshold") and value == 1.5:
         value = "1.5"  # these may be floats, but no text

@@ -69,7 +69,6 @@ def test_profiles_of_both_ends(engine: Engine, opened: list[tuple[Settings, str]
 
 
 def test_the_source_is_no_target(opened: list[tuple[Settings, str]]) -> None:
-    """Both ends must differ in something."""
     assert "the target is the source" in refused("copy", NAMESPACE, "--yes")
     assert "the target is the source" in refused("copy", NAMESPACE, "--profile", "a", "--to-profile", "a", "--yes")
     assert "no store of this namespace" in refused("copy", "nothing", "--to-region", "eu-west-1", "--yes")

@@ -96,7 +96,6 @@ def test_few_rows_confirm_nothing(engine: Engine, store: str, opened: Open) -> N
 
 
 def test_partitions_added_by_the_first_batch(engine: Engine, store: str, opened: Open) -> None:
-    """A missing partition is an error; later partitions are found by a refresh."""
     operator, made = builders(engine, store, 3)
     made[0].commit()
     made[2].commit()

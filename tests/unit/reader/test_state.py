@@ -198,7 +198,6 @@ def test_versions_without_their_snapshot_are_reported_as_deleted(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_versions(engine: Engine, store: str, opened: Open, tables: MemoryTables, seed: int) -> None:
-    """After random puts, removes and snapshots, versions, histories and differences are those of the model."""
     dice = random.Random(seed)  # noqa: S311  # the same rows at every run
     models = random_models(StoreBuilder(engine, store), dice, lambda: compact_store(engine, tables, store))
     state = opened(store)
@@ -433,7 +432,6 @@ def test_a_list_that_was_removed_and_merged_again_does_not_differ(engine: Engine
 
 
 def test_equal_column_names_are_made_distinct(engine: Engine, store: str, opened: Open) -> None:
-    """A value column with the name of a key column, and two sums, get distinct names."""
     made = StoreBuilder(engine, store, family(value=(("user", "long"), ("sum", "long"), ("sum", "long"))))
     made.commit((user("a"), {"user": 1, "sum": 2, "sum#2": 3}))
     state = opened(store)
@@ -453,7 +451,6 @@ def test_whole_numbers_beside_nulls_are_not_rounded_by_pandas(engine: Engine, st
 
 
 def test_a_refresh_reads_only_new_items(written: StoreBuilder, opened: Open) -> None:
-    """A refresh reads the end of the version lists, and the next get the new parts; nothing else is read again."""
     state = opened(written.store)
     for name in "abc":
         state.get(user(name))

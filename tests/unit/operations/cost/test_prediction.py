@@ -277,7 +277,6 @@ def test_delete_units(memory_engine: Engine, memory: MemoryTables, store: str, m
 
 
 def test_an_idle_query_pays_for_its_appends() -> None:
-    """Without changes a batch takes one request and one write unit a store, and nothing is snapshotted."""
     found = predict(Workload(200, 8640, 0, 0, 0, 0))
     assert found.commits == PredictedUsage(200 * 8640, 200 * 8640)
     assert found.snapshots.write_units < 0.01 * found.commits.write_units

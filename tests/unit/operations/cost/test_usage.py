@@ -177,7 +177,6 @@ def lines(*reports: dict[str, Any]) -> list[str]:
 
 
 def test_batches_are_added_up() -> None:
-    """Operators and maintenance are added up; a day's cost is that at the observed interval."""
     reports = [report(number, after_s=30 * number, name="mine") for number in range(5)]
     (found,) = usage_of_queries(lines(*reports), "here", None)
     assert found == QueryUsage("q", "mine", 5, 200, 1_070, 50, 500, 20, 20, 15_000, StorageSize(28, 2_008, 1_008), 30.0)

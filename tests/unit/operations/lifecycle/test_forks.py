@@ -350,7 +350,6 @@ def test_shared_items_count_where_they_lie(engines: Engines, tables: Tables, sto
 
 
 def test_a_namespace_with_state_is_refused(engine: Engine, tables: Tables, store: str, versions: Versions) -> None:
-    """A complete fork, another query's state and the namespace itself are refused; so are unknown versions."""
     other = new_of(store, "other")
     write(engine, other, attempt(1), {b"1": b"1"})
     with pytest.raises(ConfigurationError, match="has state already"):

@@ -67,7 +67,6 @@ def exported() -> Iterator[Callable[..., Target]]:
 
 
 def test_every_metric_of_the_provider_is_exported() -> None:
-    """Each has one metric with its value: in seconds and dollars, or as it is."""
     custom = report()["stateOperators"][0]["customMetrics"]
     assert len(custom) > 25
     found = {each.metric.name: each.value for each in samples(report())}
@@ -82,7 +81,6 @@ def test_every_metric_of_the_provider_is_exported() -> None:
 
 
 def test_names_are_those_of_prometheus() -> None:
-    """Counters end with _total, and nothing else does; each name occurs once, also in OpenTelemetry."""
     assert all(re.fullmatch(r"dynastate_[a-z_]+", each.name) for each in METRICS)
     assert all((each.kind == "counter") == each.name.endswith("_total") for each in METRICS)
     for name in ([each.name for each in METRICS], [otlp_name(each) for each in METRICS]):
