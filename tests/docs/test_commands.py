@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -207,14 +208,11 @@ def state(dummy_credentials: None) -> Iterator[None]:
     other = replace(usual, delta_table="streaming-state-delta", snapshot_table="streaming-state-snapshot-group")
     for settings in (usual, other):
         create_tables(settings)
-        tables = BotoTables(settings)
-        engine = make_engine(tables)
-        for store in ("orders/0/0/default", "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11/0/17/default"):
-            made = StoreBuilder(engine, store, COUNTS)
-            for count in (1, 2, 3):
-                made.commit((user("a"), {"count": count}))
-        engine.close()
-        tables.close()
+        with closing(BotoTables(settings)) as tables, closing(make_engine(tables)) as engine:
+            for store in ("orders/0/0/default", "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11/0/17/default"):
+                made = StoreBuilder(engine, store, COUNTS)
+                for count in (1, 2, 3):
+                    made.commit((user("a"), {"count": count}))
     yield
     boto3.session.Session(region_name=REGION).client("s3").delete_bucket(Bucket="my-bucket")
     client = boto3.session.Session(region_name=REGION).client("dynamodb")

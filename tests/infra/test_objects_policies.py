@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,13 +78,11 @@ def settings_of(proxy: FaultProxy, objects: str = "") -> Settings:
 
 @contextmanager
 def engine_at(proxy: FaultProxy, objects: str = "") -> Iterator[tuple[Engine, BotoTables]]:
-    tables = BotoTables(settings_of(proxy, objects))
-    engine = make_engine(tables, objects=objects, objects_threshold_kb=0)
-    try:
+    with (
+        closing(BotoTables(settings_of(proxy, objects))) as tables,
+        closing(make_engine(tables, objects=objects, objects_threshold_kb=0)) as engine,
+    ):
         yield engine, tables
-    finally:
-        engine.close()
-        tables.close()
 
 
 def write_everything(engine: Engine, store: str) -> list[VersionId]:

@@ -199,28 +199,27 @@ def conversations(draw: st.DrawFn) -> bytes:
 
 def converse(sent: bytes, tables: MemoryTables) -> tuple[list[tuple[int, bytes]], bool]:
     """Send these bytes over a socket, and close; return the answers, and whether the sidecar's thread has ended."""
-    engine = make_engine(tables, parallel_requests=1)
-    ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve_connection, args=(theirs, TOKEN, FixedEngines(engine)), daemon=True)
-    thread.start()
+    with contextlib.closing(make_engine(tables, parallel_requests=1)) as engine:
+        ours, theirs = socket.socketpair()
+        thread = threading.Thread(target=serve_connection, args=(theirs, TOKEN, FixedEngines(engine)), daemon=True)
+        thread.start()
 
-    def send() -> None:
-        with contextlib.suppress(OSError):  # it has hung up already
-            ours.sendall(sent)
-            ours.shutdown(socket.SHUT_WR)
+        def send() -> None:
+            with contextlib.suppress(OSError):  # it has hung up already
+                ours.sendall(sent)
+                ours.shutdown(socket.SHUT_WR)
 
-    sender = threading.Thread(target=send, daemon=True)
-    sender.start()
-    ours.settimeout(20)
-    answers = []
-    with ours, ours.makefile("rb") as stream, contextlib.suppress(ConnectionResetError):
-        while header := stream.read(HEAD):
-            length, kind = protocol.HEADER.unpack(header)
-            answers.append((kind, stream.read(protocol.check_length(length))))
-    thread.join(20)
-    sender.join(20)
-    is_over = not thread.is_alive() and not sender.is_alive()
-    engine.close()
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        ours.settimeout(20)
+        answers = []
+        with ours, ours.makefile("rb") as stream, contextlib.suppress(ConnectionResetError):
+            while header := stream.read(HEAD):
+                length, kind = protocol.HEADER.unpack(header)
+                answers.append((kind, stream.read(protocol.check_length(length))))
+        thread.join(20)
+        sender.join(20)
+        is_over = not thread.is_alive() and not sender.is_alive()
     return answers, is_over
 
 
@@ -430,11 +429,10 @@ def test_any_items_in_the_tables_are_state_or_an_error(items: dict[Key, Item]) -
     tables.items.update(items)
     report = verify(tables, STORE)
     assert report.lines(tables.names)
-    engine = make_engine(tables, parallel_requests=1)
-    for operation in everything(engine):
-        with contextlib.suppress(DynastateError):
-            operation()
-    engine.close()
+    with contextlib.closing(make_engine(tables, parallel_requests=1)) as engine:
+        for operation in everything(engine):
+            with contextlib.suppress(DynastateError):
+                operation()
 
 
 @examples(25)
@@ -445,10 +443,8 @@ def test_clean_up_leaves_foreign_items(sort: str, shard: int, is_part: bool) -> 
     is_ours = any((maker(key) is not None) for maker in MAKERS) or key in WHOLE.items
     tables = WHOLE.tables()
     tables.items[key] = tables.items.get(key, item_key(key))
-    engine = make_engine(tables, parallel_requests=1)
-    with contextlib.suppress(CorruptStateError):
+    with contextlib.closing(make_engine(tables, parallel_requests=1)) as engine, contextlib.suppress(CorruptStateError):
         engine.maintenance.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), 4, 0, 0)
-    engine.close()
     assert is_ours or key in tables.items
 
 
@@ -598,16 +594,15 @@ def test_hostile_schemas_are_refused(text: str) -> None:
 def readable() -> dict[Key, Item]:
     """Make a store whose rows people can read: two column families, the one of lists, and a snapshot on the way."""
     tables = MemoryTables()
-    engine = make_engine(tables, parallel_requests=1)
-    store = StoreBuilder(engine, STORE, family(), family(1, "lists", value=[("at", "long")], multiple=True))
-    for number in range(1, 7):
-        if number % 2:
-            store.commit((user("a"), counted(number)), (user(f"b{number}"), counted(0, "note")))
-        else:
-            store.commit((user("a"), {"at": number}), (user("a"), {"at": 0}), of=1)
-        if number == 3:
-            compact_store(engine, tables, STORE)
-    engine.close()
+    with contextlib.closing(make_engine(tables, parallel_requests=1)) as engine:
+        store = StoreBuilder(engine, STORE, family(), family(1, "lists", value=[("at", "long")], multiple=True))
+        for number in range(1, 7):
+            if number % 2:
+                store.commit((user("a"), counted(number)), (user(f"b{number}"), counted(0, "note")))
+            else:
+                store.commit((user("a"), {"at": number}), (user("a"), {"at": 0}), of=1)
+            if number == 3:
+                compact_store(engine, tables, STORE)
     return tables.items
 
 
@@ -623,10 +618,9 @@ def looks(tables: MemoryTables) -> Iterator[Callable[[], object]]:
         settings_ = Settings(parallel_requests=1)
         with contextlib.suppress(DynastateError), StateReader(tables, settings_, STORE, name) as state:
             yield from reads(state)
-    engine = make_engine(tables, parallel_requests=1)
-    yield lambda: compact_store(engine, tables, STORE)
-    yield lambda: clean_store(engine, tables, STORE, 2)
-    engine.close()
+    with contextlib.closing(make_engine(tables, parallel_requests=1)) as engine:
+        yield lambda: compact_store(engine, tables, STORE)
+        yield lambda: clean_store(engine, tables, STORE, 2)
 
 
 def reads(state: StateReader) -> Iterator[Callable[[], object]]:
@@ -674,13 +668,12 @@ def test_any_changes_that_are_committed_are_rows_or_an_error(runs: list[bytes]) 
     """Readers get rows or a declared error, whatever an executor commits with valid checksums."""
     tables = MemoryTables()
     tables.items = dict(READABLE)
-    engine = make_engine(tables, parallel_requests=1)
-    under_way = begin(engine, STORE, attempt(7), base=LAST)
-    for run in runs:
-        under_way.append(Chunk(1, 0, 2**32 - 1, run))
-    schema = next(str(item["text"]) for key, item in READABLE.items() if key.sort.startswith("schema/"))
-    under_way.commit({0: 4, 1: 1}, schema)
-    engine.close()
+    with contextlib.closing(make_engine(tables, parallel_requests=1)) as engine:
+        under_way = begin(engine, STORE, attempt(7), base=LAST)
+        for run in runs:
+            under_way.append(Chunk(1, 0, 2**32 - 1, run))
+        schema = next(str(item["text"]) for key, item in READABLE.items() if key.sort.startswith("schema/"))
+        under_way.commit({0: 4, 1: 1}, schema)
     for look in looks(tables):
         with contextlib.suppress(DynastateError):
             look()

@@ -9,6 +9,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +29,7 @@ from dynastate.operations.monitoring.metrics.targets import Exporter, make_targe
 from dynastate.operations.monitoring.reports import usage_of_queries
 from tests.support.pages import DOCS
 
+Warned = pytest.WarningsRecorder
 ID = "5b0c2d7e-0000-4000-8000-000000000000"
 #: The provider's metrics, as docs/metrics.md lists them.
 CUSTOM = re.findall(r"^\| `(\w+)` \|", (DOCS / "metrics.md").read_text().partition("\n## ")[0], re.MULTILINE)
@@ -164,11 +166,8 @@ class Collector:
 
 def test_otlp(exported: Callable[..., Target]) -> None:
     """A collector gets sums, gauges and a histogram, by OpenTelemetry's names and units."""
-    collector = Collector()
-    try:
+    with closing(Collector()) as collector:
         exported(f"otlp:{collector.url}")
-    finally:
-        collector.close()
     path, request = collector.got[-1]
     assert path == "/v1/metrics"
     (resource,) = request.resource_metrics
@@ -239,7 +238,7 @@ def test_wrong_targets_are_refused(where: str, said: str) -> None:
         make_target(where)
 
 
-def test_a_target_that_cannot_be_opened_fails_nothing(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_target_that_cannot_be_opened_fails_nothing(recwarn: Warned) -> None:
     """A port that another program has, an address that is not here, a file that cannot be written: a warning each."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -268,50 +267,40 @@ class Failing(Target):
         raise OSError("no space")
 
 
-def test_a_slow_and_failing_target_delays_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_and_failing_target_delays_no_query(monkeypatch: pytest.MonkeyPatch, recwarn: Warned) -> None:
     """Reports are taken while it waits, and beyond the limit dropped; there is one warning."""
     monkeypatch.setattr(targets, "WAITING_MAX", 5)
     target = Failing()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        exporter = Exporter(target)
-        for number in range(20):
-            exporter.report(partial(json.dumps, report(number)))
-        assert target.calls == 0
-        target.may_go_on.set()
-        exporter.close()
+    exporter = Exporter(target)
+    for number in range(20):
+        exporter.report(partial(json.dumps, report(number)))
+    assert target.calls == 0
+    target.may_go_on.set()
+    exporter.close()
     assert 5 <= target.calls <= 6
-    assert [str(each.message) for each in said] == [
+    assert [str(each.message) for each in recwarn] == [
         "dynastate: reports come faster than they can be exported, and some are dropped; this is said once"
     ]
 
 
-def test_a_report_of_another_form_is_one_warning(tmp_path: Path) -> None:
+def test_a_report_of_another_form_is_one_warning(tmp_path: Path, recwarn: Warned) -> None:
     """Later ones are exported."""
     file = tmp_path / "progress.json"
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        exporter = Exporter(make_target(f"file:{file}"))
-        for text in ("{", "{}", json.dumps(report())):
-            exporter.report(partial(str, text))
-        exporter.close()
+    exporter = Exporter(make_target(f"file:{file}"))
+    for text in ("{", "{}", json.dumps(report())):
+        exporter.report(partial(str, text))
+    exporter.close()
     assert len(file.read_text().splitlines()) == 1
-    assert [str(each.message)[:36] for each in said] == ["dynastate: metrics are not exported:"]
+    assert [str(each.message)[:36] for each in recwarn] == ["dynastate: metrics are not exported:"]
 
 
-def test_a_collector_that_fails_is_one_warning(capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+def test_a_collector_that_fails_is_one_warning(capsys: Any, caplog: Any, recwarn: Warned) -> None:
     """Nothing else is said, whatever it answers."""
-    collector = Collector(status=400)
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            exporter = Exporter(make_target(f"otlp:{collector.url}"))
-            for number in range(3):
-                exporter.report(partial(json.dumps, report(number)))
-            exporter.close()
-    finally:
-        collector.close()
-    assert len([each for each in said if "the collector at" in str(each.message)]) == len(said) == 1
+    with closing(Collector(status=400)) as to, closing(Exporter(make_target(f"otlp:{to.url}"))) as exporter:
+        for number in range(3):
+            exporter.report(partial(json.dumps, report(number)))
+    (warned,) = recwarn
+    assert "the collector at" in str(warned.message)
     assert (capsys.readouterr().err, caplog.text) == ("", "")
 
 
