@@ -301,14 +301,10 @@ def test_an_engine_that_does_not_answer_is_an_error() -> None:
         diagnose(probe)
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_shows_findings(embedded: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit code is 1 where a check failed."""
     for name, value in {"COLUMNS": "80", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
-
-
-def test_command_shows_findings(embedded: EmbeddedDynamoDB, terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its exit code is 1 where a check failed."""
     some = ("tables", "deleted items", "read after write", "batches of more than 25 writes")
     monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in some])
     where = ("--endpoint", embedded.endpoint, "--region", REGION)

@@ -46,9 +46,7 @@ def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDy
     """Both tables are there, on demand, with string keys and the tag that says who made them."""
     client = make_client(database.settings)
     tables = {name: client.describe_table(TableName=name)["Table"] for name in client.list_tables()["TableNames"]}
-    keys = {
-        name: [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] for name, table in tables.items()
-    }
+    keys = {n: [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] for n, table in tables.items()}
     assert keys == {
         "dynastate-delta": [("store_shard", "HASH"), ("part", "RANGE")],
         "dynastate-snapshot-group": [("store_shard", "HASH"), ("entry", "RANGE")],

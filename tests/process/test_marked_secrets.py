@@ -126,9 +126,8 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
         cases_[f"{name}, right"] = (proxy, stores, "DynamoDB refuses the request")
         proxy = far | keys() | {name: f"http://user:{CORE}\n@{echo}"}
         cases_[f"{name}, broken"] = (proxy, stores, f"the environment variable {name} has a character")
-    tunnel = (
-        far | keys() | {"HTTPS_PROXY": f"http://user:{CORE}@{echo}", "AWS_ENDPOINT_URL": "https://dynamodb.invalid"}
-    )
+    proxy = {"HTTPS_PROXY": f"http://user:{CORE}@{echo}"}
+    tunnel = far | keys() | proxy | {"AWS_ENDPOINT_URL": "https://dynamodb.invalid"}
     cases_["HTTPS_PROXY"] = (tunnel, stores, "DynamoDB cannot be reached at https://dynamodb.invalid")
     return cases_
 

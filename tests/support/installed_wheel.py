@@ -153,9 +153,8 @@ def on_each_python(wheel: Path) -> None:
             new = Environment(Path(scratch), "clean", by=interpreter)
             new.install(f"{wheel.resolve()}[demo]", pinned=minor in PINNED)
             new.check_package()
-            spark = new.run(
-                "python", "-c", "import platform, pyspark; print(platform.python_version(), pyspark.__version__)"
-            )
+            versions = "import platform, pyspark; print(platform.python_version(), pyspark.__version__)"
+            spark = new.run("python", "-c", versions)
             print("Python {}, PySpark {}:".format(*spark.split()), end=" ", flush=True)
             continue_queries(new, new, Path(scratch))
 

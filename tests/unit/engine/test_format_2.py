@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.regions.copy import plan_copy
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
-from tests.support.engine_driver import make_engine, write
+from tests.support.engine_driver import write
 from tests.support.fakes import MemoryTables
 from tests.support.samples import attempt, query_run
 
@@ -39,13 +38,6 @@ def tables() -> MemoryTables:
         (sort,) = item.keys() & {"entry", "part"}
         tables.items[Key(row["table"], str(item["store_shard"]), str(item[sort]))] = item
     return tables
-
-
-@pytest.fixture
-def engine(tables: MemoryTables) -> Any:
-    opened = make_engine(tables)
-    yield opened
-    opened.close()
 
 
 WAYS: dict[str, Callable[[Engine, MemoryTables], object]] = {
