@@ -28,6 +28,7 @@ from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines, closing
 from tests.support.fakes import FailingClient, FailingTables, MemoryTables
+from tests.support.processes import remove_tree
 from tests.upstream.dynamodb_local import DynamoDBLocal
 
 REGION = "us-east-1"
@@ -125,6 +126,14 @@ def dummy_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dummy credentials in the environment of this process."""
     for name, value in credentials().items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path: a socket's may have 107 bytes."""
+    made = Path(tempfile.mkdtemp(prefix="dyn-"))
+    yield made
+    remove_tree(made)
 
 
 @pytest.fixture

@@ -41,7 +41,6 @@ class Place:
 
 
 def own_names(settings: Settings) -> Settings:
-    """Settings with names of tables that no other run has."""
     suffix = uuid4().hex[:8]
     return replace(settings, delta_table=f"{PREFIX}-{suffix}-delta", snapshot_table=f"{PREFIX}-{suffix}-snapshot-group")
 

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +16,12 @@ import dynastate
 from tests.aws.place import Place
 from tests.aws.spending import PLANNED
 from tests.support.jvm import ROOT
-from tests.support.processes import descendants, is_alive, remove_tree, wait_until
+from tests.support.processes import descendants, is_alive, wait_until
 
 #: A file a batch; the query is killed in the second.
 FILES = ([("ann", 1), ("bob", 2)], [("ann", 3), ("cid", 4)], [("bob", -2), ("ann", 2**40)])
 KILLED_IN = 1
 DEADLINE_S = 180
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: a socket's may have 107 bytes."""
-    made = Path(tempfile.mkdtemp(prefix="dyn-"))
-    yield made
-    remove_tree(made)
 
 
 @pytest.mark.timeout(600)

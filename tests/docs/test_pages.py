@@ -66,7 +66,6 @@ def test_files_of_a_release_have_the_version(page: Path) -> None:
 
 
 def test_pages_that_name_files_of_a_release_are_found() -> None:
-    """The pages of platforms are among them."""
     names = {"emr-on-ec2.md", "emr-serverless.md", "kubernetes.md", "python-environment.md", "getting-started.md"}
     assert names | {IMAGE.name} <= {page.name for page in NAMED}
 

@@ -109,7 +109,6 @@ MESSAGES = quoted()
 
 
 def begins(text: str, message: str) -> bool:
-    """Whether a text of the source begins with the message of the page."""
     return text.startswith(message.removesuffix(VARIES))
 
 

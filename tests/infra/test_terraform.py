@@ -7,8 +7,7 @@ tree; and with an environment in which nothing leads to a real AWS account.
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ NO_CHANGES = 0
 
 
 def dynamodb_client(endpoint: str) -> Any:
-    """Return a DynamoDB client for the emulated AWS; a proxy in the environment is not for loopback."""
     return boto3.client(
         "dynamodb",
         endpoint_url=endpoint,
@@ -49,7 +47,6 @@ def dynamodb_client(endpoint: str) -> Any:
 
 
 def expect_no_changes(terraform: Terraform, root: Path, *arguments: str) -> None:
-    """Plan again: the resources must be those of the configuration."""
     plan = terraform.run(root, "plan", "-detailed-exitcode", *arguments)
     assert plan.returncode == NO_CHANGES, plan.stdout
 
@@ -118,13 +115,6 @@ def test_the_basic_example_is_applied(terraform: Terraform, plugin_dir: str, mod
     terraform.succeed(root, "apply", "-auto-approve", UNPROTECTED)
     terraform.succeed(root, "destroy", "-auto-approve", UNPROTECTED)
     assert dynamodb.list_tables()["TableNames"] == []
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path: a socket's path may have 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="dyn-") as made:
-        yield Path(made)
 
 
 def run_query(folder: Path, conf: Mapping[str, str], environment: Mapping[str, str], *arguments: str) -> dict[str, int]:

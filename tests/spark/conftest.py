@@ -33,6 +33,10 @@ ON_ROCKSDB = {
     f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     f"{CONF}.checkpointFormatVersion": "1",
 }
+ON_HDFS = ON_ROCKSDB | {
+    f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+}
+WITH_CHANGELOG = ON_ROCKSDB | {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
 
 Database = EmbeddedDynamoDB | Dynoxide
 Sessions = Callable[[Mapping[str, str]], SparkSession]

@@ -105,7 +105,6 @@ def group_state(
 
 
 def in_scala(rows: DataFrame, program: str, method: str) -> DataFrame:
-    """What a method of a program in scala/ makes of rows."""
     jvm = rows.sparkSession._jvm
     assert jvm is not None
     return DataFrame(getattr(getattr(jvm.io.dynastate.tests, program), method)(rows._jdf), rows.sparkSession)
@@ -134,7 +133,6 @@ def joined(how: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
 
 
 def deduplicated_joins(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """A join, its rows without duplicates, and their counts by window."""
     left = rows.select("id", "at").withWatermark("at", DELAY)
     right = others.select(f.col("id").alias("right_id"), "key")
     pairs = left.join(right, f.expr("id = right_id"), "inner").dropDuplicatesWithinWatermark(["id", "key"])

@@ -12,7 +12,7 @@ from dynastate.spark.transfer import jvm
 from dynastate.spark.transfer.export import export_checkpoint
 from dynastate.spark.transfer.importing import import_checkpoint
 from dynastate.spark.transfer.steps import Moved
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, contents
+from tests.spark.conftest import CONF, ON_HDFS, ON_ROCKSDB, WITH_CHANGELOG, Sessions, contents
 from tests.spark.operators import CASES, JOIN_FORMAT
 from tests.spark.state_reader import last_states
 from tests.spark.streams import make_sources
@@ -22,10 +22,6 @@ pytestmark = [
     pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"export needs Spark {jvm.SPARK}"),
     pytest.mark.usefixtures("clean_environment"),
 ]
-ON_HDFS = ON_ROCKSDB | {
-    f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-}
-WITH_CHANGELOG = ON_ROCKSDB | {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
 WITH_IDS = WITH_CHANGELOG | {f"{CONF}.checkpointFormatVersion": "2"}
 QUICK = "aggregation, to HDFS"
 #: A query, and the conf with which it begins, and ends.

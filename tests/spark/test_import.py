@@ -29,7 +29,7 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer import jvm, steps
 from dynastate.spark.transfer.steps import Moved
-from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Open, Sessions, contents
+from tests.spark.conftest import CONF, ON_HDFS, ON_ROCKSDB, WITH_CHANGELOG, Database, Open, Sessions, contents
 from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, make_source, make_sources, run
@@ -39,10 +39,6 @@ from tests.support.processes import descendants, is_alive, kill, wait_until
 pytestmark = pytest.mark.skipif(SPARK != jvm.SPARK, reason=f"import needs Spark {jvm.SPARK}")
 FILES, LEAVES_AFTER = 4, 2
 MARKER = "dynastate-import"
-ON_HDFS = ON_ROCKSDB | {
-    f"{CONF}.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-}
-WITH_CHANGELOG = ON_ROCKSDB | {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
 WITH_IDS = ON_ROCKSDB | {f"{CONF}.checkpointFormatVersion": "2"}
 AN_AGGREGATION = "aggregation, from RocksDB"
 LEAVERS: dict[str, tuple[str, Mapping[str, str]]] = {

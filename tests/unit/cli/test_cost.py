@@ -18,7 +18,6 @@ from tests.support.samples import SCHEMA, attempt
 
 @pytest.fixture(scope="module")
 def namespace(engine: Engine) -> str:
-    """A namespace in which a store has three versions of ten rows."""
     made = EMPTY
     for number in range(1, 4):
         rows = {b"%d" % row: b"value" for row in range(10)}
@@ -47,7 +46,6 @@ def test_cost_of_a_namespace(namespace: str) -> None:
 
 
 def test_cost_of_other_settings(namespace: str, tmp_path: Path) -> None:
-    """A day as it runs now, with another trigger, with other partitions, and with an item for each row."""
     words = ("cost", namespace, "--every", "10", "--trigger", "60", "--partitions", "4")
     now, slower, wider, rows = shown(*words)["predicted"]
     names = ["as it runs now", "a batch every 60 s", "4 partitions", "an item for each row"]
@@ -101,7 +99,6 @@ def test_cost_of_other_snapshot_thresholds(engine: Engine) -> None:
 
 
 def test_cost_of_one_other_choice(namespace: str) -> None:
-    """What each saves a month, those that save most first."""
     words = ("cost", namespace, "--every", "10")
     found = shown(*words)["choices"]
     by_kind = {each["kind"]: each for each in found}

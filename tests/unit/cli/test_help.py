@@ -55,7 +55,6 @@ def test_commands_are_in_groups() -> None:
 
 
 def test_a_group_without_a_command_shows_its_help() -> None:
-    """On standard error, as a wrong use."""
     for words in ((), ("tables",)):
         done = run(*words)
         assert (done.code, done.out) == (2, "")

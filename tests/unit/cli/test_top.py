@@ -27,7 +27,6 @@ JOINED = ("left-keyToNumValues", "right-keyToNumValues")
 
 
 def test_top(engine: Engine, tmp_path: Path) -> None:
-    """Look by look, what the partitions of an operator have done since; commit times from progress reports."""
     first, second = (StoreBuilder(engine, f"busy/0/{partition}/default") for partition in range(2))
     first.count_to(2)
     second.commit((user("b"), counted(1)))

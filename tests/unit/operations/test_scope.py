@@ -161,7 +161,6 @@ def test_an_earlier_query_keeps_its_stores(memory: MemoryTables) -> None:
 
 
 def test_several_stores_at_once(memory: MemoryTables) -> None:
-    """As many stores as may be are under way at once; results are in the order of the stores."""
     everyone = threading.Barrier(STORES_AT_ONCE)
     seen: list[tuple[int, int]] = []
     stores = STORES[: 2 * STORES_AT_ONCE]

@@ -48,7 +48,6 @@ def ask(memory: MemoryTables) -> Ask:
 
 
 def test_state(state: StateReader) -> None:
-    """It has the rows of the view's version, each with its partition, and Arrow's types."""
     with state.to_duckdb() as connection:
         assert connection.sql("from state order by user").fetchall() == [(0, "a", 2, ""), (0, "c", 1, "")]
         types = dict(connection.sql("select column_name, column_type from (describe state)").fetchall())
@@ -58,7 +57,6 @@ def test_state(state: StateReader) -> None:
 
 
 def test_changes(written: StoreBuilder, ask: Ask) -> None:
-    """They are those of all versions that can be read, or of those after one; a removed key has no value."""
     found = ask(written.store, "select version, kind, user, count from changes order by all")
     assert [tuple(each.values()) for each in found] == [
         (1, "put", "a", 1),

@@ -80,7 +80,6 @@ def test_local_folders(tmp_path: Path) -> None:
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch, dummy_credentials: None) -> Iterator[str]:
-    """The endpoint of an S3 with one checkpoint."""
     import boto3  # noqa: PLC0415  # for this fixture only
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

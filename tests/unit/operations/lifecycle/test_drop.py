@@ -250,7 +250,6 @@ class Committing:
             engine.commits.sessions.enter(engine.commits.tables, store, query_run(), 0)
 
     def commit(self) -> None:
-        """Commit the next version, or abort it."""
         under_way = begin(self._engine, self._store, attempt(1000 + len(self._made)), {b"k": b"v"}, base=self._made[-1])
         try:
             under_way.commit({0: 1}, SCHEMA)

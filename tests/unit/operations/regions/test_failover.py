@@ -85,7 +85,6 @@ def filled(now: Callable[[], datetime], versions: int = BATCHES) -> RegionTables
 
 
 def with_blocks(region: str) -> RegionTables:
-    """Two stores whose parts are in S3."""
     made, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
     with closing(make_engine(made, objects="s3://objects/state", objects_threshold_kb=0)) as engine:
         for store in STORES:
