@@ -144,9 +144,7 @@ class Found:
 
     def has(self, what: str, *, beginning: str = "") -> list[str]:
         """Places that contain this text, of those whose names begin so."""
-        return sorted(
-            name for name, held in self.places.items() if name.startswith(beginning) and what.encode() in held
-        )
+        return sorted(name for name, raw in self.places.items() if name.startswith(beginning) and what.encode() in raw)
 
 
 @pytest.fixture(scope="module")

@@ -111,9 +111,7 @@ def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypa
     monkeypatch.setattr(compact, "compact_store", until_ctrl_c)
     done = run("compact", "cut", "--wide")
     assert (done.code, done.err, in_time) == (130, "dynastate: interrupted\n", [True])
-    counts = re.fullmatch(
-        r"40 stores, (\d+) not done when it was interrupted: (\d+) snapshots made, .*", done.lines[-1]
-    )
+    counts = re.fullmatch(r"40 stores, (\d+) not done when it was interrupted: (\d+) snapshots made,.*", done.lines[-1])
     assert counts is not None
     assert int(counts[1]) + int(counts[2]) == 40
     assert int(counts[1]) > 0

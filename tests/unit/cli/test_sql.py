@@ -48,9 +48,7 @@ def test_sql_of_a_column_family(engine: Engine) -> None:
     assert shown("sql", "sqls/0", "select count from state_clicks") == [{"count": 1}]
     assert shown("sql", "sqls/0", "select count from state", "--family", "clicks") == [{"count": 1}]
     assert "tables are state_clicks, changes_clicks, state_seen," in refused("sql", "sqls/0", "from state")
-    assert "no column family missing; it has clicks, seen" in refused(
-        "sql", "sqls/0", "from state", "--family", "missing"
-    )
+    assert "no column family none; it has clicks, seen" in refused("sql", "sqls/0", "from state", "--family", "none")
 
 
 def test_values_of_several_lines_take_one(store: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,9 +100,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place, str], Exception |
             patched.setattr(steps, "drop_stores", lambda _, left: place.drop() if left else None)
             patched.setattr(steps, "location_of", lambda folder: folder)
             try:
-                Transfer(MagicMock(), "import", "old", "target").run(
-                    Target("ours", 0, "new", {}), Source(), MagicMock()
-                )
+                Transfer(MagicMock(), "import", "old", "fresh").run(Target("ours", 0, "new", {}), Source(), MagicMock())
             except ConfigurationError as refused:
                 return refused
         return None

@@ -100,9 +100,7 @@ def test_each_deletion_leaves_it_valid(tables: MemoryTables, tmp_path: Path, mon
 
     def watch(name: str) -> None:
         delete(name)
-        offsets, commits = (
-            sorted(map(int, filter(str.isdigit, names(checkpoint, of)))) for of in ("offsets", "commits")
-        )
+        offsets, commits = (sorted(map(int, filter(str.isdigit, log))) for log in logs(checkpoint))
         assert (offsets, commits) == (list(range(len(offsets))), list(range(len(commits))))
         seen.append((len(offsets), len(commits)))
 
