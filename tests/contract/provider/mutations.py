@@ -31,7 +31,7 @@ class Mutation(NamedTuple):
 MUTATIONS: Final = {
     "held changes are applied to rows of a newer snapshot": Mutation(
         "spark/BucketReads.scala",
-        "last = deltas\n        if (deltas.appliesHeld)",
+        "last = deltas\n          if (deltas.appliesHeld)",
         "last = deltas.copy(appliesHeld = !known.isEmpty && deltas.after == known.version)\n"
         "        if (last.appliesHeld)",
         seed=6,
