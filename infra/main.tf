@@ -76,7 +76,7 @@ resource "aws_dynamodb_table" "state" {
     }
   }
 
-  # Autoscaling changes the capacity: its choice is no drift. A table on demand has no capacity to ignore.
+  # Autoscaling changes the capacity: its choice is not drift. A table on demand has no capacity to ignore.
   lifecycle {
     ignore_changes = [read_capacity, write_capacity]
   }

@@ -1,9 +1,12 @@
-"""Language of the repository: phrases to avoid, headings, and in Markdown short sentences, one a line."""
+"""Language of the repository: phrases to avoid, headings, and short sentences, in Markdown one a line."""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +39,8 @@ PHRASES = {
     r"t(?:ake|akes|aken|ook|aking) away": "delete, remove",
     r"str(?:ike|ikes|uck|iking) off": "delete",
     r"(?:try|tries|tried) once more": "retry",
+    r"(?<!there )(?:is|are) no (?:DynamoDB|JSON|UTF|HTTP|DDL|base64|texts?|dates?|errors?|findings)": "is not",
+    r"but for": "except",
 }
 FORBIDDEN = re.compile(r"\b(?:" + "|".join(PHRASES) + r")\b", re.IGNORECASE)
 #: A heading, and the first line of a docstring, is a noun phrase, or a verb and its object.
@@ -120,10 +125,55 @@ def test_sentences_are_short(name: str) -> None:
     assert not [(number, line) for number, line in prose(PAGES[name]) if words(line) > WORDS_MAX]
 
 
+def comments(code: str) -> Iterator[str]:
+    """The comments of a module; lines one below the other are one comment."""
+    last, block = 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            if token.start[0] != last + 1:
+                yield block
+                block = ""
+            last, block = token.start[0], f"{block}\n{token.string.lstrip('#: ')}"
+    yield block
+
+
+def texts_of(code: str) -> Iterator[str]:
+    """The docstrings, comments and messages of a module, each paragraph and each item of a list by itself."""
+    docstrings, messages = [], []
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Expr(ast.Constant(str(text))):
+                # Grammars and tables are indented, or have bars; a section such as Raises has an item a line.
+                items = re.sub(r"\n    (?=[\w.]+: )|\n- |\n\d\. ", "\n\n", inspect.cleandoc(text))
+                docstrings += re.split(r"\n\s*\n|\n    .*|\n\|.*", items)
+            case ast.JoinedStr(values):
+                messages.append(
+                    "".join(str(each.value) if isinstance(each, ast.Constant) else "value" for each in values)
+                )
+            case ast.Constant(str(text)):
+                messages += text.split("\n")
+    yield from (*docstrings, *comments(code), *messages)
+
+
+def long_sentences(code: str) -> list[str]:
+    """The sentences of a module's texts with too many words; code is a word, which may begin a sentence."""
+    plain = (re.sub(r"`[^`]*`", "Code", re.sub(r"\s+", " ", text)) for text in texts_of(code))
+    sentences = (each for text in plain for each in SENTENCE_END.sub("\n", ABBREVIATIONS.sub(" ", text)).split("\n"))
+    return [each for each in sentences if words(each) > WORDS_MAX]
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".py")])
+def test_sentences_of_code_are_short(name: str) -> None:
+    """A sentence of a docstring, comment or message has at most 30 words."""
+    assert not long_sentences(TEXTS[name])
+
+
 def test_a_long_sentence_is_found() -> None:
     """Code counts as one word, and the target of a link as none."""
     page = "- A `b c` [d e](https://example.org/f) - g.\n" + "`a b` " + "word " * 30
     assert [words(line) for _, line in prose(page)] == [5, 31]
+    code = f'"""{"word " * 20}\n{"word " * 11}"""\n# {"one " * 16}\n# {"one " * 15}\nerror = f"{"two " * 30}{{code}}"\n'
+    assert [words(each) for each in long_sentences(code)] == [31, 31, 31]
 
 
 def test_a_phrase_of_the_list_is_found() -> None:

@@ -103,7 +103,7 @@ WRONG: dict[str, tuple[Change, dict[str, Any], str]] = {
         "exactly the columns count, sum, or None; got count",
     ),
     "no dict": (no_dict, {}, "the function must return exactly the columns"),
-    "no DDL": (with_double, {"schema": "count, sum"}, "the schema is no DDL"),
+    "no DDL": (with_double, {"schema": "count, sum"}, "the schema is not DDL"),
     "no operator": (with_double, {"operator": 7}, "there is no such operator; the query has 0"),
     "no store": (with_double, {"store": "left"}, "give one of the operator's stores: default"),
     "the same namespace": (with_double, {"namespace": "{}-old"}, "the new state needs a namespace of its own"),

@@ -26,7 +26,7 @@ app = typer.Typer(rich_help_panel="Inspect")
 
 #: Characters of a header, about; figures are as wide.
 _HEADER_CHARS: Final = 12
-#: Digits of figures that are no whole numbers, where they are not 1, or 4 of dollars.
+#: Digits of figures that are not whole numbers, where they are not 1, or 4 of dollars.
 _DIGITS: Final = {
     "changed_rows": 0,
     "compression": 2,

@@ -31,7 +31,7 @@ from dynastate.settings import PREFIX, Settings
 #: How often, and for how many seconds each time, credentials are asked of the instance's metadata service, at least.
 #: boto3 asks once, for a second, and a machine whose executors all start at once takes longer.
 METADATA_SERVICE: Final = {"metadata_service_num_attempts": 2, "metadata_service_timeout": 3}
-#: A member that each answer of DynamoDB has, by operation. boto3 takes what is no JSON for an answer without members.
+#: A member that each answer of DynamoDB has, by operation. boto3 takes what is not JSON for an answer without members.
 _ALWAYS_THERE: Final = {
     "describe_table": "Table",
     "query": "Items",
@@ -128,7 +128,7 @@ class Client:
     @property
     def no_dynamodb(self) -> str:
         """The message for answers that DynamoDB never gives."""
-        return f"what answers at {self.place} is no DynamoDB; check {PREFIX}endpoint, or AWS_ENDPOINT_URL"
+        return f"what answers at {self.place} is not DynamoDB; check {PREFIX}endpoint, or AWS_ENDPOINT_URL"
 
     def stop(self) -> None:
         """Send no further request."""

@@ -101,7 +101,7 @@ class SignedRequests:
         try:
             return decoded(answer["body"])
         except ValueError as error:
-            raise ForeignAnswerError(f"the answer is no JSON: {error}") from error
+            raise ForeignAnswerError(f"the answer is not JSON: {error}") from error
 
     def _credentials(self) -> Any:
         frozen = self._session.get_credentials().get_frozen_credentials()
@@ -305,7 +305,7 @@ def encoded(arguments: Mapping[str, Any]) -> bytes:
 def decoded(body: bytes | bytearray) -> Any:
     """The value of a JSON text, with bytes in place of base64. The JSON parser does not see compact base64.
 
-    Raises ValueError: the text is no JSON, or a binary value is no base64.
+    Raises ValueError: the text is not JSON, or a binary value is not base64.
     """
     view, pieces, end = memoryview(body), list[memoryview](), 0
     binaries: deque[bytes] = deque()

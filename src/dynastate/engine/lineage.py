@@ -35,7 +35,7 @@ class Lineage:
         return self.schemas[entry.schema]
 
     def find(self, version: int) -> VersionEntry:
-        """The entry of a version. Refuse one that is no ancestor of the newest version, or no longer listed."""
+        """The entry of a version. Refuse one that is not an ancestor of the newest one, or no longer listed."""
         entry = self._listed(version)
         if entry is not None:
             return entry

@@ -147,7 +147,7 @@ def decode_text(cursor: Cursor) -> str:
     try:
         return cursor.take(cursor.varint()).decode()
     except UnicodeDecodeError as wrong:
-        raise CorruptStateError("a binary value contains a text that is no UTF-8") from wrong
+        raise CorruptStateError("a binary value contains a text that is not UTF-8") from wrong
 
 
 def encode_home(home: Home) -> bytes:

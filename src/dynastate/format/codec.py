@@ -28,7 +28,7 @@ def _compress_lz4(chunk: bytes, *, dense: bool) -> bytes:
 def _decompress_lz4(packed: bytes, raw_bytes: int) -> bytes:
     try:
         chunk: bytes = lz4.block.decompress(packed, uncompressed_size=raw_bytes)
-    except (lz4.block.LZ4BlockError, OverflowError, ValueError) as corrupt:  # the last two: raw_bytes is no length
+    except (lz4.block.LZ4BlockError, OverflowError, ValueError) as corrupt:  # the last two: raw_bytes is not a length
         raise CorruptStateError(f"a block cannot be decompressed: {corrupt}") from corrupt
     return chunk
 
@@ -85,7 +85,7 @@ def decompress(codec: str, packed: bytes, raw_bytes: int) -> bytes:
 
     Raises:
         ConfigurationError: zstd is not installed.
-        CorruptStateError: the bytes are no block, or have another length.
+        CorruptStateError: the bytes are not a block, or have another length.
     """
     # Allocate memory for what a block can contain, not for what it claims to contain.
     if codec != RAW and not 0 <= raw_bytes <= CODECS[codec].expansion * (len(packed) + 1):

@@ -95,7 +95,7 @@ class StoreMeta:
 
     @property
     def fork_epoch(self) -> int:
-        """The epoch up to which a fork's versions are its origin's; 0 if it is no fork, or no longer lists it."""
+        """The epoch up to which a fork's versions are its origin's; 0 if it is not a fork, or no longer lists it."""
         return max((epoch for run, epoch in self.epochs.items() if run.startswith(FORK)), default=0)
 
     @property

@@ -156,7 +156,7 @@ def bucket_and_prefix(location: str) -> tuple[str, str]:
     """The bucket of s3://bucket/prefix, and the prefix with a slash at its end, or none."""
     match = _LOCATION.fullmatch(location)
     if match is None:
-        raise CorruptStateError("a location of objects is no s3://bucket/prefix", location=location[:200])
+        raise CorruptStateError("a location of objects is not s3://bucket/prefix", location=location[:200])
     prefix = (match[2] or "").strip("/")
     return match[1], f"{prefix}/" if prefix else ""
 
@@ -170,7 +170,7 @@ def decode_frames(keys: Sequence[Key], raw: bytes) -> Iterator[tuple[Key, Part]]
     """The verified parts with these keys, from the frames in `raw`.
 
     Raises:
-        CorruptStateError: a frame is no part, or the part of another key.
+        CorruptStateError: a frame is not a part, or the part of another key.
     """
     offset = 0
     for key in keys:

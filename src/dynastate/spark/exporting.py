@@ -33,7 +33,7 @@ def export_metrics(spark: SparkSession, target: str) -> MetricsExport:
     with one warning, and so is everything for a port that is taken, or a file that cannot be written.
 
     Raises:
-        ConfigurationError: it is no target, or its package is not installed.
+        ConfigurationError: it is not a target, or its package is not installed.
     """
     return MetricsExport(spark, target)
 

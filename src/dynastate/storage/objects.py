@@ -40,7 +40,7 @@ class Objects(Protocol):
         """The objects of a location whose names begin with a prefix, in order."""
 
     def delete(self, object_ids: Sequence[ObjectId]) -> None:
-        """Delete up to 1,000 objects of one location; objects that do not exist are no error."""
+        """Delete up to 1,000 objects of one location; objects that do not exist are not an error."""
 
     def stop(self) -> None:
         """Refuse further requests with UnavailableError, also the retries of requests under way."""

@@ -58,7 +58,7 @@ class Tables(Protocol):
         """Put the first of up to 25 items, as many as a throttled table takes. Returns the rest, never all of them."""
 
     def delete(self, keys: Sequence[Key]) -> None:
-        """Delete up to 25 items; items that do not exist are no error."""
+        """Delete up to 25 items; items that do not exist are not an error."""
 
     def put_new(self, key: Key, item: Item) -> bool:
         """Put an item unless its key exists. Returns whether it was put."""

@@ -192,7 +192,7 @@ def _type(described: Any, levels: int) -> types.DataType:
 
 def _name(field: Any) -> str:
     if not isinstance(field["name"], str):
-        raise TypeError("a name that is no text")
+        raise TypeError("a name that is not a text")
     return field["name"]
 
 

@@ -141,5 +141,5 @@ def test_cost_refuses_wrong_arguments(namespace: str, tmp_path: Path) -> None:
     for content in (b"no JSON\n", bytes.fromhex("28b52ffd") + b"\xff\xfe\x00"):
         file = tmp_path / "broken"
         file.write_bytes(content)
-        assert f"line 1 of {file} is no JSON" in refused("cost", "--progress", str(file))
+        assert f"line 1 of {file} is not JSON" in refused("cost", "--progress", str(file))
     assert "missing" in refused("cost", "--progress", str(tmp_path / "missing"))

@@ -259,7 +259,7 @@ def test_export(store: str, tmp_path: Path) -> None:
     assert run("export", store, "--format", "ndjson", "-o", str(tmp_path / "rows.json")).code == 0
     assert (tmp_path / "rows.json.part").read_text() == "mine"
     for wrong in ("", ".", "/"):
-        assert "--output is no file" in refused("export", store, "--format", "ndjson", "-o", wrong)
+        assert "--output is not a file" in refused("export", store, "--format", "ndjson", "-o", wrong)
     assert "give a file with --output" in refused("export", store, "--format", "parquet", "--json")
     assert run("export", store, "--format", "csv").code == 2
     assert "cannot be written" in refused("export", store, "--format", "ndjson", "--output", str(tmp_path / "no/file"))

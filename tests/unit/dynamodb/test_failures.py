@@ -50,7 +50,7 @@ OK: tuple[int, dict[str, Any]] = (200, {"UnprocessedItems": {}})
         ),
         (
             (404, "<html>Not found</html>"),
-            f"what answers at the Region us-east-1 is no DynamoDB; check {PREFIX}endpoint",
+            f"what answers at the Region us-east-1 is not DynamoDB; check {PREFIX}endpoint",
         ),
     ],
 )
@@ -170,7 +170,7 @@ def test_an_endpoint_that_hangs_is_given_up_in_time(rig: Callable[..., Rig]) -> 
 
 @pytest.mark.parametrize("body", [{}, {"hello": "world"}, "<html>hello</html>"])
 def test_an_endpoint_that_is_no_dynamodb_is_said(rig: Callable[..., Rig], body: Any) -> None:
-    said = rf"what answers at http://127\.0\.0\.1:9 is no DynamoDB; check {PREFIX}endpoint"
+    said = rf"what answers at http://127\.0\.0\.1:9 is not DynamoDB; check {PREFIX}endpoint"
     for ask in (
         lambda tables: tables.check(),
         lambda tables: tables.get([Key("snapshot", "s", "meta")]),
@@ -187,7 +187,7 @@ def test_an_endpoint_that_is_no_dynamodb_is_said(rig: Callable[..., Rig], body: 
 def test_a_web_server_at_the_endpoint_is_said_soon(rig: Callable[..., Rig], status: int, *, is_at_once: bool) -> None:
     """At once, or where it may be the outage of a proxy within the first contact; without the page that it sent."""
     at = rig((status, "<html>go away</html>"), endpoint="http://127.0.0.1:9", request_deadline_s=3600, answer_s=0.01)
-    with pytest.raises(ConfigurationError, match=r"http://127\.0\.0\.1:9 is no DynamoDB") as refused:
+    with pytest.raises(ConfigurationError, match=r"http://127\.0\.0\.1:9 is not DynamoDB") as refused:
         at.tables.check()
     assert "html" not in str(refused.value)
     assert (at.clock.slept == []) is is_at_once

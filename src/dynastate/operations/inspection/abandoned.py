@@ -72,7 +72,7 @@ def checkpoint_exists(location: str) -> bool:
         from pyarrow import fs
     except ImportError as error:
         raise ConfigurationError(
-            "a checkpoint that is no local folder is looked at with pyarrow, the extra 'frames' of dynastate; pip "
+            "a checkpoint that is not a local folder is looked at with pyarrow, the extra 'frames' of dynastate; pip "
             "install pyarrow"
         ) from error
     try:

@@ -60,7 +60,7 @@ def _replaced(output: Path | None) -> Iterator[Path | None]:
         yield None
         return
     if not output.name:
-        raise ConfigurationError("--output is no file", file=str(output))
+        raise ConfigurationError("--output is not a file", file=str(output))
     temporary = output.with_name(f"{output.name}.{os.getpid()}.part")
     try:
         yield temporary

@@ -1,7 +1,7 @@
 """Verification of a store: it reads everything as recovery does, reports every defect, and writes nothing.
 
 Other processes may write meanwhile. So the items that name others are read first, and again at the end: changes by a
-commit or a clean-up in between are no defects.
+commit or a clean-up in between are not defects.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class _Check:
         return unpinned
 
     def _needed(self, names: NamingItems) -> set[str]:
-        """Sort keys of the items that a fork needs in its origin. Empty if it is no fork, or incomplete."""
+        """Sort keys of the items that a fork needs in its origin. Empty if it is not a fork, or incomplete."""
         holders = {each.holder for each in names.snapshots()}
         manifests = [each for node, each in self._manifests.items() if each is not None and node in holders]
         return needed_pins(names.graph, manifests, names.graph.meta.pins if names.graph.meta else frozenset())

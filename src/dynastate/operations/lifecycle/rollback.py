@@ -167,7 +167,7 @@ class Checkpoint:
             )
 
     def batches(self, folder: str) -> dict[int, list[str]]:
-        """The names of each batch's files in a folder, by the batch's number. A checksum alone is no batch."""
+        """The names of each batch's files in a folder, by the batch's number. A checksum alone is not a batch."""
         files: dict[int, list[str]] = {}
         for file in self._system.get_file_info(self._select(f"{self._path}/{folder}")):
             match = _BATCH.fullmatch(file.base_name)

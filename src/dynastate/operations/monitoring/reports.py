@@ -174,7 +174,7 @@ def _batch(line: str, where: str) -> Batch | None:
         report = json.loads(line)
     except ValueError:
         raise ConfigurationError(
-            f"{where} is no JSON; progress reports are one JSON object a line, and an event log must be unpacked"
+            f"{where} is not JSON; progress reports are one JSON object a line, and an event log must be unpacked"
         ) from None
     if isinstance(report, dict) and "Event" in report:
         report = report.get("progress") if "QueryProgressEvent" in str(report["Event"]) else {}
@@ -200,7 +200,7 @@ def _batch(line: str, where: str) -> Batch | None:
         )
         batch.spent()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{where} is no progress report of Spark, or of another dynastate: {error}") from None
+        raise ConfigurationError(f"{where} is not a progress report of Spark, or of another dynastate: {error}") from None
     return batch
 
 

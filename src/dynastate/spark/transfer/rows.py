@@ -203,7 +203,7 @@ def _struct(schema: str | StructType) -> StructType:
     try:
         parsed = StructType.fromDDL(schema)
     except PySparkException as wrong:
-        raise ConfigurationError("the schema is no DDL, such as 'rows long, note string'", got=schema) from wrong
+        raise ConfigurationError("the schema is not DDL, such as 'rows long, note string'", got=schema) from wrong
     if not isinstance(parsed, StructType):
         raise ConfigurationError("the schema needs names of columns, as in 'rows long, note string'", got=schema)
     return parsed

@@ -234,13 +234,13 @@ def test_an_event_log_is_read() -> None:
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        ("{", "line 2 of here is no JSON; progress reports are one JSON object a line"),
-        ('{"id": 1,\n', "line 2 of here is no JSON"),
-        ("[1]", "line 2 of here is no progress report"),
-        ("7", "line 2 of here is no progress report"),
-        ('{"a": 1}', "line 2 of here is no progress report of Spark, or of another dynastate: 'durationMs'"),
-        (json.dumps(report(1) | {"timestamp": "today"}), "line 2 of here is no progress report"),
-        (json.dumps(report(1) | {"timestamp": None}), "line 2 of here is no progress report"),
+        ("{", "line 2 of here is not JSON; progress reports are one JSON object a line"),
+        ('{"id": 1,\n', "line 2 of here is not JSON"),
+        ("[1]", "line 2 of here is not a progress report"),
+        ("7", "line 2 of here is not a progress report"),
+        ('{"a": 1}', "line 2 of here is not a progress report of Spark, or of another dynastate: 'durationMs'"),
+        (json.dumps(report(1) | {"timestamp": "today"}), "line 2 of here is not a progress report"),
+        (json.dumps(report(1) | {"timestamp": None}), "line 2 of here is not a progress report"),
         (
             json.dumps(report(1) | {"stateOperators": [{"customMetrics": {"dynastateRequests": 1}}]}),
             "another dynastate",
@@ -300,7 +300,7 @@ def test_each_report_is_read_once(tmp_path: Path) -> None:
     assert commits(file, "r") == [(20, 0)]
     with path.open("a") as appended:
         appended.write("no JSON\n")
-    with pytest.raises(ConfigurationError, match=r"line 3 of \S+progress.json is no JSON"):
+    with pytest.raises(ConfigurationError, match=r"line 3 of \S+progress.json is not JSON"):
         file.last_batch(["r"])
 
 

@@ -77,7 +77,7 @@ class OtlpTarget(Target):
 
 
 def otlp_name(metric: Metric) -> str:
-    """The name of a metric in OpenTelemetry, where unit and kind are no part of it."""
+    """The name of a metric in OpenTelemetry, where unit and kind are not part of it."""
     base = metric.name.removesuffix("_total").removesuffix(f"_{metric.unit}" if metric.unit != "dollars" else "")
     return base.replace("_", ".", 1)
 

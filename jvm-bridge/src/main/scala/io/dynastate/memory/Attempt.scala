@@ -3,7 +3,7 @@ package io.dynastate.memory
 import java.nio.ByteBuffer
 import java.util.UUID
 
-/** A random 128-bit id of one task's try to make one version. `Attempt.None` is no attempt, or any. */
+/** A random 128-bit id of one task's try to make one version. `Attempt.None` is not an attempt, or any. */
 final case class Attempt(high: Long, low: Long) {
   /** 32 hex digits, as in keys of the tables and in what the sidecar logs. */
   override def toString: String = checkpointId.replace("-", "")

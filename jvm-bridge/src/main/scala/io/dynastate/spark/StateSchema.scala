@@ -57,7 +57,7 @@ object StateSchema {
   }
 
   private def corrupt(text: String): Nothing =
-    throw new DynastateException(ErrorKind.Corrupt, s"a schema item is no list of column families by id: $text")
+    throw new DynastateException(ErrorKind.Corrupt, s"a schema item is not a list of column families by id: $text")
 
   private def nameOf(family: JObject): String = field(family, "name") match {
     case JString(name) => name

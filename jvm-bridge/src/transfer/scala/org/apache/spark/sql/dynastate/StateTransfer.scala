@@ -85,7 +85,7 @@ object StateTransfer {
     val format = if (old.ids.isEmpty) 1 else 2
     val reads, writes = old.pinned
     Seq(reads, writes).foreach { conf =>
-      // For queries only: here is no batch that a coordinator could validate.
+      // For queries only: there is no batch here that a coordinator could validate.
       conf.setConf(SQLConf.STATE_STORE_FORMAT_VALIDATION_ENABLED, false)
       conf.setConf(SQLConf.STATE_STORE_COMMIT_VALIDATION_ENABLED, false)
       conf.setConf(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION, format)
