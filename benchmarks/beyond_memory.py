@@ -3,9 +3,9 @@
     python benchmarks/beyond_memory.py
     python benchmarks/beyond_memory.py --rows 20000 --updates 500 --turns 1         to try it
 
-Each store is driven through Spark's trait in fresh JVMs, at each number of rows: batches of uniform and of popular
-keys, and at the first of the numbers the first batch after a restart. Ours is measured with all rows in memory, too,
-with and without a bound. Prints the figures and the ratios that have a target, keeps them in
+Each store is driven through Spark's trait in fresh JVMs, at each number of rows. Batches have uniform keys, and popular
+keys. At the first of the numbers, the first batch after a restart is measured, too. Ours is also measured with all rows
+in memory, with and without a bound. Prints the figures and the ratios that have a target, keeps them in
 build/benchmarks/beyond_memory.json, and exits 1 when a target is missed. See benchmarks/README.md.
 """
 

@@ -3,10 +3,10 @@
     python benchmarks/growth.py
     python benchmarks/growth.py --rows 20000 --versions 200         to try it
 
-1,000 versions of 1,000 random updates on 100,000 rows, of which the last 10 are retained, beside a snapshot of the same
-rows that has just been made, and beside the same changes without any maintenance. Then the same with rows of 300
-bytes, against the layout of one item per key in two tables. Prints the figures, keeps them in
-build/benchmarks/growth.json, and exits 1 when a target is missed. See benchmarks/README.md for what each figure means.
+1,000 versions of 1,000 random updates on 100,000 rows, of which the last 10 are retained. They are compared with a new
+snapshot of the same rows, and with the same changes without any maintenance. Then the same with rows of 300 bytes,
+against the layout of one item per key in two tables. Prints the figures, keeps them in build/benchmarks/growth.json,
+and exits 1 when a target is missed. See benchmarks/README.md for what each figure means.
 """
 
 from __future__ import annotations

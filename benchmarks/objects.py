@@ -3,9 +3,9 @@
     python benchmarks/objects.py
     python benchmarks/objects.py --rows 50000         to try it
 
-Tables and S3 are moto's. A store is filled, changed in batches, and opened in fresh processes: with all of it in
-DynamoDB; with large parts in S3; and with 40 ms added to each PUT, which is about what S3 takes. Exits 1 when a target
-is missed. See benchmarks/README.md.
+Tables and S3 are moto's. A store is filled, changed in batches, and opened in fresh processes. All of it is in
+DynamoDB, or its large parts are in S3, also with 40 ms added to each PUT, which is about what S3 takes. Exits 1 when a
+target is missed. See benchmarks/README.md.
 """
 
 from __future__ import annotations

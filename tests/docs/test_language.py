@@ -126,11 +126,11 @@ def test_sentences_are_short(name: str) -> None:
 
 
 def comments(code: str) -> Iterator[str]:
-    """The comments of a module; lines one below the other are one comment."""
+    """The comments of a module; lines one below the other are one comment, except behind code."""
     last, block = 0, ""
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
         if token.type == tokenize.COMMENT:
-            if token.start[0] != last + 1:
+            if token.start[0] != last + 1 or token.line[: token.start[1]].strip():
                 yield block
                 block = ""
             last, block = token.start[0], f"{block}\n{token.string.lstrip('#: ')}"
@@ -143,13 +143,12 @@ def texts_of(code: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(code)):
         match node:
             case ast.Expr(ast.Constant(str(text))):
-                # Grammars and tables are indented, or have bars; a section such as Raises has an item a line.
+                # Grammars and tables are indented, or have bars or columns; a section like Raises has an item a line.
                 items = re.sub(r"\n    (?=[\w.]+: )|\n- |\n\d\. ", "\n\n", inspect.cleandoc(text))
-                docstrings += re.split(r"\n\s*\n|\n    .*|\n\|.*", items)
+                docstrings += re.split(r"(?m)\n\s*\n|^(?:    |\|).*|^\S.*  +\S.*", items)
             case ast.JoinedStr(values):
-                messages.append(
-                    "".join(str(each.value) if isinstance(each, ast.Constant) else "value" for each in values)
-                )
+                text = "".join(str(each.value) if isinstance(each, ast.Constant) else "value" for each in values)
+                messages += text.split("\n")
             case ast.Constant(str(text)):
                 messages += text.split("\n")
     yield from (*docstrings, *comments(code), *messages)
@@ -174,6 +173,8 @@ def test_a_long_sentence_is_found() -> None:
     assert [words(line) for _, line in prose(page)] == [5, 31]
     code = f'"""{"word " * 20}\n{"word " * 11}"""\n# {"one " * 16}\n# {"one " * 15}\nerror = f"{"two " * 30}{{code}}"\n'
     assert [words(each) for each in long_sentences(code)] == [31, 31, 31]
+    table = f'"""Table.\n\na  {"word " * 16}\nb  {"word " * 16}"""\none = 1  # {"one " * 16}\ntwo = 2  # {"a " * 16}\n'
+    assert not long_sentences(table)
 
 
 def test_a_phrase_of_the_list_is_found() -> None:

@@ -24,7 +24,7 @@ QUOTED_KINDS = {"Configuration", "Unavailable", "Missing"}
 
 
 def template(node: ast.expr) -> str | None:
-    """The text that an expression makes, its varying parts replaced; None: it is no text."""
+    """The text that an expression makes, its varying parts replaced. Returns None if it is not text."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):

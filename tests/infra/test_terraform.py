@@ -1,7 +1,7 @@
 """The Terraform module, run by the real terraform: formatted, valid, tested, and applied to an emulated AWS.
 
 Everything runs on a copy of ``infra/`` in pytest's temporary directory, so no plugin, lock file or state is left in the
-tree; and with an environment in which nothing leads to a real AWS account.
+tree. Nothing in its environment leads to a real AWS account.
 """
 
 import json

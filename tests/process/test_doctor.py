@@ -280,7 +280,7 @@ def settings_of(proxy: FaultProxy) -> Settings:
 
 
 def test_each_check_that_fails_has_an_engine_that_fails_it() -> None:
-    """But for the tables', which has a test of its own."""
+    """Except the tables', which has a test of its own."""
     named = set().union(*(checks for _, checks in BROKEN.values()))
     assert named | {"tables"} == {each.name for each in CHECKS if not each.is_warning}
 

@@ -21,8 +21,8 @@ def check_orphans(model: Model, dynamodb: DynamoDB, s3: S3, shards: int, below: 
 
     And that each object that is named is there.
 
-    Later versions, made before the query was set back, are cleaned up when the query has passed them, and parts and
-    unfinished snapshots of a version list with pins when the fork is dropped.
+    Later versions, made before the query was set back, are cleaned up when the query has passed them. Parts and
+    unfinished snapshots of a version list with pins are cleaned up when the fork is dropped.
     """
     delta: dict[Place, Any] = {}
     snapshot: dict[Place, Any] = {}

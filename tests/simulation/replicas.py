@@ -1,10 +1,10 @@
 """The tables in two Regions, as replicas with multi-Region strong consistency; a Region can be cut off.
 
-Before a write is answered it is on its way to the other Region, and a cut does not stop it: AWS has it on the disks of
+Before a write is answered it is on its way to the other Region, and a cut does not stop it. AWS has it on the disks of
 another replica or of the witness by then. A request takes what is on its way to its replica before it acts. Two Regions
 that write one item at about the same time conflict, and the later one is refused.
 
-With a `delay` replicas are asynchronous: an item arrives later, each by itself; a cut loses what is on its way; and of
+With a `delay` replicas are asynchronous: an item arrives later, each by itself. A cut loses what is on its way, and of
 two writes of an item the later one counts.
 """
 

@@ -494,7 +494,7 @@ def test_a_number_is_made_again_while_it_is_read(engines: Engines, memory: Memor
 def test_snapshot_begins_without_its_base(engines: Engines, memory: MemoryTables, store: str, *, broken: bool) -> None:
     """It would carry on deleted buckets, so its commit is refused.
 
-    No schedule has found an engine without that check: it needs a snapshot in between that carries nothing on, a
+    No schedule has found an engine without that check. It needs a snapshot in between that carries nothing on, a
     clean-up before this one is entered, and a second one before it is read; otherwise recovery falls back.
     """
     engine = engines()

@@ -173,8 +173,8 @@ def state_stores() -> Any:
 def stop_stores() -> None:
     """Stop all stores and maintenance.
 
-    Spark stops them under a lock that a maintenance thread may wait for, and before 4.2 waits for it for five minutes:
-    so there is nothing to maintain any more when they are stopped.
+    Spark stops them under a lock that a maintenance thread may wait for, and before 4.2 waits for it for five minutes.
+    So nothing is left to maintain when they are stopped.
     """
     stores = state_stores()
     stores.unloadAll()

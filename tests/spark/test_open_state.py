@@ -199,8 +199,8 @@ def test_a_query_runs_on_beside_compact_and_clean(
         assert all(verify(tables, store).is_whole for store in state.stores)
 
 
-#: Columns of a key with values that Python's types cannot hold, or that Spark takes for equal to others, and the
-#: number that Spark stores for them, by Spark's own functions. `number` is 0, 1 or 2.
+#: Columns of a key with values that Python's types cannot hold, or that Spark takes for equal to others. Beside each is
+#: the number that Spark stores for it, by Spark's own functions. `number` is 0, 1 or 2.
 EXTREME_KEYS = {
     "far": (
         "timestamp_micros(array(1700000000000000000, -62135596800000001, 1714564800000001)[number])",

@@ -22,7 +22,7 @@ UPSTREAM_TIMEOUT_S = 60.0
 JSON = "application/x-amz-json-1.0"
 FORM = "application/x-www-form-urlencoded"
 S3 = "s3"
-#: Headers of answers that clients read, but for the checksum of a body that a rule may change.
+#: Headers of answers that clients read, except the checksum of a body that a rule may change.
 PASSED_BACK, CHECKSUM = ("etag", "last-modified", "content-range", "x-amz-"), "x-amz-crc32"
 
 
@@ -31,8 +31,8 @@ class Request(NamedTuple):
 
     In AWS's JSON protocol, `service` is the one that is its target. In the query protocol, which CloudWatch speaks, it
     is the one that the request is signed for, and `body` has the parameters as they are sent: names to text.
-    Of S3, which has neither, `operation` is the HTTP method, and `body` has `bucket`, `key` (empty: the bucket itself),
-    the `query`'s parameters, and the `text` of a POST, which lists objects; a rule passes such a request on unchanged.
+    Of S3, which has neither, `operation` is the HTTP method. `body` has `bucket`, `key` (empty: the bucket itself),
+    the `query`'s parameters, and the `text` of a POST, which lists objects. A rule passes such a request on unchanged.
     """
 
     service: str

@@ -224,7 +224,7 @@ def converse(sent: bytes, tables: MemoryTables) -> tuple[list[tuple[int, bytes]]
 
 
 class Crashes(logging.Handler):
-    """Keeps traces: whatever is no error of ours is logged with its own."""
+    """Keeps traces: whatever is not an error of ours is logged with its own."""
 
     def __init__(self) -> None:
         super().__init__()

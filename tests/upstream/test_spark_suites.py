@@ -38,7 +38,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     "suite", [pytest.param(each, id=each.name, marks=[] if each.fast else pytest.mark.slow) for each in SUITES]
 )
 def test_suite(suite: Suite, classes: list[Path], database: Settings, tmp_path: Path, table: list[str]) -> None:
-    """All tests of a suite pass, but for the known differences, all of which fail."""
+    """All tests of a suite pass, except the known differences, all of which fail."""
     began = time.monotonic()
     outcomes = run(suite, classes, database, tmp_path / "first")
     # Some of Spark's tests wait no longer than 5 s, which a busy machine exceeds: what fails runs once more, alone.

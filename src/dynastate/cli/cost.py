@@ -133,9 +133,9 @@ def cost(
 
     With a namespace: what its stores have in the tables, and what a month of that costs. With --progress: what the
     reported batches took, and what a day of them costs, at the prices given here or else at those of the query. With
-    a namespace and --every, --trigger or --partitions: what a day would take in the long run, as the query runs now, as
-    asked for, with an item for each row, and with other snapshot thresholds, by the formula of docs/costs.md from
-    the listed versions; and what one other choice each would save a month, those that save most first.
+    a namespace and --every, --trigger or --partitions: what a day would take in the long run. The formula of
+    docs/costs.md predicts it from the listed versions: as the query runs now, as asked for, with an item for each row,
+    and with other snapshot thresholds. Then what one other choice each would save a month, the largest saving first.
     """
     from dynastate.operations.cost.advice import Plan
     from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace

@@ -160,7 +160,7 @@ def fork(
 ) -> None:
     """Copy all state of a query at a version to another namespace, for a test run, without writing rows.
 
-    The fork shares parts and buckets with the query, which may run on: each has its own changes from then on, and
+    The fork shares parts and buckets with the query, which may run on. Each has its own changes from then on, and
     clean-up retains what the fork needs until it is dropped. Run again, the command resumes a fork that was cut off.
     """
     from dynastate.operations.lifecycle.fork import fork_namespace

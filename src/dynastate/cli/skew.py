@@ -34,9 +34,8 @@ def skew(
 ) -> None:
     """Show where state is uneven.
 
-    The largest partitions of each operator; the heaviest keys and the sizes of rows, of the newest version, the largest
-    partitions first; and the load of the busiest of DynamoDB's partition keys, each of which takes 1,000 write units a
-    second.
+    The largest partitions of each operator. The heaviest keys and the sizes of rows, of the newest version, the largest
+    partitions first. The load of DynamoDB's busiest partition key: each takes 1,000 write units a second.
     """
     from dynastate.operations.monitoring.skew import KEY_UNITS_S, busiest, read_keys, read_loads, skew_of
     from dynastate.storage.meter import Meter

@@ -173,7 +173,7 @@ class _Bars:
         runs = spark.is_running()
         for query, task in self._tasks.items():
             committed = self.checkpoints[query].committed()
-            # A batch without data may follow the last file, to close hours; and a kill between Spark's log of files and
+            # A batch without data may follow the last file, to close hours. A kill between Spark's log of files and
             # its log of offsets joins two files in one batch. The number of batches is known at the end only.
             total = max(committed, self._files) if runs else committed
             self.progress.update(task, completed=committed, total=total)

@@ -28,8 +28,8 @@ from dynastate.format.keys import Role
 from dynastate.redaction import as_cause
 from dynastate.settings import PREFIX, Settings
 
-#: How often, and for how many seconds each time, credentials are asked of the instance's metadata service, at least.
-#: boto3 asks once, for a second, and a machine whose executors all start at once takes longer.
+#: Attempts to get credentials from the instance's metadata service, and the timeout of each in seconds, at least. By
+#: default boto3 asks once, for a second, and a machine whose executors all start at once takes longer.
 METADATA_SERVICE: Final = {"metadata_service_num_attempts": 2, "metadata_service_timeout": 3}
 #: A member that each answer of DynamoDB has, by operation. boto3 takes what is not JSON for an answer without members.
 _ALWAYS_THERE: Final = {

@@ -4,8 +4,8 @@ On the same port it serves S3, with one bucket for objects.
 It keeps everything in memory and ends with the process that started it. Requests are served one at a time, because
 moto loses acknowledged writes when they are not. It listens on 127.0.0.1 only, and asks for no permission.
 
-Child and parent: the child makes both tables, writes one line to its standard output (`ready ENDPOINT` or
-`failed MESSAGE`), and ends when its standard input does, so it cannot outlive the parent, however that dies.
+The child makes both tables, writes one line to its standard output (`ready ENDPOINT` or `failed MESSAGE`), and ends
+when its standard input does. So it cannot outlive the parent, however that dies.
 """
 
 from __future__ import annotations

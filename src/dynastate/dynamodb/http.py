@@ -42,7 +42,7 @@ log = get_logger("dynastate.tables")
 CONNECT_TIMEOUT_S: Final = 2.0
 READ_TIMEOUT_S: Final = 10.0
 #: Connections that are kept open. Every task that opens or commits has a request of its own under way, beside the
-#: parallel ones; a connection above this number is closed after one request, and a new one costs a handshake.
+#: parallel ones. A connection above this number is closed after one request, and a new one costs a handshake.
 CONNECTIONS_MAX: Final = 256
 #: The operations of every batch, by their names in boto3. It sends all others.
 HOT: Final = frozenset({"batch_write_item", "batch_get_item", "update_item", "query"})

@@ -16,8 +16,8 @@ WINDOW_FIRST: Final = 500
 RATE_MIN: Final = 100.0
 #: A throttled request multiplies the rate by this.
 DECREASE: Final = 0.75
-#: The rate grows by this part of itself a second while requests wait for it, by `STEP_MAX` at most a request; by twice
-#: that after `FASTER_S` without throttling, and so on, up to `FASTER_MAX` times.
+#: While requests wait for the rate, it grows by this part of itself a second, and by `STEP_MAX` at most a request.
+#: After `FASTER_S` without throttling it grows twice as fast, and so on, up to `FASTER_MAX` times.
 GROWTH_S: Final = 0.5
 STEP_MAX: Final = 0.1
 FASTER_S: Final = 10.0

@@ -5,8 +5,8 @@ partitions. So does `namespace/operator`, if the stores of the operator have onl
 
 A checkpoint that is deleted and started again at the same path is another query. Stores of the earlier query remain if
 the new one has fewer partitions, operators or names. The meta item of a store has the id of the query that it belongs
-to. The current query is the one whose run entered the namespace last, among the queries with a store of partition 0:
-each query has operator 0, and writes to all partitions. The record of the namespace has the order. No clock decides.
+to. The current query is the one whose run entered the namespace last, among the queries with a store of partition 0.
+Each query has operator 0, and writes to all partitions. The record of the namespace has the order. No clock decides.
 All readers and maintainers of state get the stores of the current query from this module.
 """
 
@@ -99,8 +99,8 @@ def _current(first_metas: Mapping[str, StoreMeta], record: NamespaceRecord | Non
     if len(last) == 1:
         return last[0]
     raise ConfigurationError(
-        "this namespace has stores of several queries, and the record of which of them came last is lost: start the "
-        "query that is to stay, whose first batch records it, or name stores in full to read them",
+        "this namespace has stores of several queries, and no record of the current one: start the query that is to "
+        "stay, or name stores in full to read them",
         **where(namespace_key(next(iter(first_metas)).split("/")[0])),
         queries=",".join(sorted(last)),
     )

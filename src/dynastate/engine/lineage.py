@@ -74,8 +74,8 @@ def of_one_run(lineages: Sequence[Lineage]) -> list[Lineage]:
     newest = last_of_one_run([(lineage.entries, lineage.runs) for lineage in lineages])
     if not newest:
         raise VersionMissingError(
-            "no version is in all partitions by one run: a run makes its versions again, and has not committed its "
-            "first batch in all of them yet; try again when it has",
+            "no version is in all partitions by one run: a new run has not committed its first batch in all of them "
+            "yet; try again when it has",
             store=lineages[0].store,
             versions=f"{lineages[0].entries[0].version}-{lineages[0].newest.version}",
         )

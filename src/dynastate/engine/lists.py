@@ -83,9 +83,9 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
 def refuse_full(store: str, entry: VersionEntry) -> ConfigurationError:
     """The error of a commit to a list that is full of attempts that may be needed."""
     return ConfigurationError(
-        "a version list is full, 400 KB, of attempts that this run or the one before it has made: start the query "
-        "again, at most twice, and the list is shortened. Find in Spark's log why tasks or batches fail after state is "
-        "committed, or use more shuffle partitions, which makes entries smaller",
+        "a version list is full, 400 KB, of attempts by this run or the one before it: restart the query, at most "
+        "twice, and the list is shortened. Find in Spark's log why tasks or batches fail after state is committed, or "
+        "use more shuffle partitions, which makes entries smaller",
         store=store,
         version=entry.version,
     )
@@ -114,8 +114,8 @@ def unneeded(
     """The entries of a list that no run will read, the least useful first. They may be deleted.
 
     `entry` is of the newest run, and listed or about to be. It proves two things about the driver at the start of this
-    run: it had not committed the version of the entry or a later one, and it named the bases of the entry. A run that
-    has only entered the store proves nothing. So these attempts, which the driver did not choose, may be deleted:
+    run. The driver had not committed the version of the entry or a later one, and it named the bases of the entry. A
+    run that has only entered the store proves nothing. So these attempts, not chosen by the driver, may be deleted:
 
     - attempts by runs before the last `RUNS_KEPT`, at any version;
     - attempts by the run of the entry at lower versions.

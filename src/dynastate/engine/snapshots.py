@@ -152,8 +152,8 @@ class SnapshotAttempt:
         values = self._manifest().sizes()[0]
         if self._values is not None and values != self._values:
             raise CorruptStateError(
-                "the rows for a snapshot have another number of values than their version; it was not made, and what "
-                "is stored is right: stop the query, start it again so that rows are read from there, and report this",
+                "a snapshot was not made, because its rows have another number of values than their version; what is "
+                "stored is right: restart the query, and report this",
                 store=self.store,
                 version=self._snapshot.version,
                 values=values,

@@ -199,7 +199,7 @@ class VersionGraph:
         if self.meta.is_forgotten(newest.epoch, run.query):
             raise ConfigurationError(
                 f"{QUERIES_KEPT} queries or more have written to this store, and format v1 of checkpoints does not "
-                "say which one has made this version: start with a new checkpoint in another namespace",
+                "say which one made this version: start with a new checkpoint in another namespace",
                 **about,
                 query=run.query,
             )
@@ -210,7 +210,7 @@ class VersionGraph:
         if len(locations) > 1:
             raise ConfigurationError(
                 "several checkpoint locations have made this version, and format v1 of checkpoints does not say which "
-                "one is meant: fork a later version, or go back with dynastate rollback to a batch before the first "
+                "one is meant. Fork a later version, or go back with dynastate rollback to a batch before the first "
                 "that several have made",
                 **about,
                 locations=",".join(sorted(location or "the fork's origin" for location in locations)),
@@ -378,14 +378,14 @@ class VersionGraph:
         if not versions:
             message = (
                 "no state of this store is in the tables. If the checkpoint was moved, set "
-                "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and dynastate adopt that; if it "
-                "was copied for a test, dynastate fork, and set that namespace; if the state was dropped, start with a "
-                "new checkpoint; else check both table names"
+                "spark.sql.streaming.stateStore.dynastate.namespace to the one it had, and dynastate adopt that. If it "
+                "was copied for a test, dynastate fork, and set that namespace. If the state was dropped, start with a "
+                "new checkpoint. Else check both table names"
             )
         elif version in self._entries and attempt == NO_ATTEMPT and run is not None:
             message = (
                 "only another query has made this version: the state of this one was dropped or cleaned up, or the "
-                "file metadata of its checkpoint is new; restore what is missing, or start with a new checkpoint"
+                "file metadata of its checkpoint is new. Restore what is missing, or start with a new checkpoint"
             )
             facts["query"] = run.query
         elif version in self._entries:
@@ -404,8 +404,8 @@ Listed = tuple[Sequence[VersionEntry], Mapping[int, str]]
 def is_of_one_run(stores: Iterable[Listed], version: int) -> bool:
     """Whether one run made a version in all stores, as far as their runs are listed.
 
-    After a rollback or a restart, some stores have versions of the new run and others versions of the previous run,
-    until the first batch of the new run is committed in all. After a rollback the two runs had different input.
+    Until the first batch of a new run is committed in all stores, some have its versions, and others have versions of
+    the previous run. After a rollback the two runs had different input.
 
     A run that a store no longer lists is older than all that it lists. A run that it does not list yet is newer: the
     meta item of a replica may arrive after the version lists that need it.

@@ -1,7 +1,7 @@
 """All rows of one column family in one store, in bounded memory: one range of key hashes after the other.
 
 A version is a snapshot, in buckets by hash, and changes since, in the order of their commits. The changes are read
-once, and wait in an encrypted temporary file for each range, as in a hash join that does not fit into memory; then the
+once, and wait in an encrypted temporary file for each range, as in a hash join that does not fit into memory. Then the
 rows of each range are read from the snapshot, and its changes applied.
 """
 

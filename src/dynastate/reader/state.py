@@ -1,8 +1,8 @@
 """Committed state from plain Python, while the query runs: `open_state`. It only reads, and needs no Spark.
 
-A row is one dict: the columns of its key, then those of its value, by their names in Spark's schema, which is stored
-with the state; of equal names the later ones are called name#2. Where a key has a list of values (list state) there is
-one column `values` in their place. Values are as in `dynastate.unsaferow`.
+A row is one dict: the columns of its key, then the columns of its value, by their names in Spark's schema. The schema
+is stored with the state. Of equal names the later ones are called name#2. Where a key has a list of values (list state)
+there is one column `values` in their place. Values are as in `dynastate.unsaferow`.
 """
 
 from __future__ import annotations

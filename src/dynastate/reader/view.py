@@ -74,14 +74,14 @@ class TakenBack(NamedTuple):
         """The error for changes after a version that was undone."""
         if self.common is None:
             return VersionMissingError(
-                "the query was taken back to an earlier version and has made this one again, and clean-up has deleted "
-                "the versions that remained of what was read, if any: read all rows again",
+                "the query was taken back to an earlier version and has made this one again, and no version that was "
+                "read remains: read all rows again",
                 store=store,
                 version=version,
             )
         return VersionMissingError(
-            "the query was taken back to an earlier version and has made this one again: what was read of the versions "
-            "after 'common' is not its state; read all rows again, or the changes after that version",
+            "the query was taken back to an earlier version and has made this one again. What was read of the versions "
+            "after 'common' is not its state: read all rows again, or the changes after that version",
             store=store,
             version=version,
             common=self.common,

@@ -65,8 +65,8 @@ def session_conf(minor: str) -> dict[str, str]:
 def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     """Configure the sessions of a builder to keep streaming state in DynamoDB.
 
-    Adds the jar to `spark.jars`, the extension to `spark.sql.extensions` and the plugin to `spark.plugins` (keeping
-    what the builder, spark-submit, spark-defaults.conf and PYSPARK_SUBMIT_ARGS have of them), sets the provider class,
+    Adds the jar to `spark.jars`, the extension to `spark.sql.extensions` and the plugin to `spark.plugins`. Keeps what
+    the builder, spark-submit, spark-defaults.conf and PYSPARK_SUBMIT_ARGS have of them. Sets the provider class,
     checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings of missing snapshot files, and the given
     settings. The names of settings are the fields of `dynastate.Settings`:
 

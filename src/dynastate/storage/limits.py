@@ -16,7 +16,7 @@ ITEM_BYTES_MAX: Final = 400_000
 STORED_BYTES_MAX: Final = 400 * 1024
 ITEM_FULL: Final = (
     "an item is as large as DynamoDB allows, 400 KB, so nothing can be added to it: drop forks that are no longer "
-    "needed; after hundreds of adoptions or of locations for objects, move to another namespace with 'dynastate "
+    "needed. After hundreds of adoptions or of locations for objects, move to another namespace with 'dynastate "
     "repartition'"
 )
 #: The most bytes in an answer of BatchGetItem, and of one partition key in it. Further keys are left unprocessed.

@@ -41,8 +41,8 @@ FIRST_WAIT_S: Final = 10.0
 OLD_S: Final = 10.0
 #: Seconds without an answer after which a look fails: less than a view waits.
 LOOK_DEADLINE_S: Final = 1.0
-#: The stores are listed again when a run has begun, when a store is missing, and after so many seconds: of a query in
-#: its first batch, whose stores are being made, of a namespace without stores, and of any other.
+#: The stores are listed again when a run has begun, when a store is missing, and after so many seconds. In its first
+#: batch a query makes its stores.
 FIRST_BATCH_S: Final = 10.0
 NO_STORES_S: Final = 60.0
 STORES_S: Final = 900.0

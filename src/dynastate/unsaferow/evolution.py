@@ -1,6 +1,6 @@
 """Rows that were written with an earlier schema, read by their query's current schema.
 
-The rules are those of Avro, by which Spark allows a schema to change: columns are found by name, a new one is null, a
+The rules are those of Avro, by which Spark allows a schema to change. Columns are found by name, a new one is null, a
 dropped one is left out, and a number may become a wider one.
 Source: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """

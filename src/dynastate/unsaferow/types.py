@@ -1,7 +1,7 @@
 """Types of columns that hold one value. `nested` has rows, arrays and maps, `schema` the table of plain types.
 
-Each type has all that readers need: how a value is read from a row and written as part of a key, its hash and order,
-its JSON, and its types and values in Arrow and DuckDB.
+A type reads a value from a row, and writes it as part of a key. It has the hash, the order and the JSON of a value, and
+its types and values in Arrow and DuckDB.
 """
 
 from __future__ import annotations

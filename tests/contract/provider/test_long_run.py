@@ -1,8 +1,8 @@
 """Hundreds of versions of a store on real parts: two executors with a sidecar each, and DynamoDB over HTTP.
 
-A walk, chosen by a seed, of batches of all sizes, maintenance, restarts, moves to the other executor, twins, zombies
-and rollbacks, in which sidecars die by SIGKILL at some request of a commit, a snapshot or a clean-up. At its end every
-version that is to be retained equals a plain model, and the tables hold no item that nothing names.
+A walk, chosen by a seed, has batches of all sizes, maintenance, restarts, moves to the other executor, twins, zombies
+and rollbacks. Sidecars die by SIGKILL at some request of a commit, a snapshot or a clean-up. At its end every version
+that is to be retained equals a plain model, and the tables hold no item that nothing names.
 
 `DYNASTATE_SEED` and `DYNASTATE_VERSIONS` choose other walks, and longer ones.
 """

@@ -1,8 +1,8 @@
 """Commands, and programs that use the package, each in a process of its own, with an environment of its own.
 
-Reads a JSON object from standard input: of each case, by its name, the environment, and the words of a command, or none
-for a program that opens state and shows the trace. Writes one: of each case everything that it put out, its exit code,
-and the seconds it took.
+Reads a JSON object from standard input. It has the environment of each case, by name, and the words of a command, or
+none for a program that opens state and shows the trace. Writes one: of each case everything that it put out, its exit
+code, and the seconds it took.
 """
 
 import json

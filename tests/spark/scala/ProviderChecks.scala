@@ -399,7 +399,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     mustFail(Failed)(read.valuesIterator(key(2), Family).foreach(_ => ()))
     read.abort()
 
-    // It is sent as it is in memory; whoever loads it finds it, but for one without the setting.
+    // It is sent as it is in memory; whoever loads it finds it, except one without the setting.
     val sent = filled(provider(enabled = true, ratio = 0).getStore(0))
     corrupt(sent.get(key(1), Family))
     sent.commit()

@@ -274,7 +274,7 @@ def test_an_export_that_fails_leaves_no_file(engine: Engine, tables: MemoryTable
     assert "a part that a version list or a manifest names is not in its table" in said
 
 
-def test_text_that_is_no_utf_8_is_escaped(engine: Engine, tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_escaped(engine: Engine, tmp_path: Path) -> None:
     """Bytes that no file of UTF-8 takes come as JSON escapes, on every way; as such a key is given."""
     StoreBuilder(engine, "bytes/0/0/default").commit((user("\udcfaä"), counted(1, "\udcff")))
     row = {"user": "\udcfaä", "count": 1, "note": "\udcff"}

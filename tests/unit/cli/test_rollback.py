@@ -45,7 +45,7 @@ def test_it_shows_what_would_change_and_asks(engine: Engine, tmp_path: Path) -> 
 
 
 def test_a_query_that_writes_is_refused(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit between two looks, but for --force; a query that has just ended is taken back."""
+    """A commit between two looks, except with --force; a query that has just ended is taken back."""
     namespace = "writing"
     monkeypatch.setattr(engine.commits, "now_ms", lambda: int(time.time() * 1000))
     made = StoreBuilder(engine, f"{namespace}/0/0/default", location=location_in(tmp_path)).count_to(BATCHES)

@@ -33,7 +33,7 @@ OTHERS = {
     "a header twice": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nVia: a\r\nVia: b\r\n\r\n{}",
     "a header in two lines": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nVia: a\r\n b\r\n\r\n{}",
     "lines without a return": b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",
-    # Its body is empty, which is no JSON.
+    # Its body is empty, which is not JSON.
     "half of the head": b"HTTP/1.1 200 OK\r\nContent-Le",
 }
 BROKEN = {

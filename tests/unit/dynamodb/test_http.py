@@ -393,7 +393,7 @@ def test_damaged_answers_are_of_unknown_outcome(
 
 
 @pytest.mark.parametrize("transport", [DIRECT, BOTO3])
-def test_an_answer_that_is_no_json_is_of_unknown_outcome(
+def test_an_answer_that_is_not_json_is_of_unknown_outcome(
     settings: Settings, proxy: FaultProxy, dummy_credentials: None, transport: str
 ) -> None:
     """Nothing is taken from it, and the request is sent again."""

@@ -305,7 +305,7 @@ def test_stores_of_a_query_that_began_since_they_were_listed_are_kept(engine: En
 
 
 def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, tables: MemoryTables) -> None:
-    """But for stores that a fork was made of, until it is dropped; the current query's are whole."""
+    """Except stores that a fork was made of, until it is dropped; the current query's are whole."""
     start_over(engine, partitions(4) + partitions(2, 1), "first")
     fork_namespace(tables, "mine", "copy", None)
     drop_stores(tables, [f"copy{store[4:]}" for store in partitions(4)[:3] + partitions(2, 1)])

@@ -120,7 +120,7 @@ def test_a_block_of_another_length_is_refused(raw_bytes: int) -> None:
     ],
 )
 def test_cutting(length: int, lengths: list[int]) -> None:
-    """Fragments are full but for the last, none but an only one is empty, and together they are what was cut."""
+    """Fragments are full except the last, none but an only one is empty, and together they are what was cut."""
     packed = random.Random(length).randbytes(length)  # noqa: S311  # bytes to cut, no secret
     fragments = cut(packed)
     assert [len(fragment) for fragment in fragments] == lengths

@@ -486,8 +486,8 @@ def test_an_unfinished_clean_up_is_no_failure(memory_engine: Engine, memory: Mem
     assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(made[4:8])
 
 
-def test_concurrent_writes_are_no_findings(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
-    """Commits, snapshots and clean-ups between any two requests of verify are no findings."""
+def test_concurrent_writes_are_not_findings(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Commits, snapshots and clean-ups between any two requests of verify are not findings."""
     made = write_versions(memory_engine, store, 8)
     states = {number: numbers(number) for number in range(1, 200)}
     before = verify(memory, store)

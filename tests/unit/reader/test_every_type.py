@@ -250,7 +250,7 @@ def test_a_wrong_kind_of_key_is_an_error_with_an_example(kind: Any, wrong: str, 
 
 
 def test_json_that_would_be_read_in_part_or_not_at_all_is_refused() -> None:
-    """A member that is there twice, at any level, is named; levels beyond Python's are no JSON."""
+    """A member that is there twice, at any level, is named; levels beyond Python's are not JSON."""
     for text in ('{"a": 1, "a": 2}', '{"m": [{"b": 0, "a": 1, "a": 1}]}'):
         with pytest.raises(ConfigurationError, match="an object of JSON has a member twice; give each once member=a"):
             parse_json(text)

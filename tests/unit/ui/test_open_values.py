@@ -42,7 +42,7 @@ def test_a_key_keeps_its_value() -> None:
 
 
 def test_what_was_not_used_for_longest_is_closed() -> None:
-    """But for what is in use."""
+    """Except what is in use."""
     values: OpenValues[Value] = OpenValues()
     made = {}
     with values.use(0, Value) as used:

@@ -185,7 +185,7 @@ def test_a_value_of_another_type_is_refused(kind: Any, wrong: Any) -> None:
 
 @pytest.mark.parametrize("schema", [each["schema"] for each in [*ROWS, *KEYS]], ids=repr)
 def test_an_example_is_a_row_of_its_columns(schema: Any) -> None:
-    """It can be written and read again, and shown as JSON and given as a key, but for a variant."""
+    """It can be written and read again, and shown as JSON and given as a key, except a variant."""
     columns = parse_schema(schema)
     shown = columns.example
     assert columns.decode(columns.encode(shown)) == shown

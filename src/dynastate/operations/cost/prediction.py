@@ -296,8 +296,8 @@ class OneStore:
     def snapshots(self) -> PredictedUsage:
         """Snapshots. An offer that is declined reads nothing.
 
-        One that is made reads the lists and the last manifest, enters itself as being written, writes buckets and a
-        manifest, reads the last snapshot's item again, and enters itself as done.
+        One that is made reads the lists and the last manifest, enters itself as being written, and writes buckets and a
+        manifest. Then it reads the last snapshot's item again, and enters itself as done.
         """
         puts = self._snapshot_objects.puts * self._snapshot_objects.share
         snapshot = PredictedUsage(

@@ -117,7 +117,7 @@ def predict_scenarios(
     `operators` have a batch every `every_s` seconds; `usages` are their storage.
 
     A batch of a longer trigger is assumed to have all changes of the batches that it replaces, but no more than there
-    are rows: a row that changes several times in it is written once, so the batch may be cheaper than predicted.
+    are rows. A row that changes several times in it is written once, so the batch may be cheaper than predicted.
     """
     scenarios = {"as it runs now": list(operators)}
     if trigger_s is not None:

@@ -60,8 +60,8 @@ _OF_SNAPSHOT: Final = {
 def verify(tables: Tables, store: str, progress: ProgressCallback = no_progress, *, with_record: bool = True) -> Report:
     """Verify one store, and with `with_record` the record of its namespace's runs, which all its stores share.
 
-    1. Read the items that name others: version lists, the meta item, schemas, snapshots and their manifests; the record
-       of the namespace's runs; and the store's item in the list of its namespace.
+    1. Read the items that name others: version lists, the meta item, schemas, snapshots and their manifests, the record
+       of the namespace's runs, and the store's item in the namespace's list.
     2. Read all parts and buckets that these name, compare them as recovery does, and decode each record. Count the rows
        and values of snapshots, and compare them with the counts of version entries.
     3. List all keys of the store, to find items that nothing names.

@@ -237,8 +237,8 @@ def _named_locations(tables: Tables, store: str) -> set[str]:
 def _delete_lists(tables: Tables, store: str, runs: Collection[str]) -> int:
     """Delete version lists, on the condition that they are as they were read; return the number of deleted lists.
 
-    A list that refuses runs, of this query or of one that was dropped before, becomes a fence: a commit of these runs
-    may be minutes late, and go to any list.
+    A list that refuses runs, of this query or of a dropped one, becomes a fence: a commit of these runs may be minutes
+    late, and go to any list.
     """
     lists = read_version_lists(tables, store)
     deleted = 0

@@ -1,9 +1,9 @@
 """Copy-on-write copies of a query's state at one version, for test runs (docs/decisions/0010).
 
 A fork has its own version lists, snapshots and manifests, which name parts and buckets of another store, its origin.
-The origin's items that name the same parts and buckets are **pinned**: each has the fork in its set `forks`, and
-clean-up of the origin neither replaces nor deletes an item with such a set. A fork lists its pins in its meta item
-before it makes them, so that a drop of the fork removes all pins. It writes nothing else to its origin.
+The origin's items that name the same parts and buckets are **pinned**: each has the fork in its set `forks`. Clean-up
+of the origin neither replaces nor deletes an item with such a set. A fork lists its pins in its meta item before it
+makes them, so that a drop of the fork removes all pins. It writes nothing else to its origin.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | 
     chosen_version = newest_version if version is None else version
     if not chosen_version:
         raise VersionMissingError(
-            "no version is in all stores by one run: a run makes its versions again, and has not committed its first "
-            "batch in all of them yet; try again when it has",
+            "no version is in all stores by one run: a new run has not committed its first batch in all of them yet; "
+            "try again when it has",
             namespace=namespace,
         )
     for graph in graphs.values():

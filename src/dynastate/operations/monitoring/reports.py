@@ -200,7 +200,7 @@ def _batch(line: str, where: str) -> Batch | None:
         )
         batch.spent()
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{where} is not a progress report of Spark, or of another dynastate: {error}") from None
+        raise ConfigurationError(f"{where} is not a progress report, or is of another dynastate: {error}") from None
     return batch
 
 

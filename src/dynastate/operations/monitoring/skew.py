@@ -41,8 +41,8 @@ REPORT_ROWS: Final = 1_000
 class StoreLoad:
     """Size and load of one store.
 
-    `bytes` are those of its rows before compression, each value with its key and a header, estimated from its newest
-    snapshot, or without one from its changes; `stored_bytes` those in the tables and in objects of S3. `batch_s`
+    `bytes` is the size of its rows before compression, each value with its key and a header. It is estimated from the
+    newest snapshot, or without one from changes. `stored_bytes` are in the tables and in objects of S3. `batch_s`
     seconds are between two of the listed versions, and their commits took `units_s` write units a second. Both are
     None if the versions are too few, or have the same time.
     """

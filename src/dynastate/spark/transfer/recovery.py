@@ -107,7 +107,7 @@ def _check_schema(graph: VersionGraph, described: dict[str, Any]) -> None:
         if stored is not None and not _same_earlier(stored, family):
             raise ConfigurationError(
                 "the values of the state have had other schemas than those of the template: run the template with the "
-                "programs that the lost query had, one after the other, a batch each",
+                "lost query's programs, one after the other, a batch each",
                 store=graph.store,
                 family=family["name"],
             )

@@ -238,7 +238,7 @@ def test_an_event_log_is_read() -> None:
         ('{"id": 1,\n', "line 2 of here is not JSON"),
         ("[1]", "line 2 of here is not a progress report"),
         ("7", "line 2 of here is not a progress report"),
-        ('{"a": 1}', "line 2 of here is not a progress report of Spark, or of another dynastate: 'durationMs'"),
+        ('{"a": 1}', "line 2 of here is not a progress report, or is of another dynastate: 'durationMs'"),
         (json.dumps(report(1) | {"timestamp": "today"}), "line 2 of here is not a progress report"),
         (json.dumps(report(1) | {"timestamp": None}), "line 2 of here is not a progress report"),
         (

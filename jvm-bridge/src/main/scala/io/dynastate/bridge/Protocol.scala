@@ -84,7 +84,7 @@ object Protocol {
   def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int,
       most: Int): ByteBuffer = frame(CleanUp, store, runId, version, attempt, retain, least, most)
 
-  /** An APPEND frame but for its changes, which follow it. */
+  /** An APPEND frame except its changes, which follow it. */
   def appendHead(records: Int, hashMin: Int, hashMax: Int, changesBytes: Int): ByteBuffer = {
     val out = little(AppendHeadBytes)
     out.putInt(checked(1 + 12 + changesBytes)).put(Append.toByte).putInt(records).putInt(hashMin).putInt(hashMax)
