@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dynastate.spark.transfer.repartition import repartition
     from dynastate.spark.transfer.rows import bootstrap, migrate
 
-# What to show of our log is for whoever uses the package to say, as the sidecar does.
+# A program that uses the package decides what to show of its log, as the sidecar does.
 logging.getLogger("dynastate").addHandler(logging.NullHandler())
 
 __all__ = [

@@ -34,7 +34,7 @@ class Limits:
     window_parts: int = 25
     #: An attempt queues its parts when it has a full request, or this many bytes.
     submit_bytes: int = 512 * 1024
-    #: Bytes of a snapshot's request: small, so that requests of commits come through between those of a snapshot.
+    #: Bytes of a snapshot's request: small, so that requests of commits come through between requests of a snapshot.
     snapshot_request_bytes: int = 512 * 1024
     #: A request of the queue is full at this size: large enough to amortise its cost, small enough that a table which
     #: suddenly throttles gets little in vain.

@@ -77,15 +77,15 @@ class Settings:
     sidecars: int | None = field(default=None, metadata={"range": (1, 64)})
     """Sidecar processes of one executor, among which its stores, `parallel_requests` and `cache_mb` are divided.
 
-    None: one for each 8 of its cores, or part of 8."""
+    By default one for each 8 of its cores, or part of 8."""
     memory_mb: int | None = field(default=None, metadata={"range": (0, 1_048_576)})
     """MiB of heap that rows of all stores of one executor may take; others are on local disk. 0: no limit, no disk.
 
-    None: half of the heap; without a disk tier no limit."""
+    By default half of the heap; without a disk tier no limit."""
     disk_mb: int | None = field(default=None, metadata={"range": (0, 16_777_216)})
     """MiB of local disk that rows of all stores of one executor may take; 0: no disk tier.
 
-    None: what the disk has, less a reserve."""
+    By default what the disk has, less a reserve."""
     disk_path: str = field(default="", metadata=_FOLDERS)
     """Absolute folders of the disk tier, with commas between them; empty: Spark's local folders on the executor."""
     compression: str = field(default="lz4", metadata=_CODEC)
@@ -106,7 +106,7 @@ class Settings:
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     transport: str = field(default="direct", metadata=_TRANSPORT)
-    """Sender of requests to DynamoDB: direct sends those of every batch over its own connections, boto3 sends all."""
+    """Sender of requests to DynamoDB: direct sends the requests of batches over own connections, boto3 sends all."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
     """US dollars for a million write units, for metrics. The defaults are us-east-1's on demand."""
     read_price: Decimal = field(default=Decimal("0.125"), metadata={"range": _PRICES})

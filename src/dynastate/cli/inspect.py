@@ -312,7 +312,7 @@ def verify(call: Call, scope: Scope) -> None:
     """Read stores as recovery would, and list what is missing, corrupt or orphaned.
 
     It changes nothing. Of several stores, it lists what is wrong, and counts the rest. Exit code 1: something is
-    missing or corrupt. Orphaned items do no harm: those of attempts under way look like orphans, and clean-up deletes
+    missing or corrupt. Orphaned items do no harm: items of attempts under way look like orphans, and clean-up deletes
     the others.
     """
     from dynastate.operations.inspection import verify as verifying

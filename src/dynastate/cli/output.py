@@ -33,7 +33,7 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal. None, with `--wide` and into a file or pipe: no line is shortened.
+        """Columns of the terminal. Returns None if no line is shortened: with `--wide`, and into a file or pipe.
 
         An exported COLUMNS asks for lines of that width in a pipe, too.
         """

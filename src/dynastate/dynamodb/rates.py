@@ -41,7 +41,7 @@ class Turn:
     units: int
     begun: float
     has_waited: bool
-    #: Units of the items that were written; None if they are unknown, for a reason other than throttling.
+    #: Units of the items that were written, or None if they are unknown for a reason other than throttling.
     units_written: int | None = None
 
 

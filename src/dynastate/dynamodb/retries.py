@@ -137,7 +137,7 @@ class Retry:
             return None
         except ConfigurationError as refused:  # credentials that cannot be sent
             raise self.failure(refused) from None
-        except OSError as error:  # botocore lets those of files and programs with credentials through as they are
+        except OSError as error:  # botocore passes on the errors of files and programs with credentials
             self._doubt |= self.commits
             message = f"AWS credentials cannot be read, or the request cannot be made: {error}"
             facts = {"operation": self._operation, "table": self._table(role)}

@@ -249,7 +249,7 @@ class VersionOpener:
     def _changes(
         self, store: str, entries: Sequence[VersionEntry], chunks: Iterator[StoredChunk]
     ) -> Iterator[StoredChunk]:
-        """The changes of the versions on a route, as they are read.
+        """The changes of the versions on a route, read when they are asked for.
 
         If clean-up has deleted a part that a snapshot covers, there is another route to the last version.
         """

@@ -316,7 +316,7 @@ class VersionGraph:
     def bases(
         self, starts: Collection[VersionId] | None = None, lost: Collection[tuple[int, Attempt]] = ()
     ) -> dict[VersionId, VersionId | None]:
-        """The version id of the snapshot that each version is read from: EMPTY for version 0, None if it is unreadable.
+        """The version id of the snapshot that each version is read from: EMPTY for version 0, or None if unreadable.
 
         `starts` are the versions with a snapshot, by default with a readable one. `lost` are the versions whose own
         items are lost or corrupt.

@@ -54,7 +54,7 @@ class VersionEntry:
     `bounds` are the highest bytes of the smallest and of the largest hash in each part; empty if they are not known.
     `inline` are the changes of a commit without parts; `stored_bytes` is then their size.
     `objects` are its first parts, if these are in objects of S3; the others are items.
-    `added` is the number of values that it has more than its parent (negative: fewer); None if the writer did not
+    `added` is the number of values that it has more than its parent (negative: fewer), or None if the writer did not
     count. A row has one value, a list all of its values.
     `is_imported`: it was written in full, as a snapshot, and its parent was never made.
     """

@@ -67,7 +67,7 @@ class Partition:
         return self.bucket(entry, raw, raw).get(raw) if self.count(entry) else None
 
     def bucket(self, entry: VersionEntry, raw: bytes, key: bytes | None = None) -> Encoded:
-        """The rows in the bucket of a key at a version; only those of `key`, if given."""
+        """The rows in the bucket of a key at a version, or only the rows of `key`."""
         digest = key_hash(raw)
         lookup = partial(self.source.engine.lookup, self.store, entry.version, entry.attempt, digest)
         return self._rows(lookup, self.family(entry).id, key)
@@ -79,7 +79,7 @@ class Partition:
         return opening
 
     def rows_at(self, entry: VersionEntry, family: Family, only: Container[bytes] | None = None) -> Encoded:
-        """All rows of a family at a version; only those of some keys, if given."""
+        """All rows of a family at a version, or only the rows of some keys."""
         open_version = partial(self.source.engine.open, self.store, entry.version, entry.attempt)
         return retry_routes(lambda _: self._read(open_version(), family.id, None, only))
 
@@ -103,7 +103,7 @@ class Partition:
     def feed(
         self, first: int, last: VersionEntry, key: bytes | None = None
     ) -> Generator[tuple[VersionEntry, Changes], None, None]:
-        """The changes of each version, from the first to the last; only those of `key`, if given."""
+        """The changes of each version, from the first to the last, or only the changes of `key`."""
         within = ALL if key is None else [(key_hash(key), key_hash(key))]
         feed = self.source.engine.changes(self.store, first, last.version, last.attempt, within=within)
         try:
@@ -180,7 +180,7 @@ class Partition:
 
 
 def fold(rows: Encoded, changes: Changes, family: int, key: bytes | None = None) -> None:
-    """Apply changes to the rows of a family; only those of `key`, if given."""
+    """Apply changes to the rows of a family, or only to the rows of `key`."""
     for change in changes:
         if change.family == family and (key is None or change.key == key):
             apply_change(rows, change.key, change)

@@ -57,7 +57,7 @@ _VERSIONS: Final = {
     "bytes": "long",
     "committed": "timestamp",
 }
-#: Columns of these tables beside those of a row.
+#: Columns of these tables beside the columns of a row.
 _PLACE: Final = {"partition_id": "integer"}
 _CHANGE: Final = {"version": "long", "kind": "string", **_PLACE}
 
@@ -300,7 +300,7 @@ def _typed(columns: Mapping[str, str]) -> Struct:
 
 
 def _joined(table_columns: Mapping[str, str], columns: Struct) -> tuple[Struct, tuple[str, ...]]:
-    """The columns of a table before those of its rows, and their names, numbered if a row has the name."""
+    """The columns of a table before the columns of its rows, and their names, numbered if a row has the name."""
     names = unique([*columns.names, *table_columns], str.casefold)[len(columns.names) :]
     fields = [*zip(names, _typed(table_columns).types, strict=True), *zip(columns.names, columns.types, strict=True)]
     return Struct(fields), names

@@ -51,7 +51,7 @@ class Past(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A key that differs between two versions, with its rows, or None where it was not there."""
+    """A key that differs between two versions, with its rows, or None if it was not there."""
 
     key: Row
     before: Row | None

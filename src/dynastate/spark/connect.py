@@ -35,7 +35,7 @@ def remote_of(builder: SparkSession.Builder) -> str:
 
 
 def is_connect_client(builder: SparkSession.Builder) -> bool:
-    """Whether the sessions of a builder are those of a Connect server that runs already, and not in this program."""
+    """Whether the sessions of a builder are on a Connect server that runs already, and not in this program."""
     return remote_of(builder).startswith("sc://") or getattr(builder, "_channel_builder", None) is not None
 
 

@@ -12,7 +12,7 @@ from dynastate.version import __version__
 
 #: The minors of Spark that have a jar each.
 MINORS: Final = ("4.0", "4.1", "4.2", "4.3")
-#: Its state store trait differs from that of 4.0.1 and later.
+#: Its state store trait differs from the trait of 4.0.1 and later.
 UNSUPPORTED: Final = "4.0.0"
 
 

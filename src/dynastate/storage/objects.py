@@ -28,13 +28,13 @@ class Objects(Protocol):
         """A view of these objects that counts its requests in another meter."""
 
     def check(self, location: str) -> list[str]:
-        """Reasons against the bucket of a location; none if it can be used."""
+        """Reasons against the bucket of a location: none if it can be used."""
 
     def put(self, object_id: ObjectId, data: bytes) -> None:
         """Write an object; return when it is durable. It may be written twice."""
 
     def get(self, object_id: ObjectId, start: int, end: int) -> bytes | None:
-        """The bytes of an object from `start` to before `end`, or fewer if it ends before; None if there is none."""
+        """The bytes of an object from `start` to before `end`, or to its end. Returns None if there is no object."""
 
     def names(self, location: str, prefix: str) -> Iterator[ObjectId]:
         """The objects of a location whose names begin with a prefix, in order."""

@@ -127,7 +127,7 @@ class Map(Variable):
         return tuple((self.key.order(key), _in_order(self.value, each)) for key, each in self._entries(value))
 
     def normal(self, value: Any) -> Any:
-        # Spark keeps the zeros of keys apart, and takes those of values for one.
+        # Spark keeps the zeros of keys apart, and takes the zeros of values for one.
         entries = [(key, or_none(self.value.normal, each)) for key, each in self._entries(value)]
         return _map_of(sorted(entries, key=lambda entry: self.key.order(entry[0])))
 

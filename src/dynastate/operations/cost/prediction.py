@@ -84,7 +84,7 @@ class PredictedUsage:
 class Workload:
     """Workload of a query. Hashing spreads changes and state evenly over the stores.
 
-    A row's bytes are those of key, value and a header of ten bytes. Defaults are Spark's own.
+    A row's bytes are its key, its value and a header of ten bytes. Defaults are Spark's own.
 
     Raises:
         ConfigurationError: a number is out of range.
@@ -119,7 +119,7 @@ class Workload:
     restarts_a_day: float = 0
     """How often all stores are read: the query restarts, or moves to other executors."""
     objects_threshold_kb: float | None = None
-    """With `objects`: `spark.sql.streaming.stateStore.dynastate.objectsThresholdKb`. None: all are items."""
+    """With `objects`: `spark.sql.streaming.stateStore.dynastate.objectsThresholdKb`, or None if all are items."""
 
     def __post_init__(self) -> None:
         least = {"stores": 1, "batches_a_day": 1e-9, "compression": 0.1, "families": 1, "shards": 1}
@@ -346,7 +346,7 @@ class OneStore:
         items = in_items * self._buckets.number + since * self._with_parts * self._parts.number
         whole = rounded_up(self._buckets.bytes / windows.OBJECT_READ_BYTES)
         gets = self._snapshot_objects.share * whole + since * self._with_objects * self._objects.gets
-        # The first clean-up lists the objects of attempts, and those of snapshots.
+        # The first clean-up lists the objects of attempts and of snapshots.
         puts = 2 if self._workload.objects_threshold_kb is not None else 0
         units = in_items * self._buckets.read_units + since * self._with_parts * self._parts.read_units
         reading = PredictedUsage(

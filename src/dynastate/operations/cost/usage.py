@@ -148,7 +148,7 @@ def newest_snapshot(graph: VersionGraph) -> Snapshot | None:
 
 
 def commit_units(store: str, entry: VersionEntry) -> int:
-    """Approximate write units of the commit of a version: those of its parts, and of the version list with its entry.
+    """Approximate write units of the commit of a version, for its parts and for the version list with its entry.
 
     The entries before it in the list are taken to be as long.
     """
@@ -164,12 +164,12 @@ def part_units(store: str, entry: VersionEntry) -> int:
 
 
 def part_puts(store: str, entry: VersionEntry) -> int:
-    """PUT requests of the objects with parts of a version; none of a fork's, whose origin has sent them."""
+    """PUT requests of the objects with parts of a version. A fork has none, because its origin has sent them."""
     return 0 if entry.home else len(entry.object_ids(store))
 
 
 def _list_units(key: Key, entries: list[bytes]) -> int:
-    """Write units of the appends to a version list: each takes those of the whole list."""
+    """Write units of the appends to a version list: each takes the units of the whole list."""
     item: Item = item_key(key) | {"format": FORMAT}
     lengths = range(1, len(entries) + 1)
     return sum(units_of_write(item_bytes(item | {"versions": entries[:length]})) for length in lengths)

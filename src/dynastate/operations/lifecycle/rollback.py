@@ -268,7 +268,7 @@ def plan_rollback(
 def _later(
     offsets: Mapping[int, object], commits: Mapping[int, object], to: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The batches after one, and those of them that were committed."""
+    """The batches after one, and which of them were committed."""
     later = tuple(each for each in sorted(offsets.keys() | commits.keys()) if each > to)
     return later, tuple(each for each in later if each in commits)
 

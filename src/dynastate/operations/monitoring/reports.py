@@ -51,7 +51,7 @@ class QueryUsage:
     nanodollars: int
     stored: StorageSize
     interval_s: float | None
-    """The average time from one batch to the next within a run, in seconds. None if no run has two batches."""
+    """The average time from one batch to the next within a run, in seconds. Returns None if no run has two batches."""
 
     @property
     def dollars(self) -> float:

@@ -141,7 +141,7 @@ def _load(tables: Tables, store: str) -> StoreLoad | None:
     families = families_of(graph.schema(newest), newest)
     units = sum(commit_units(store, entry) for entry in lineage[1:])  # the first one's own batch was before
     if any(each["lists"] for each in families):
-        # A list has a record for each value: their number does not follow from that of the keys.
+        # A list has a record for each value: their number does not follow from the number of keys.
         since = 0 if snapshot is None else snapshot.version
         changed_bytes = sum(entry.raw_bytes for entry in lineage if entry.version > since)
         row_bytes = changed_bytes + (snapshot.raw_bytes if snapshot else 0)

@@ -307,7 +307,7 @@ class _Store:
             data = self._read(self._source, source_id)
             if data != self._read(self._target, self._target_id(source_id)):
                 raise CorruptStateError(
-                    "an object of the copy is not that of the source; something else writes to the target: copy again",
+                    "an object of the copy differs from the source; something else writes to the target: copy again",
                     object=source_id.name,
                     location=self._location,
                 )
@@ -471,7 +471,7 @@ def _with_fence(key: Key, item: Item | None, fence: Item | None) -> Item | None:
 
 def _differs(key: Key) -> CorruptStateError:
     return CorruptStateError(
-        "an item of the copy is not that of the source; something else writes to the target: copy again",
+        "an item of the copy differs from the source; something else writes to the target: copy again",
         store_shard=key.store_shard,
         item=key.sort,
     )

@@ -25,7 +25,7 @@ from dynastate.spark.transfer.steps import OURS, Moved, Source, Transfer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The new value of a row, from its key and its old value; None deletes the row.
+#: The new value of a row, from its key and its old value, or None if the row is deleted.
 Change = Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any] | None]
 #: Rows that a preview looks at, at most.
 LOOKED_AT: Final = 10_000
@@ -82,7 +82,7 @@ def migrate(
 ) -> Moved:
     """Give a query that has stopped another schema of its state: `change` makes each row's new value, in parallel.
 
-    `old` and its namespace are only read. `schema` is that of the new values, as a StructType or in DDL; keys stay.
+    `old` and its namespace are only read. `schema` describes the new values, as a StructType or in DDL; keys stay.
     Every new value has exactly its columns. `preview` shows what would change.
 
     Raises:

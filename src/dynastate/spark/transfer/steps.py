@@ -45,7 +45,7 @@ _GROUP: Final = "spark.jobGroup.id"
 class Moved:
     """A completed transfer: the query resumes after `batch`, with `checkpoint` and these confs.
 
-    `rows` counts values of state, `bytes` those of the values and their keys. Without a namespace the state is in
+    `rows` counts values of state, `bytes` their size with their keys. Without a namespace the state is in
     Spark's own store, whose bytes written and units are not counted.
     """
 

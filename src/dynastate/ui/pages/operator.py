@@ -83,7 +83,7 @@ def view(site: Site, ask: Ask) -> Page:
     title = f"{ask.namespace}, operator {ask.operator}"
     command, refresh_s = f"dynastate versions {quote(store)}", 0 if ask.text("keys") else REFRESH_S
     page = Page(title, "operator.html", command, values, spent=spent, refresh_s=refresh_s).by([look])
-    # While DynamoDB does not answer, the versions may be those of an earlier look.
+    # While DynamoDB does not answer, the versions may be of an earlier look.
     is_earlier = store in look.lineages and lists.attempt != look.lineages[store].newest.attempt
     return replace(page, looked=lists.looked) if is_earlier else page
 
