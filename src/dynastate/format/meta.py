@@ -54,8 +54,8 @@ class StoreMeta:
     versions that existed when a location was adopted. Both are by the first epoch of the query or location. The first
     query and location have neither, except the first location of a fork, which has a base.
     `objects` are the locations of S3, as s3://bucket/prefix, in which the store may have objects.
-    A fork has its `origin`, the version that it was made of, the sort keys in the origin that it still depends on
-    (`pins`), and its `pin`, which is in `forks` of these items.
+    A fork has its `origin`, and the version that it was made of. Its `pins` are the sort keys in the origin that it
+    still depends on, and its `pin` is in `forks` of these items.
     `forks` are the pins of forks that depend on the item. A store that was `forked` may lack items that a fork needed
     long after the others. A store that is to be `dropped` is MARKED, and then DELETING.
     """

@@ -169,7 +169,7 @@ def test_an_endpoint_that_hangs_is_given_up_in_time(rig: Callable[..., Rig]) -> 
 
 
 @pytest.mark.parametrize("body", [{}, {"hello": "world"}, "<html>hello</html>"])
-def test_an_endpoint_that_is_no_dynamodb_is_said(rig: Callable[..., Rig], body: Any) -> None:
+def test_an_endpoint_that_is_not_dynamodb_is_said(rig: Callable[..., Rig], body: Any) -> None:
     said = rf"what answers at http://127\.0\.0\.1:9 is not DynamoDB; check {PREFIX}endpoint"
     for ask in (
         lambda tables: tables.check(),

@@ -175,7 +175,7 @@ def test_answers_are_json_with_base64(separators: tuple[str, str]) -> None:
         b"",
     ],
 )
-def test_what_is_no_json_with_base64_is_refused(body: bytes) -> None:
+def test_what_is_not_json_with_base64_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"base64|ASCII|not found|Expecting|Extra|padding"):
         http_module.decoded(body)
 

@@ -250,7 +250,7 @@ def test_a_task_that_is_killed_while_it_commits_has_no_version(memory: MemoryTab
     assert parts_of(memory, store) == []
 
 
-def test_an_abort_that_cannot_finish_is_no_error(
+def test_an_abort_that_cannot_finish_is_not_an_error(
     failing_engine: Engine, failing_tables: FailingTables, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Parts that an abort could not delete are logged with store, version and attempt, and answered by nothing."""
