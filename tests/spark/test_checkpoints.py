@@ -208,7 +208,7 @@ def test_a_drop_beside_a_running_query(
         query.stop()
     said = first_error(sums(source.stream(session), "key"), checkpoint, "complete")
     moved = r"If the checkpoint was moved, set .*dynastate\.namespace"
-    gone = "if the state was dropped, start with a new checkpoint"
+    gone = "If the state was dropped, start with a new checkpoint"
     assert re.search(rf"no state of this store .* {moved} .* {gone}", said), said
     shutil.rmtree(checkpoint)
     outcome = resume(session, source, FILES, checkpoint)

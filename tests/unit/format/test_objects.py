@@ -89,7 +89,7 @@ def test_objects_of_a_range(start: int, end: int, numbers: list[int]) -> None:
 def test_locations(location: str, parsed: tuple[str, str]) -> None:
     """A location is a bucket, and what the names of its objects begin with."""
     assert bucket_and_prefix(location) == parsed
-    with pytest.raises(CorruptStateError, match="no s3://bucket/prefix"):
+    with pytest.raises(CorruptStateError, match="is not s3://bucket/prefix"):
         bucket_and_prefix(location.removeprefix("s3:"))
 
 

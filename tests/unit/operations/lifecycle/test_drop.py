@@ -61,10 +61,10 @@ def test_a_running_query_is_refused_its_commit(engines: Engines, tables: Tables,
             look_at()
     with pytest.raises(ConfigurationError, match="no store of this namespace"):
         catalog.every_store(tables, namespace_of(store))
-    with pytest.raises(VersionMissingError, match="if the state was dropped, start with a new checkpoint"):
+    with pytest.raises(VersionMissingError, match="If the state was dropped, start with a new checkpoint"):
         engines().open(store, versions or 1, attempt(versions or 1))
     if versions:
-        with pytest.raises(VersionMissingError, match="if the state was dropped"):
+        with pytest.raises(VersionMissingError, match="If the state was dropped"):
             write(engines(), store, attempt(7), {b"k": b"v"}, base=made[versions], run="run-2")
 
 
