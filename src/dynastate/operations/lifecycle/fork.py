@@ -90,7 +90,7 @@ def fork_namespace(
     By default this is the newest version that all stores have. The query may run meanwhile: attempts of later runs at
     the version are not forked. The same call resumes an interrupted fork, at its version.
     Stores are made several at once. The stores of partition 0 are begun before the others, so that a drop finds the
-    fork, and get their version after the others, so that no reader takes a part of the fork for all of it.
+    fork. They get their version after the others, so that no reader takes a part of the fork for all of it.
     """
     if new == namespace:
         raise ConfigurationError("a fork needs a namespace of its own", namespace=namespace)
