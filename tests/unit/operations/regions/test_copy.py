@@ -192,7 +192,7 @@ def test_changed_target_is_noticed(source: MemoryTables, target: MemoryTables, m
         return original(self)
 
     monkeypatch.setattr(copying._Store, "compare", spoiled)
-    with pytest.raises(CorruptStateError, match="an item of the copy is not that of the source"):
+    with pytest.raises(CorruptStateError, match="an item of the copy differs from the source"):
         copy(source, target)
     assert not find_stores(target, NAMESPACE)
 
@@ -555,6 +555,6 @@ def test_changed_object_is_noticed(blocks: MemoryTables, target: MemoryTables, m
         return original(self)
 
     monkeypatch.setattr(copying._Store, "compare", spoiled)
-    with pytest.raises(CorruptStateError, match="an object of the copy is not that of the source"):
+    with pytest.raises(CorruptStateError, match="an object of the copy differs from the source"):
         copy(blocks, target, objects=ELSEWHERE)
     assert not find_stores(target, NAMESPACE)
