@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -27,7 +26,7 @@ from dynastate.format.meta import (
     MARKED,
     WRITER,
     StoreMeta,
-    meta_item,
+    parse_meta,
     query_runs,
 )
 from dynastate.format.objects import store_prefix
@@ -38,6 +37,7 @@ from dynastate.operations.pins import refuse_forked, refuse_forks, unpin
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
+from dynastate.storage.update import Update
 
 #: How often version lists are read until nothing changes them: only clean-up still can.
 _PASSES_MAX: Final = 20
@@ -157,10 +157,11 @@ def _mark_dropped(tables: Tables, store: str, query: str | None = None) -> bool:
 
 
 def _mark(tables: Tables, store: str, meta: StoreMeta, mark: int) -> StoreMeta:
-    """Set `dropped` in the meta item as it was read; return its content. Refuse if a run or a fork has begun."""
+    """Set `dropped` in a meta item with these runs; return its content. Refuse if a run or a fork has begun."""
     condition = unchanged({EPOCHS: meta.epochs, **({DROPPED: meta.dropped} if meta.dropped else {})})
-    if tables.put_over(meta_key(store), meta_item(store, replace(meta, dropped=mark)), condition):
-        return meta
+    item = tables.update(meta_key(store), Update(condition, sets={DROPPED: mark}))
+    if item is not None:
+        return parse_meta(store, item)
     newest_meta = find_meta(tables, store)
     refuse_forks(store, newest_meta)
     if not (newest_meta and newest_meta.dropped >= mark):  # else only the answer was lost

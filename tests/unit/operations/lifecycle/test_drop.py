@@ -13,8 +13,11 @@ import pytest
 from dynastate.engine import catalog
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
+from dynastate.engine.objects import enter_location
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
 from dynastate.format.keys import EMPTY, VersionId, meta_key, schema_digest, schema_key, store_shard, version_list_key
+from dynastate.format.meta import parse_meta
+from dynastate.format.objects import ObjectId, location_of_tables, store_prefix
 from dynastate.operations.inspection.inspect import inspect_store, inspect_stores
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle import drop, runs
@@ -279,6 +282,27 @@ def test_a_query_commits_at_any_request_of_a_drop(memory_engine: Engine, memory:
         if query.left >= 0:
             break
     assert 10 < request < 99
+
+
+@pytest.mark.parametrize("update", [1, 2])
+def test_a_location_that_a_run_enters_meanwhile_is_kept(
+    memory: MemoryTables, engines: Engines, store: str, update: int
+) -> None:
+    """Its objects are deleted with the store, whichever mark of the drop it comes before."""
+    write_versions(engines(memory), store, 1)
+    location = location_of_tables("s3://bucket", memory.names["snapshot"])
+    updates = []
+
+    def enter(verb: str) -> None:
+        updates.extend([verb] * (verb == "update"))
+        if len(updates) == update:
+            enter_location(memory, store, parse_meta(store, memory.items[meta_key(store)]), location)
+            memory.objects.put(ObjectId(location, f"{store_prefix(store)}late"), b"object")
+            updates.append("entered")
+
+    drop_stores(FailingTables(memory, enter), [store])
+    assert updates.count("entered") == 1
+    assert not list(memory.objects.names(location, store_prefix(store)))
 
 
 def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, engines: Engines, store: str) -> None:

@@ -325,7 +325,7 @@ def test_a_new_run_reverts_a_cut_off_drop(make: Engines, memory: MemoryTables, s
     """Nothing was deleted, and the query runs on: it can be forked, and dropped later."""
     stores = both(store)
     tables = FailingTables(memory)
-    tables.fail("put_over", None, None, Fault(UnavailableError("died")))
+    tables.fail("update", None, None, Fault(UnavailableError("died")))
     with pytest.raises(UnavailableError, match="died"):
         drop_stores(tables, stores)
     with pytest.raises(ConfigurationError, match="is being dropped"):
@@ -343,13 +343,13 @@ def test_a_new_run_beside_a_drop(make: Engines, memory: MemoryTables, store: str
     """The store that it writes to is unchanged, and the drop reports it."""
     stores = both(store)
     begun: list[VersionId] = []
-    puts, lock = 0, threading.Lock()
+    marks, lock = 0, threading.Lock()
 
     def begin(verb: str) -> None:
-        nonlocal puts
+        nonlocal marks
         with lock:
-            puts += verb == "put_over"
-            if puts == 3 and not begun:  # both stores are marked as dropped
+            marks += verb == "update"
+            if marks == 3 and not begun:  # both stores are marked as dropped
                 begun.append(write(make(), store, attempt(13), base=versions[12], run="run-2"))
 
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
