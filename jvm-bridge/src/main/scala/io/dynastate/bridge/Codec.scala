@@ -16,9 +16,8 @@ private[bridge] object Codec {
   def unpack(codec: String, rawBytes: Int, item: String, block: ByteBuffer, array: Int => Array[Byte]): ByteBuffer = {
     def corrupt(what: String, cause: Throwable = null) =
       new DynastateException(ErrorKind.Corrupt, s"$what $item", cause)
-    if (rawBytes < 0 || rawBytes > Protocol.FrameBytesMax) {
+    if (rawBytes < 0 || rawBytes > Protocol.FrameBytesMax)
       throw corrupt(s"a block cannot have this length expected=$rawBytes packed=${block.remaining}")
-    }
     val changes = array(rawBytes)
     val from = block.arrayOffset + block.position()
     val length =

@@ -380,8 +380,7 @@ object Connection {
   /** Refuse a process of another user, which must not learn the token: the folder may be another than the one made. */
   private def requireSameUser(channel: SocketChannel, process: SidecarProcess): Unit = {
     val peer = channel.getOption(ExtendedSocketOptions.SO_PEERCRED).user.getName
-    if (peer != process.user) throw new DynastateException(
-      ErrorKind.Configuration,
+    if (peer != process.user) throw new DynastateException(ErrorKind.Configuration,
       "another user's process listens in the sidecar's place; let java.io.tmpdir be a folder in which only its " +
         s"owner may rename peer=$peer user=${process.user}")
   }

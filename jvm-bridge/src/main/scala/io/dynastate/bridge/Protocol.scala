@@ -176,10 +176,8 @@ object Protocol {
   private def little(bytes: Int): ByteBuffer = ByteBuffer.allocate(bytes).order(ByteOrder.LITTLE_ENDIAN)
 
   private def checked(length: Int): Int = {
-    if (length < 1 || length > FrameBytesMax) {
-      throw new DynastateException(ErrorKind.Configuration,
-        s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
-    }
+    if (length < 1 || length > FrameBytesMax) throw new DynastateException(ErrorKind.Configuration,
+      s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
     length
   }
 }

@@ -106,13 +106,10 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
               ErrorKind.Unavailable, s"the sidecar did not start within $StartDeadlineSeconds s: $exitReport")
         }
       isReady = first == "ready"
-      if (!isReady) {
-        throw new DynastateException(
-          ErrorKind.Configuration,
-          s"the sidecar did not start with the interpreter $python; install dynastate ${Sidecar.packageVersion} " +
-            "there, from the driver's wheel, " +
-            s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $exitReport")
-      }
+      if (!isReady) throw new DynastateException(ErrorKind.Configuration,
+        s"the sidecar did not start with the interpreter $python; install dynastate ${Sidecar.packageVersion} " +
+          "there, from the driver's wheel, " +
+          s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $exitReport")
       lookAfter()
     } finally {
       // Spark may kill the task while it waits.
@@ -172,8 +169,7 @@ private[bridge] object SidecarProcess {
       catch {
         case e: IOException =>
           Files.delete(folder)
-          throw new DynastateException(
-            ErrorKind.Configuration,
+          throw new DynastateException(ErrorKind.Configuration,
             "the interpreter of the sidecar cannot be run; set spark.sql.streaming.stateStore.dynastate.python, or " +
               s"spark.pyspark.python: ${e.getMessage}", e)
       }

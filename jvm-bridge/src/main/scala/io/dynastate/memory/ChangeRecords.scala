@@ -31,18 +31,16 @@ final class ChangeRecords(changes: ByteBuffer) {
     out.write(changes.array, changes.arrayOffset + at - EncodedRow.TagBytes, EncodedRow.TagBytes + length)
 
   def advance(): Boolean = changes.hasRemaining && {
-    if (changes.remaining < EncodedRow.TagBytes + EncodedRow.HeaderBytes) {
+    if (changes.remaining < EncodedRow.TagBytes + EncodedRow.HeaderBytes)
       throw new DynastateException(ErrorKind.Corrupt,
         s"changes end within the head of a change left=${changes.remaining}")
-    }
     tag = changes.getShort & 0xffff
     at = changes.position()
     keyLength = changes.getInt(at)
     val valueLength = changes.getInt(at + 4)
-    if (tag >>> 12 > 1 || keyLength < 0 || valueLength < EncodedRow.DeleteMarker) {
+    if (tag >>> 12 > 1 || keyLength < 0 || valueLength < EncodedRow.DeleteMarker)
       throw new DynastateException(ErrorKind.Corrupt,
         s"a change of an unknown kind tag=$tag keyLength=$keyLength valueLength=$valueLength")
-    }
     val whole = EncodedRow.HeaderBytes + keyLength.toLong + math.max(valueLength, 0)
     if (whole > changes.remaining) throw new DynastateException(ErrorKind.Corrupt,
       s"a change is longer than what is left length=$whole left=${changes.remaining}")

@@ -100,20 +100,16 @@ object EncodedRow {
   /** Bytes of a row of one value. An error if there may be no such row. */
   def lengthOfPut(keyLength: Int, valueLength: Int): Int = {
     val bytes = HeaderBytes.toLong + keyLength + valueLength
-    if (bytes > RecordBytesMax - TagBytes) {
-      throw new DynastateException(ErrorKind.Configuration,
-        s"a row of state may have at most $RecordBytesMax bytes, key and value together bytes=$bytes")
-    }
+    if (bytes > RecordBytesMax - TagBytes) throw new DynastateException(ErrorKind.Configuration,
+      s"a row of state may have at most $RecordBytesMax bytes, key and value together bytes=$bytes")
     bytes.toInt
   }
 
   /** Bytes of a list whose entries have room for `space` bytes. */
   def lengthOfList(keyLength: Int, space: Long): Int = {
     val bytes = HeaderBytes.toLong + keyLength + ListHeaderBytes + space
-    if (bytes > ListBytesMax) {
-      throw new DynastateException(ErrorKind.Configuration,
-        s"the values of one key may have at most $ListBytesMax bytes together bytes=$bytes")
-    }
+    if (bytes > ListBytesMax) throw new DynastateException(ErrorKind.Configuration,
+      s"the values of one key may have at most $ListBytesMax bytes together bytes=$bytes")
     bytes.toInt
   }
 

@@ -167,12 +167,9 @@ private[memory] final class RowArena private (private[this] var directory: Array
     while (share != null && share.shouldSpill(count) && spillOldest()) count += 1
     var page = firstFree
     while (page < directory.length && (ends(page) > 0 || directory(page) != null)) page += 1
-    if (page == PagesMax) {
-      throw new DynastateException(
-        ErrorKind.Configuration,
-        s"one column family of a partition may have at most ${PagesMax.toLong * PageBytes} bytes in memory; use " +
-          "more shuffle partitions")
-    }
+    if (page == PagesMax) throw new DynastateException(ErrorKind.Configuration,
+      s"one column family of a partition may have at most ${PagesMax.toLong * PageBytes} bytes in memory; use " +
+        "more shuffle partitions")
     if (page == directory.length) {
       directory = java.util.Arrays.copyOf(directory, page * 2)
       ends = java.util.Arrays.copyOf(ends, page * 2)

@@ -247,8 +247,7 @@ object RowFile {
       try Array.fill(math.max(4, Runtime.getRuntime.availableProcessors))(new RandomAccessFile(path.toFile, "rw"))
       finally Files.delete(path)
     } catch {
-      case e: IOException => throw new DynastateException(
-          ErrorKind.Configuration,
+      case e: IOException => throw new DynastateException(ErrorKind.Configuration,
           "no file for rows can be made on local disk; set diskPath to a folder that can be written, or diskMb to " +
             s"0 folder=$folder: $e")
     }

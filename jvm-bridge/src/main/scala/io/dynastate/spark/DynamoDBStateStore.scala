@@ -86,10 +86,8 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
   override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = {
     requireUpdating("deleteRange")
     val family = familyOf("deleteRange", colFamilyName)
-    if (!family.supportsDeleteRange) {
-      throw new IllegalStateException(
-        s"deleteRange requires an encoder that supports it, column family $colFamilyName has none")
-    }
+    if (!family.supportsDeleteRange) throw new IllegalStateException(
+      s"deleteRange requires an encoder that supports it, column family $colFamilyName has none")
     val rows = range(family, Some(beginKey), Some(endKey))
     while (rows.advance()) {
       overlay.remove(family.id, rows.row.bytes, rows.row.keyOffset, rows.row.keyLength)

@@ -49,18 +49,16 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
    */
   def open(operation: String, name: String, schema: StateSchema, isForWriter: Boolean): OpenFamily = {
     val family = registered.get(name)
-    if (family == null || (isForWriter && !schema.ids.contains(name))) {
+    if (family == null || (isForWriter && !schema.ids.contains(name)))
       throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
-    }
     new OpenFamily(schema.ids.getOrElse(name, schema.add(family).ids(name)), family, useColumnFamilies, avroSchemas)
   }
 
   /** Refuse names that Spark refuses, and all if column families are off. */
   def validateName(provider: String, operation: String, name: String, isInternal: Boolean): Unit = {
     if (!useColumnFamilies) throw StateStoreErrors.unsupportedOperationException(operation, provider)
-    if (name.isEmpty || name.trim != name || (name == StateStore.DEFAULT_COL_FAMILY_NAME && !isInternal)) {
+    if (name.isEmpty || name.trim != name || (name == StateStore.DEFAULT_COL_FAMILY_NAME && !isInternal))
       throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
-    }
     if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
 

@@ -43,8 +43,7 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
       into.pointTo(value.bytes, value.rowOffset, value.rowLength)
       into
     } else if (writtenWith < schemaId) earlier.read(value)
-    else throw new DynastateException(
-      ErrorKind.Corrupt,
+    else throw new DynastateException(ErrorKind.Corrupt,
       s"a row was written with a schema that the query does not have family=${family.name} schema_id=$writtenWith " +
         s"last_schema_id=$schemaId")
   }

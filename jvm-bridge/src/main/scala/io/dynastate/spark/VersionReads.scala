@@ -112,10 +112,8 @@ private[spark] trait VersionReads extends ReadStateStore43 {
 
   protected def multipleFamilyOf(operation: String, name: String): OpenFamily = {
     val family = familyOf(operation, name)
-    if (!family.family.multipleValues) {
-      throw new IllegalStateException(
-        s"$operation requires an encoder that supports multiple values for a single key, column family $name has none")
-    }
+    if (!family.family.multipleValues) throw new IllegalStateException(
+      s"$operation requires an encoder that supports multiple values for a single key, column family $name has none")
     family
   }
 

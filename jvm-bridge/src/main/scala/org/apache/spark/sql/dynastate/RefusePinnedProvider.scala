@@ -41,8 +41,7 @@ private[dynastate] object RefusePinnedProvider {
 
   private def check(checkpoint: String, hadoopConf: Configuration): Unit =
     pinned(new Path(checkpoint), hadoopConf).filter(_ != Provider).foreach { other =>
-      throw new QueryRefused(new DynastateException(
-          ErrorKind.Configuration,
+      throw new QueryRefused(new DynastateException(ErrorKind.Configuration,
           "this checkpoint was begun on another state store, and Spark continues it there, whatever the session " +
             "says; move its state with 'dynastate import', or give the query a new checkpoint; to continue on the " +
             s"other store, set $Setting to it in the session before this query starts checkpoint=$checkpoint " +

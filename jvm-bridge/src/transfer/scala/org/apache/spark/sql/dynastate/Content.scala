@@ -25,8 +25,7 @@ private[dynastate] final class Content(var rows: Long = 0, var bytes: Long = 0, 
   }
 
   def mustBe(other: Content, store: StoreAt, step: String): Unit =
-    if ((rows, bytes, digest) != (other.rows, other.bytes, other.digest)) {
+    if ((rows, bytes, digest) != (other.rows, other.bytes, other.digest))
       throw new DynastateException(ErrorKind.Corrupt,
         s"$step is not what was written; nothing was moved $store written=$rows found=${other.rows}")
-    }
 }

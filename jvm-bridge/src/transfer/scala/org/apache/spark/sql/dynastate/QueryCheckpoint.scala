@@ -94,12 +94,9 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   private def mustBeThere(operator: Path, partitions: Int): Unit = {
     val found =
       operator.getFileSystem(conf).listStatus(operator).map(_.getPath.getName).flatMap(_.toIntOption).sorted.toSeq
-    if (found != (0 until partitions)) {
-      throw new DynastateException(
-        ErrorKind.Configuration,
-        "folders of partitions are gone from the old checkpoint, or there are too many; nothing " +
-          s"was written folder=$operator partitions=$partitions found=${found.mkString(",")}")
-    }
+    if (found != (0 until partitions)) throw new DynastateException(ErrorKind.Configuration,
+      "folders of partitions are gone from the old checkpoint, or there are too many; nothing " +
+        s"was written folder=$operator partitions=$partitions found=${found.mkString(",")}")
   }
 
   /** Families with lists: list state, and values by time of joins of state format 4. */
@@ -185,12 +182,10 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     }
   }
 
-  private def mustBeNew(isNew: Boolean, newRoot: String): Unit = if (!isNew) {
-    throw new DynastateException(
-      ErrorKind.Configuration,
+  private def mustBeNew(isNew: Boolean, newRoot: String): Unit = if (!isNew)
+    throw new DynastateException(ErrorKind.Configuration,
       "another command writes this checkpoint at the same time; let it end, or delete the folder, and run it again " +
         s"checkpoint=$newRoot")
-  }
 
   /** Copy the descriptions of operators and rows. Operators' metadata name the files of schemas by full path, and the
    * number of partitions.

@@ -54,14 +54,11 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
 
     def of(key: UnsafeRow): Int = {
       val places = projection(extractor.partitionKey(key))
-      if (old.exists(_ != places.getInt(0))) {
-        throw new DynastateException(
-          ErrorKind.Configuration,
-          "a row is not in the partition that Spark's hash of its key names, so the operator was not partitioned by " +
-            "its key, and cannot be " +
-            s"repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} " +
-            s"store=${shape.name} " + s"family=${family.name} hash=${places.getInt(0)}")
-      }
+      if (old.exists(_ != places.getInt(0))) throw new DynastateException(ErrorKind.Configuration,
+        "a row is not in the partition that Spark's hash of its key names, so the operator was not partitioned by " +
+          "its key, and cannot be " +
+          s"repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} " +
+          s"store=${shape.name} " + s"family=${family.name} hash=${places.getInt(0)}")
       places.getInt(1)
     }
   }

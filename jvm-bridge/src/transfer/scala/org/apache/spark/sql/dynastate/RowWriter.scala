@@ -18,8 +18,7 @@ private final class RowWriter(shape: StoreShape, column: Int, schema: StructType
       val columns =
         if (struct == null) Seq("key", "value")(column)
         else never.filter(struct.isNullAt).map(schema(_).name).mkString(",")
-      throw new DynastateException(
-        ErrorKind.Configuration,
+      throw new DynastateException(ErrorKind.Configuration,
         s"a row has a null where the state has none; nothing was written operator=${shape.operator} " +
           s"store=${shape.name} columns=$columns")
     }

@@ -26,12 +26,9 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
 
     try {
       val unknown = rows.allColumnFamilyNames -- store.shape.families.map(_.name)
-      if (unknown.nonEmpty) {
-        throw new DynastateException(
-          ErrorKind.Configuration,
-          s"the state has column families that the checkpoint does not describe; nothing was written $store " +
-            s"families=${unknown.mkString(",")}")
-      }
+      if (unknown.nonEmpty) throw new DynastateException(ErrorKind.Configuration,
+        s"the state has column families that the checkpoint does not describe; nothing was written $store " +
+          s"families=${unknown.mkString(",")}")
       store.shape.others.foreach(each =>
         rows.registerColFamily(each.name, each.keySchema, each.valueSchema, each.spec, each.multipleValues,
           each.internal))
@@ -87,10 +84,9 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
   private def rename(store: StoreAt, version: Long): Unit = {
     val folder = idOf(store).storeCheckpointLocation()
     val files = folder.getFileSystem(hadoopConf.value)
-    def move(from: Path, to: Path): Unit = if (files.exists(from) && !files.rename(from, to)) {
+    def move(from: Path, to: Path): Unit = if (files.exists(from) && !files.rename(from, to))
       throw new DynastateException(ErrorKind.Configuration,
         s"a file of the new checkpoint cannot be renamed file=$from")
-    }
     if (version != 1) {
       val (first, own) = (new Path(folder, "1.snapshot"), new Path(folder, s"$version.snapshot"))
       move(first.suffix(Checksum), own.suffix(Checksum))
@@ -103,10 +99,8 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
   /** Spark's providers make the folder that they read, if it is missing; ours need none. */
   private def mustBeThere(store: StoreAt): Unit = if (!isOurs(conf.providerClass)) {
     val folder = idOf(store).storeCheckpointLocation()
-    if (!folder.getFileSystem(hadoopConf.value).exists(folder)) {
-      throw new DynastateException(ErrorKind.Configuration,
-        s"the folder of a store is gone from the old checkpoint; nothing was written folder=$folder")
-    }
+    if (!folder.getFileSystem(hadoopConf.value).exists(folder)) throw new DynastateException(ErrorKind.Configuration,
+      s"the folder of a store is gone from the old checkpoint; nothing was written folder=$folder")
   }
 
   private def idOf(store: StoreAt): StateStoreId =
