@@ -8,7 +8,7 @@ import java.util.concurrent.{ScheduledExecutorService, ScheduledThreadPoolExecut
 
 import scala.util.control.NonFatal
 
-import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.{DaemonThreads, DynastateException, ErrorKind}
 import io.dynastate.memory.{Attempt, ChangedBuckets, HeldChanges, Version}
 import jdk.net.ExtendedSocketOptions
 
@@ -298,10 +298,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
         val kind = frame.body.get & 0xff
         val store = Protocol.takeText(frame.body)
         val message = Protocol.takeText(frame.body)
-        throw new DynastateException(
-          kind,
-          if (store.isEmpty || message.contains(store)) message
-          else s"$message store=$store")
+        throw new DynastateException(kind,
+          if (store.isEmpty || message.contains(store)) message else s"$message store=$store")
       }
       frame
     }
@@ -331,12 +329,7 @@ object Connection {
 
   /** Closes connections whose answer is overdue, so that no task waits for ever. */
   private[bridge] val deadlines: ScheduledExecutorService = {
-    val executor = new ScheduledThreadPoolExecutor(1,
-      { task =>
-        val thread = new Thread(task, "dynastate-deadlines")
-        thread.setDaemon(true)
-        thread
-      })
+    val executor = new ScheduledThreadPoolExecutor(1, new DaemonThreads("dynastate-deadlines"))
     // Nearly every deadline is cancelled long before its time, and must not stay queued until then.
     executor.setRemoveOnCancelPolicy(true)
     executor

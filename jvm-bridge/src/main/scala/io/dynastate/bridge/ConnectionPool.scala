@@ -30,7 +30,6 @@ private[bridge] final class ConnectionPool(idleSeconds: Long) {
     idle.values.forEach(each =>
       while (!each.isEmpty && each.peekLast.since - until < 0) each.pollLast().connection.close())
     idle.values.removeIf(_.isEmpty)
-    ()
   }
 
   /** Java closes no channel by itself when it is garbage. */

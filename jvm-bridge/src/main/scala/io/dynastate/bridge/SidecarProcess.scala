@@ -10,7 +10,7 @@ import java.util.HexFormat
 import java.util.concurrent.{CompletableFuture, ConcurrentLinkedDeque, TimeoutException, TimeUnit}
 import java.util.concurrent.atomic.AtomicLong
 
-import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.{DaemonThreads, DynastateException, ErrorKind}
 import org.slf4j.LoggerFactory
 
 /** One process of the sidecar. Its standard input stays open as long as this JVM lives, so that it ends with this JVM.
@@ -87,11 +87,10 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
   /** Read lines in a thread of its own: nothing can end a read from a pipe that stays open. */
   private def eachLine(name: String, from: InputStream)(use: String => Unit): Thread = {
     val reader = new BufferedReader(new InputStreamReader(from, UTF_8))
-    val thread = new Thread(() => {
-        try Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(use)
-        catch { case _: IOException => () } // the process ended
-      }, name)
-    thread.setDaemon(true)
+    val thread = new DaemonThreads(name).newThread { () =>
+      try Iterator.continually(reader.readLine()).takeWhile(_ != null).foreach(use)
+      catch { case _: IOException => () } // the process ended
+    }
     thread.start()
     thread
   }
@@ -108,8 +107,8 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
       isReady = first == "ready"
       if (!isReady) throw new DynastateException(ErrorKind.Configuration,
         s"the sidecar did not start with the interpreter $python; install dynastate ${Sidecar.packageVersion} " +
-          "there, from the driver's wheel, " +
-          s"or set spark.sql.streaming.stateStore.dynastate.python to one that has it: $exitReport")
+          "there, from the driver's wheel, or set spark.sql.streaming.stateStore.dynastate.python to one that has " +
+          s"it: $exitReport")
       lookAfter()
     } finally {
       // Spark may kill the task while it waits.

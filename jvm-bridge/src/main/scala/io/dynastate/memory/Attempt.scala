@@ -20,19 +20,15 @@ final case class Attempt(high: Long, low: Long) {
 object Attempt {
   val None: Attempt = Attempt(0, 0)
 
-  def random(): Attempt = {
-    val id = UUID.randomUUID()
-    Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)
-  }
+  def random(): Attempt = of(UUID.randomUUID())
 
   /** The attempt that a checkpoint id names, if it is one of ours. Zeros are not: they mean any attempt. */
   def parse(text: String): Option[Attempt] =
-    try {
-      val id = UUID.fromString(text)
-      Some(Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)).filter(attempt =>
-        attempt.checkpointId == text && attempt != None)
-    } catch { case _: IllegalArgumentException => scala.None }
+    try Some(of(UUID.fromString(text))).filter(attempt => attempt.checkpointId == text && attempt != None)
+    catch { case _: IllegalArgumentException => scala.None }
 
   def readFrom(buffer: ByteBuffer): Attempt =
     Attempt(java.lang.Long.reverseBytes(buffer.getLong), java.lang.Long.reverseBytes(buffer.getLong))
+
+  private def of(id: UUID): Attempt = Attempt(id.getMostSignificantBits, id.getLeastSignificantBits)
 }

@@ -40,7 +40,6 @@ final class ChangedBuckets(startsAt: Long) {
   def forget(upTo: Long): Unit = synchronized {
     floor = math.max(floor, upTo)
     steps.removeIf(_.version <= floor)
-    ()
   }
 }
 

@@ -1,7 +1,9 @@
 package io.dynastate.memory
 
-import java.util.concurrent.{ConcurrentHashMap, Executors, ExecutorService}
+import java.util.concurrent.{ConcurrentHashMap, Executors}
 import java.util.concurrent.locks.LockSupport
+
+import io.dynastate.DaemonThreads
 
 /** The thread of this process that evacuates pages of version trees after their folds, while their tasks wait for
  * DynamoDB. It has the lock of a tree for one page of each table at a time, about 0.2 ms each.
@@ -14,11 +16,7 @@ private[memory] object Evacuator {
   private val RestPerWork = 2L
 
   private val submitted = ConcurrentHashMap.newKeySet[VersionTree]()
-  private val thread: ExecutorService = Executors.newSingleThreadExecutor { task =>
-    val thread = new Thread(task, "dynastate-evacuator")
-    thread.setDaemon(true)
-    thread
-  }
+  private val thread = Executors.newSingleThreadExecutor(new DaemonThreads("dynastate-evacuator"))
 
   def submit(tree: VersionTree): Unit = if (submitted.add(tree)) thread.execute { () =>
     submitted.remove(tree)

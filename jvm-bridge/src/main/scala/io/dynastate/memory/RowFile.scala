@@ -220,7 +220,6 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
     val cipher = ciphers.get
     cipher.init(mode, key, new IvParameterSpec(counter.array))
     cipher.doFinal(from, at, length, to, at)
-    ()
   }
 }
 

@@ -48,10 +48,7 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
   /** Whether much of the heap that rows may have is free. */
   private[memory] def hasSpareHeap: Boolean = heap.get < heapLimit / 2
 
-  private[memory] def add(bytes: Long): Unit = {
-    heap.addAndGet(bytes)
-    ()
-  }
+  private[memory] def add(bytes: Long): Unit = heap.addAndGet(bytes)
 
   /** Count bytes of heap that no page can give back, beside `add`. */
   private[memory] def addIndex(bytes: Long): Unit = {
@@ -60,14 +57,11 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
       val needed = (all / 4 * 5 + shares.get * 4L * pageBytes >> 20) + 1
       RowStorage.log.warn(
         "memoryMb is too small for so many rows, whose index alone takes more, and nearly all rows are on local " +
-          "disk; " + s"set it to $needed or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
+          s"disk; set it to $needed or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
     }
   }
 
-  private[memory] def addShares(more: Int): Unit = {
-    shares.addAndGet(more)
-    ()
-  }
+  private[memory] def addShares(more: Int): Unit = shares.addAndGet(more)
 
   private[memory] def write(page: Array[Byte], length: Int): DiskPage = file.write(page, length)
 }
@@ -80,9 +74,8 @@ object RowStorage {
    * whose disk has the most room, of those given, or else of the others.
    */
   def of(heapLimit: Long, folders: Seq[Path], others: => Seq[Path], diskLimit: Long, isEncrypted: Boolean): RowStorage =
-    storages.computeIfAbsent(
-      (heapLimit, folders, diskLimit, isEncrypted),
-      _ => {
+    storages.computeIfAbsent((heapLimit, folders, diskLimit, isEncrypted),
+      { _ =>
         val folder = (if (folders.isEmpty) others else folders).maxBy(_.toFile.getUsableSpace)
         new RowStorage(heapLimit, new RowFile(folder, diskLimit, isEncrypted))
       })
@@ -164,10 +157,8 @@ private object StorageShare {
   private val cleaner = Cleaner.create()
 
   /** Release what a share has taken as soon as the share is garbage, of which `taken` therefore must not know. */
-  private def releaseAfter(share: StorageShare, taken: Taken): Unit = {
+  private def releaseAfter(share: StorageShare, taken: Taken): Unit =
     cleaner.register(share, () => taken.releaseAll())
-    ()
-  }
 
   private final class Taken(storage: RowStorage) {
     val pages: java.util.Set[DiskPage] = ConcurrentHashMap.newKeySet[DiskPage]()

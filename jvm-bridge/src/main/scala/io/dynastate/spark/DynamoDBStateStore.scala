@@ -89,9 +89,7 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
     if (!family.supportsDeleteRange) throw new IllegalStateException(
       s"deleteRange requires an encoder that supports it, column family $colFamilyName has none")
     val rows = range(family, Some(beginKey), Some(endKey))
-    while (rows.advance()) {
-      overlay.remove(family.id, rows.row.bytes, rows.row.keyOffset, rows.row.keyLength)
-    }
+    while (rows.advance()) overlay.remove(family.id, rows.row.bytes, rows.row.keyOffset, rows.row.keyLength)
   }
 
   override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType,

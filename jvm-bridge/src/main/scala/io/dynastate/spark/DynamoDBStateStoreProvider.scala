@@ -3,6 +3,8 @@ package io.dynastate.spark
 import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
 
+import scala.util.Using
+
 import io.dynastate.DynastateException
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
@@ -149,18 +151,12 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
     val fileSystem = marker.getFileSystem(hadoopConf)
     val text = s"state of this partition is in DynamoDB store=${client.store}\n"
     // Stores of a join share the folder: any of them may be named.
-    if (!beginsWith(fileSystem, marker, text.substring(0, text.lastIndexOf('/') + 1).getBytes(UTF_8))) {
-      val out = fileSystem.create(marker, true)
-      try out.write(text.getBytes(UTF_8))
-      finally out.close()
-    }
+    if (!beginsWith(fileSystem, marker, text.substring(0, text.lastIndexOf('/') + 1).getBytes(UTF_8)))
+      Using.resource(fileSystem.create(marker, true))(_.write(text.getBytes(UTF_8)))
     markerIsWritten = true
   }
 
   private[this] def beginsWith(fileSystem: FileSystem, file: Path, bytes: Array[Byte]): Boolean =
-    try {
-      val in = fileSystem.open(file)
-      try in.readNBytes(bytes.length).sameElements(bytes)
-      finally in.close()
-    } catch { case _: FileNotFoundException => false }
+    try Using.resource(fileSystem.open(file))(_.readNBytes(bytes.length).sameElements(bytes))
+    catch { case _: FileNotFoundException => false }
 }

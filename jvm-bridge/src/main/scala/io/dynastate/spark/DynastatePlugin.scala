@@ -4,6 +4,7 @@ import java.util.{Map => JMap}
 
 import scala.util.control.NonFatal
 
+import io.dynastate.DaemonThreads
 import io.dynastate.bridge.Sidecar
 import org.slf4j.LoggerFactory
 
@@ -33,8 +34,7 @@ object DynastatePlugin {
   /** Start the sidecar in a thread, which is returned; None: the conf selects another store. */
   def startSidecar(conf: SparkConf): Option[Thread] =
     Option.when(conf.getOption(ProviderClass).contains("io.dynastate.spark.DynamoDBStateStoreProvider")) {
-      val starting = new Thread(() => prepare(conf), "dynastate-sidecar-start")
-      starting.setDaemon(true)
+      val starting = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf))
       starting.start()
       starting
     }

@@ -61,11 +61,8 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
         counters.add(cost)
         val (deleted, left) = (cost.getOrElse("itemsDeleted", 0L), cost.getOrElse("versionsLeft", 0L))
         cleanedUpAt = if (left == 0) version.number else 0
-        if (deleted > 0) {
-          log.info(
-            s"cleaned up store=$store version=$version itemsDeleted=$deleted versionsLeft=$left " +
-              s"ms=${millisSince(started)}")
-        }
+        if (deleted > 0) log.info(s"cleaned up store=$store version=$version itemsDeleted=$deleted " +
+          s"versionsLeft=$left ms=${millisSince(started)}")
       }
     }
   }
@@ -86,33 +83,31 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     }
 
   /** Send the buckets that changed since the snapshot before; all, if there is none or the changes are not known. */
-  private def sendSnapshot(
-      connection: Connection, version: Version, wanted: Wanted, started: Long): Map[String, Long] = {
+  private def sendSnapshot(connection: Connection, version: Version, wanted: Wanted,
+      started: Long): Map[String, Long] = {
     val changed = if (wanted.base == 0) null else version.versions.changed.since(wanted.base)
     val isSent = Array.tabulate(1 << wanted.bits)(bucket =>
       changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
     val cost = sendBuckets(connection, version, wanted.bits, isSent)
     version.versions.changed.forget(version.number)
     log.info(s"snapshot store=$store version=$version base=${wanted.base} " +
-      s"buckets=${isSent.count(identity)}/${isSent.length} " +
-      s"bytesWritten=${cost.getOrElse("bytesWritten", 0L)} writeUnits=${cost.getOrElse("writeUnits", 0L)} " +
-      s"ms=${millisSince(started)}")
+      s"buckets=${isSent.count(identity)}/${isSent.length} bytesWritten=${cost.getOrElse("bytesWritten", 0L)} " +
+      s"writeUnits=${cost.getOrElse("writeUnits", 0L)} ms=${millisSince(started)}")
     cost
   }
 
-  private def sendBuckets(
-      connection: Connection, version: Version, bits: Int, isSent: Array[Boolean]): Map[String, Long] = {
-    SnapshotRows.send(
-      version, bits, isSent,
-      new BucketSink {
-        override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
+  private def sendBuckets(connection: Connection, version: Version, bits: Int,
+      isSent: Array[Boolean]): Map[String, Long] = {
+    val sink = new BucketSink {
+      override def bucket(number: Int): Unit = connection.bucket(number, deadlineSeconds)
 
-        override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
-          // A snapshot replaces what it was made of.
-          client.verified(ByteBuffer.wrap(chunk, 0, length))
-          connection.append(records, hashMin, hashMax, chunk, length, deadlineSeconds)
-        }
-      })
+      override def append(records: Int, hashMin: Int, hashMax: Int, chunk: Array[Byte], length: Int): Unit = {
+        // A snapshot replaces what it was made of.
+        client.verified(ByteBuffer.wrap(chunk, 0, length))
+        connection.append(records, hashMin, hashMax, chunk, length, deadlineSeconds)
+      }
+    }
+    SnapshotRows.send(version, bits, isSent, sink)
     connection.endSnapshot(deadlineSeconds)
   }
 

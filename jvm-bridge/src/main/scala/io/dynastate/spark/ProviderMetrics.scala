@@ -4,84 +4,74 @@ import java.util.concurrent.ConcurrentHashMap
 
 import io.dynastate.memory.DiskUse
 
-import org.apache.spark.sql.execution.streaming.state.{
-  StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric
-}
+import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric => Metric}
+import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomSumMetric => Sum}
+import org.apache.spark.sql.execution.streaming.state.StateStoreCustomTimingMetric
 
 /** Custom metrics in query progress and in the SQL tab; docs/metrics.md says what each of them counts. */
 object ProviderMetrics {
   /** Counters of the engine, by their names in the protocol. */
-  private val counted: Seq[(String, StateStoreCustomMetric)] = Seq(
-    "requests" -> StateStoreCustomSumMetric("dynastateRequests", "DynamoDB requests"),
-    "retries" -> StateStoreCustomSumMetric("dynastateRetries", "DynamoDB requests sent again"),
-    "throttles" -> StateStoreCustomSumMetric("dynastateThrottles", "DynamoDB requests throttled"),
-    "writeUnits" -> StateStoreCustomSumMetric("dynastateWriteUnits", "DynamoDB write units"),
-    "readUnits" -> StateStoreCustomSumMetric("dynastateReadUnits", "DynamoDB read units"),
-    "itemsWritten" -> StateStoreCustomSumMetric("dynastateItemsWritten", "DynamoDB items written"),
-    "bytesWritten" -> StateStoreCustomSumMetric("dynastateBytesWritten", "bytes written to DynamoDB"),
-    "bytesRead" -> StateStoreCustomSumMetric("dynastateBytesRead", "bytes read from DynamoDB"),
-    "cacheHits" -> StateStoreCustomSumMetric("dynastateItemCacheHits", "items found in the sidecar's memory"),
-    "cacheMisses" -> StateStoreCustomSumMetric("dynastateItemCacheMisses",
-      "items of parts and buckets read from DynamoDB"),
-    "bucketsRead" -> StateStoreCustomSumMetric("dynastateBucketsRead", "buckets read because they were not in memory"),
-    "nanodollars" -> StateStoreCustomSumMetric("dynastateNanodollars", "price of requests, in billionths of a dollar"),
-    "puts" -> StateStoreCustomSumMetric("dynastatePuts", "S3 requests that write or list objects"),
-    "gets" -> StateStoreCustomSumMetric("dynastateGets", "S3 requests that read objects"),
-    "objectBytesWritten" -> StateStoreCustomSumMetric("dynastateObjectBytesWritten", "bytes written to S3"),
-    "objectBytesRead" -> StateStoreCustomSumMetric("dynastateObjectBytesRead", "bytes read from S3"),
-    "parts" -> StateStoreCustomSumMetric("dynastateParts", "parts written"))
+  private val counted: Seq[(String, Metric)] = Seq(
+    "requests" -> Sum("dynastateRequests", "DynamoDB requests"),
+    "retries" -> Sum("dynastateRetries", "DynamoDB requests sent again"),
+    "throttles" -> Sum("dynastateThrottles", "DynamoDB requests throttled"),
+    "writeUnits" -> Sum("dynastateWriteUnits", "DynamoDB write units"),
+    "readUnits" -> Sum("dynastateReadUnits", "DynamoDB read units"),
+    "itemsWritten" -> Sum("dynastateItemsWritten", "DynamoDB items written"),
+    "bytesWritten" -> Sum("dynastateBytesWritten", "bytes written to DynamoDB"),
+    "bytesRead" -> Sum("dynastateBytesRead", "bytes read from DynamoDB"),
+    "cacheHits" -> Sum("dynastateItemCacheHits", "items found in the sidecar's memory"),
+    "cacheMisses" -> Sum("dynastateItemCacheMisses", "items of parts and buckets read from DynamoDB"),
+    "bucketsRead" -> Sum("dynastateBucketsRead", "buckets read because they were not in memory"),
+    "nanodollars" -> Sum("dynastateNanodollars", "price of requests, in billionths of a dollar"),
+    "puts" -> Sum("dynastatePuts", "S3 requests that write or list objects"),
+    "gets" -> Sum("dynastateGets", "S3 requests that read objects"),
+    "objectBytesWritten" -> Sum("dynastateObjectBytesWritten", "bytes written to S3"),
+    "objectBytesRead" -> Sum("dynastateObjectBytesRead", "bytes read from S3"),
+    "parts" -> Sum("dynastateParts", "parts written"))
 
   /** Counters of maintenance. */
-  private val maintenance: Seq[(String, StateStoreCustomMetric)] = Seq(
-    "requests" -> StateStoreCustomSumMetric("dynastateMaintenanceRequests",
-      "DynamoDB requests of snapshots and clean-up"),
-    "writeUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceWriteUnits", "DynamoDB write units of snapshots"),
-    "readUnits" -> StateStoreCustomSumMetric("dynastateMaintenanceReadUnits",
-      "DynamoDB read units of snapshots and clean-up"),
-    "deleteUnits" -> StateStoreCustomSumMetric("dynastateDeleteUnits", "DynamoDB write units of deletes"),
-    "itemsDeleted" -> StateStoreCustomSumMetric("dynastateItemsDeleted", "DynamoDB items deleted"),
-    "puts" -> StateStoreCustomSumMetric("dynastateMaintenancePuts",
-      "S3 requests of maintenance that write or list objects"),
-    "gets" -> StateStoreCustomSumMetric("dynastateMaintenanceGets", "S3 requests of maintenance that read objects"),
-    "nanodollars" -> StateStoreCustomSumMetric("dynastateMaintenanceNanodollars",
-      "price of maintenance, in billionths of a dollar"))
+  private val maintenance: Seq[(String, Metric)] = Seq(
+    "requests" -> Sum("dynastateMaintenanceRequests", "DynamoDB requests of snapshots and clean-up"),
+    "writeUnits" -> Sum("dynastateMaintenanceWriteUnits", "DynamoDB write units of snapshots"),
+    "readUnits" -> Sum("dynastateMaintenanceReadUnits", "DynamoDB read units of snapshots and clean-up"),
+    "deleteUnits" -> Sum("dynastateDeleteUnits", "DynamoDB write units of deletes"),
+    "itemsDeleted" -> Sum("dynastateItemsDeleted", "DynamoDB items deleted"),
+    "puts" -> Sum("dynastateMaintenancePuts", "S3 requests of maintenance that write or list objects"),
+    "gets" -> Sum("dynastateMaintenanceGets", "S3 requests of maintenance that read objects"),
+    "nanodollars" -> Sum("dynastateMaintenanceNanodollars", "price of maintenance, in billionths of a dollar"))
 
   /** What the store takes in DynamoDB and S3 after the commit. */
-  private val stored: Seq[(String, StateStoreCustomMetric)] = Seq(
-    "storedItems" -> StateStoreCustomSumMetric("dynastateStoredItems", "DynamoDB items stored"),
-    "storedBytes" -> StateStoreCustomSumMetric("dynastateStoredBytes", "bytes stored in DynamoDB"),
-    "storedObjectBytes" -> StateStoreCustomSumMetric("dynastateStoredObjectBytes", "bytes stored in S3"))
+  private val stored: Seq[(String, Metric)] = Seq(
+    "storedItems" -> Sum("dynastateStoredItems", "DynamoDB items stored"),
+    "storedBytes" -> Sum("dynastateStoredBytes", "bytes stored in DynamoDB"),
+    "storedObjectBytes" -> Sum("dynastateStoredObjectBytes", "bytes stored in S3"))
 
   /** Rows on local disk. */
-  private val disk: Seq[(StateStoreCustomMetric, DiskUse => Long)] =
-    Seq(StateStoreCustomSumMetric("dynastateDiskBytes", "bytes of rows on local disk") -> (_.bytes),
-      StateStoreCustomSumMetric("dynastateDiskReads", "reads of local disk") -> (_.reads),
-      StateStoreCustomSumMetric("dynastatePagesSpilled", "pages of rows moved to local disk") -> (_.spilled))
+  private val disk: Seq[(Metric, DiskUse => Long)] =
+    Seq(Sum("dynastateDiskBytes", "bytes of rows on local disk") -> (_.bytes),
+      Sum("dynastateDiskReads", "reads of local disk") -> (_.reads),
+      Sum("dynastatePagesSpilled", "pages of rows moved to local disk") -> (_.spilled))
 
   private val loadMs = StateStoreCustomTimingMetric("dynastateLoadMs", "time to load state from DynamoDB")
   private val commitMs = StateStoreCustomTimingMetric("dynastateCommitMs", "time to commit to DynamoDB")
-  private val cacheHits = StateStoreCustomSumMetric("dynastateCacheHits", "versions found in the executor's memory")
-  private val cacheMisses = StateStoreCustomSumMetric("dynastateCacheMisses", "versions loaded from DynamoDB")
-
-  private val internalKeys =
-    StateStoreCustomSumMetric("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
-
+  private val cacheHits = Sum("dynastateCacheHits", "versions found in the executor's memory")
+  private val cacheMisses = Sum("dynastateCacheMisses", "versions loaded from DynamoDB")
+  private val internalKeys = Sum("dynastateInternalKeys", "keys of Spark's own bookkeeping, such as timers")
   /** By the name that Spark's HDFS-backed provider gives it. */
-  private val forcedSnapshots =
-    StateStoreCustomSumMetric("forceSnapshotCount", "stores of which Spark forced a snapshot")
+  private val forcedSnapshots = Sum("forceSnapshotCount", "stores of which Spark forced a snapshot")
 
-  val all: Seq[StateStoreCustomMetric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++ Seq(loadMs,
-    commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
+  val all: Seq[Metric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++
+    Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
 
   /** The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version
    * was in memory; `read` has the counters of single buckets and of loads in the background, `used` those of local disk
    * since the store was opened.
    */
   def of(loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long],
-      used: DiskUse, commitMillis: Long, internal: Long, forcesSnapshot: Boolean): Map[StateStoreCustomMetric, Long] = {
+      used: DiskUse, commitMillis: Long, internal: Long, forcesSnapshot: Boolean): Map[Metric, Long] = {
     val fromEngine = counted.map { case (name, metric) =>
-      metric -> (committed.getOrElse(name, 0L) + read.getOrElse(name, 0L) + loaded.flatMap(
-        _.counters.get(name)).getOrElse(0L))
+      metric -> Seq(committed, read, loaded.fold(Map.empty[String, Long])(_.counters)).map(_.getOrElse(name, 0L)).sum
     }
     val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
     val fromCommit = stored.map { case (name, metric) => metric -> committed.getOrElse(name, 0L) }
@@ -94,12 +84,12 @@ object ProviderMetrics {
 
   private val Hidden = "-keyToNumValues"
   private val Shown = "-keyWithIndexToValue"
-  private val hidden = new ConcurrentHashMap[String, (Long, Map[StateStoreCustomMetric, Long])]
+  private val hidden = new ConcurrentHashMap[String, (Long, Map[Metric, Long])]
 
   /** The metrics of a store of a join. Spark asks both stores of a side, in this order, and reports the custom metrics
    * of the second only (SymmetricHashJoinStateManagerV1.metrics): those of the first are kept here and added to them.
    */
-  def ofJoin(store: String, version: Long, own: Map[StateStoreCustomMetric, Long]): Map[StateStoreCustomMetric, Long] =
+  def ofJoin(store: String, version: Long, own: Map[Metric, Long]): Map[Metric, Long] =
     if (store.endsWith(Hidden)) {
       hidden.put(store.stripSuffix(Hidden), (version, own))
       own

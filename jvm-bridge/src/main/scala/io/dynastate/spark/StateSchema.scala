@@ -18,7 +18,7 @@ final class StateSchema private (private val families: Vector[JObject]) {
 
   /** Ids by name, without dropped families. */
   lazy val ids: Map[String, Int] =
-    families.collect { case family if !isDropped(family) => nameOf(family) -> idOf(family) }.toMap
+    families.collect { case family if !flag(family, "dropped") => nameOf(family) -> idOf(family) }.toMap
 
   lazy val internalIds: Set[Int] = families.collect { case family if flag(family, "internal") => idOf(family) }.toSet
 
@@ -59,19 +59,15 @@ object StateSchema {
   private def corrupt(text: String): Nothing =
     throw new DynastateException(ErrorKind.Corrupt, s"a schema item is not a list of column families by id: $text")
 
-  private def nameOf(family: JObject): String = field(family, "name") match {
+  private def nameOf(family: JObject): String = family \ "name" match {
     case JString(name) => name
     case _ => corrupt(compact(render(family)))
   }
 
-  private def idOf(family: JObject): Int = field(family, "id") match {
+  private def idOf(family: JObject): Int = family \ "id" match {
     case JInt(id) => id.toInt
     case _ => corrupt(compact(render(family)))
   }
 
-  private def isDropped(family: JObject): Boolean = flag(family, "dropped")
-
-  private def flag(family: JObject, name: String): Boolean = field(family, name) == JBool(true)
-
-  private def field(family: JObject, name: String): JValue = family \ name
+  private def flag(family: JObject, name: String): Boolean = (family \ name) == JBool(true)
 }

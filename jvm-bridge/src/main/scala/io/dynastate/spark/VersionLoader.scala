@@ -5,7 +5,7 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.util.control.NonFatal
 
-import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.{DaemonThreads, DynastateException, ErrorKind}
 import io.dynastate.bridge.{Content, Found}
 import io.dynastate.memory.{
   Attempt, BucketCache, BucketedVersions, ChangeCollector, ChangedBuckets, LoadingVersions, RowStorage, RowsUnreadable,
@@ -223,9 +223,5 @@ private[spark] object VersionLoader {
   /** Smaller versions are loaded before reading single buckets would pay. */
   @volatile private[spark] var backgroundRowsMin = 100000L
   /** A thread for each load in the background: at most one for each store of the executor. */
-  private[spark] val loaders: ExecutorService = Executors.newCachedThreadPool { task =>
-    val thread = new Thread(task, "dynastate-loader")
-    thread.setDaemon(true)
-    thread
-  }
+  private[spark] val loaders: ExecutorService = Executors.newCachedThreadPool(new DaemonThreads("dynastate-loader"))
 }

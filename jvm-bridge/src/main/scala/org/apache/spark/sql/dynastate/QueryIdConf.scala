@@ -13,8 +13,8 @@ private[dynastate] object QueryIdConf {
   /** Spark analyses the plan of every batch, in the thread of the query and its session. */
   def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { session => _ =>
     if (Thread.currentThread.isInstanceOf[UninterruptibleThread]) {
-      Option(session.sparkContext.getLocalProperty(QueryId)).foreach(session.sessionState.conf.setConfString(QueryId,
-          _))
+      Option(session.sparkContext.getLocalProperty(QueryId))
+        .foreach(session.sessionState.conf.setConfString(QueryId, _))
     }
   }
 }

@@ -2,6 +2,9 @@ package org.apache.spark.sql.dynastate
 
 import java.nio.charset.StandardCharsets.UTF_8
 
+import scala.io.Source
+import scala.util.Using
+
 import io.dynastate.{DynastateException, ErrorKind}
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -53,14 +56,14 @@ private[dynastate] object RefusePinnedProvider {
     val files = checkpoint.getFileSystem(hadoopConf)
     val offsets = new Path(checkpoint, "offsets")
     if (!files.exists(offsets) || !files.exists(new Path(checkpoint, "state"))) None
-    else files.listStatus(offsets).map(_.getPath).flatMap(path => path.getName.toLongOption.map(_ -> path)).maxByOption(
-      _._1).flatMap { case (_, newest) =>
-      val in = files.open(newest)
-      // The second line is JSON; what cannot be read Spark reports itself.
-      val lines =
-        try scala.io.Source.fromInputStream(in, UTF_8.name).getLines().slice(1, 2).toList
-        finally in.close()
-      lines.headOption.flatMap(parseOpt(_)).map(_ \ "conf" \ Setting).collect { case JString(name) => name }
+    else {
+      val batches = files.listStatus(offsets).map(_.getPath).flatMap(path => path.getName.toLongOption.map(_ -> path))
+      batches.maxByOption(_._1).flatMap { case (_, newest) =>
+        // The second line is JSON; what cannot be read Spark reports itself.
+        val lines =
+          Using.resource(Source.fromInputStream(files.open(newest), UTF_8.name))(_.getLines().slice(1, 2).toList)
+        lines.headOption.flatMap(parseOpt(_)).map(_ \ "conf" \ Setting).collect { case JString(name) => name }
+      }
     }
   }
 }

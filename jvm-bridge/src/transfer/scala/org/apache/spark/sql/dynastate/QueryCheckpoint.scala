@@ -3,6 +3,7 @@ package org.apache.spark.sql.dynastate
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 
+import scala.util.Using
 import scala.util.matching.Regex
 
 import io.dynastate.{DynastateException, ErrorKind}
@@ -105,9 +106,6 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
 
   private def isInternal(family: String): Boolean = StateStoreColumnFamilySchemaUtils.isInternalColFamily(family) ||
     family.endsWith("-tsWithKey") || family.endsWith("-keyToNumValues")
-
-  // ------------------------------------------------------------------------------------------------------- the new
-  // checkpoint
 
   /** Make a checkpoint of it for state that was moved: without rows, and with its commit log last.
    *
@@ -216,17 +214,11 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   private def commitLog(at: String, readOnly: Boolean): CommitLog =
     new CommitLog(session, new Path(at, "commits").toString, readOnly)
 
-  private def read(files: FileSystem, path: Path): String = {
-    val in = files.open(path)
-    try new String(in.readAllBytes(), UTF_8)
-    finally in.close()
-  }
+  private def read(files: FileSystem, path: Path): String =
+    Using.resource(files.open(path))(in => new String(in.readAllBytes(), UTF_8))
 
-  private def write(files: FileSystem, path: Path, text: String): Unit = {
-    val out = files.create(path, true)
-    try out.write(text.getBytes(UTF_8))
-    finally out.close()
-  }
+  private def write(files: FileSystem, path: Path, text: String): Unit =
+    Using.resource(files.create(path, true))(_.write(text.getBytes(UTF_8)))
 }
 
 private[dynastate] object QueryCheckpoint {

@@ -56,9 +56,8 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
       val places = projection(extractor.partitionKey(key))
       if (old.exists(_ != places.getInt(0))) throw new DynastateException(ErrorKind.Configuration,
         "a row is not in the partition that Spark's hash of its key names, so the operator was not partitioned by " +
-          "its key, and cannot be " +
-          s"repartitioned; nothing was written operator=${shape.operator} partition=${old.mkString} " +
-          s"store=${shape.name} " + s"family=${family.name} hash=${places.getInt(0)}")
+          s"its key, and cannot be repartitioned; nothing was written operator=${shape.operator} " +
+          s"partition=${old.mkString} store=${shape.name} family=${family.name} hash=${places.getInt(0)}")
       places.getInt(1)
     }
   }

@@ -2,6 +2,8 @@ package org.apache.spark.sql.dynastate
 
 import java.util.UUID
 
+import scala.util.Using
+
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.spark.DynamoDBStateStoreProvider
 import org.apache.hadoop.conf.Configuration
@@ -49,9 +51,7 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
 
   def reading(store: StoreAt, version: Long)(use: ReadStateStore => Unit): Unit = {
     mustBeThere(store)
-    val opened = new Opened(store, version)
-    try use(opened.rows)
-    finally opened.close()
+    Using.resource(new Opened(store, version))(opened => use(opened.rows))
   }
 
   /** Write a version of an empty store, and commit it. */
