@@ -116,9 +116,7 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
     }
   }
 
-  /** Kill it when its signs of life stop, and close idle connections to it. Looks are counted, not seconds: after a
-   * pause of this JVM there is one look, not many.
-   */
+  /** Kill it when signs of life stop, and close idle connections. Looks are counted: a pause of this JVM is one. */
   private def lookAfter(): Unit = {
     var seen = signsOfLife.get
     var silent = 0

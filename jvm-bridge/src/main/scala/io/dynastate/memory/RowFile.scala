@@ -142,9 +142,8 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
       isFull = false
       before == null
     }
-    if (isFirst) log.warn(
-      "rows on local disk cannot be read; they come from DynamoDB from now on, and no page is written " +
-        s"folder=$folder: $why")
+    if (isFirst) log.warn("rows on local disk cannot be read; they come from DynamoDB from now on, and no page is " +
+      s"written folder=$folder: $why")
     error
   }
 

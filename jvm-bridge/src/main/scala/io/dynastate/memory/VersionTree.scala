@@ -230,9 +230,8 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     elsewhere.values.forEach(_.versions.close())
   }
 
-  private def requireUsable(): Unit = if (failure != null) throw new RowsUnreadable(
-    "rows in memory were left half changed by an error, and are loaded again by the next task; this one fails: " +
-      s"$failure", failure)
+  private def requireUsable(): Unit = if (failure != null) throw new RowsUnreadable("rows in memory were left half " +
+      s"changed by an error, and are loaded again by the next task; this one fails: $failure", failure)
 
   /** Reverse the links between a version and the head. */
   private def moveHeadTo(version: TreeVersion): Unit = {

@@ -78,26 +78,22 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
       cache: BucketCache): Unit = {
     val started = System.nanoTime()
     try {
-      val cost =
-        client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)((_, chunk) =>
-            changes.add(client.verified(chunk))))
-      counters.add(cost)
+      counters.add(client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)(
+            (_, chunk) => changes.add(client.verified(chunk)))))
       val made = changes.upTo(version.number, version.attempt)
       synchronized {
         if (!isClosed) {
           cache.unreserve(held.heapBytes - made.heapBytes)
           held = made
-          val ms = NANOSECONDS.toMillis(System.nanoTime() - started)
-          log.debug(
-            s"holds changes store=$store version=$version snapshot=${made.snapshot} bytes=${made.heapBytes} ms=$ms")
+          log.debug(s"holds changes store=$store version=$version snapshot=${made.snapshot} " +
+            s"bytes=${made.heapBytes} ms=${NANOSECONDS.toMillis(System.nanoTime() - started)}")
         }
       }
     } catch {
       // Buckets are read with their changes all the same, and report what is wrong.
       case NonFatal(e) =>
-        log.info(
-          s"changes are read with each bucket, since they could not be read at once store=$store version=$version: " +
-            s"${e.getMessage}")
+        log.info("changes are read with each bucket, since they could not be read at once " +
+          s"store=$store version=$version: ${e.getMessage}")
         failed = version
     } finally cache.unreserve(bytes)
   }
@@ -110,8 +106,6 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
 
 private[spark] object BucketReads {
   private val log = LoggerFactory.getLogger("io.dynastate.Provider")
-  /** Of fewer bytes of changes those of a bucket are read about as fast as its rows; where there is little room,
-   * buckets are read more often.
-   */
+  /** Of fewer, those of a bucket are read about as fast as its rows; with little room buckets are read more often. */
   private val BytesMin = 4L << 20
 }

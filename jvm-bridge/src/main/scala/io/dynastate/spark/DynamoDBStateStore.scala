@@ -173,13 +173,10 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
     val disk = version.versions.disk.since(diskBefore)
     val own =
       ProviderMetrics.of(load, read, committed, maintained, disk, commitMillis, internal.map(_._1).sum, forcesSnapshot)
-    StateStoreMetrics(rows.map(_._1).sum, heapBytes(version),
-      ProviderMetrics.ofJoin(provider.client.store, base.number, own))
+    // Of the rows, of what undoes their last changes, and of the changes under way.
+    val heapBytes = version.versions.heapBytes(version) + provider.retained.undoBytes + overlay.heapBytes
+    StateStoreMetrics(rows.map(_._1).sum, heapBytes, ProviderMetrics.ofJoin(provider.client.store, base.number, own))
   }
-
-  /** Of the rows, of what undoes their last changes, and of the changes under way. */
-  private def heapBytes(version: Version): Long =
-    version.versions.heapBytes(version) + provider.retained.undoBytes + overlay.heapBytes
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
     if (state != Committed)

@@ -4,9 +4,7 @@ import scala.collection.mutable
 
 import io.dynastate.memory.{Attempt, Version}
 
-/** The versions of one store that are kept in memory: at most `limit`, and at least the newest. Safe for threads; no
- * lock is held during I/O.
- */
+/** The versions of a store kept in memory: at most `limit`, at least the newest. Safe for threads; I/O has no lock. */
 private[spark] final class RetainedVersions(limit: Int) {
   /** Newest use first. */
   private[this] val versions = mutable.ListBuffer.empty[Version]
