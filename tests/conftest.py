@@ -26,8 +26,10 @@ from dynastate.engine import snapshot_threshold
 from dynastate.engine.engine import Engine
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
+from tests.support.clients import FailingClient
 from tests.support.engine_driver import Engines, closing
-from tests.support.fakes import FailingClient, FailingTables, MemoryTables
+from tests.support.faults import FailingTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.processes import remove_tree
 from tests.upstream.dynamodb_local import DynamoDBLocal
 

@@ -14,7 +14,7 @@ from dynastate.format.objects import ObjectId, ObjectStream
 from dynastate.runtime import Limits
 from dynastate.storage.meter import Meter
 from dynastate.storage.objects import DELETES_MAX, Objects, delete_objects, read_stream
-from tests.support.fakes import MemoryObjects
+from tests.support.memory_tables import MemoryObjects
 from tests.support.s3mock import s3mock
 
 #: A store's name as Spark makes it, with a namespace of all characters that one may have.

@@ -17,7 +17,7 @@ from dynastate.runtime import Limits
 from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 
 RUN = "6d0f7a3e-0000-4000-8000-000000000000"
 

@@ -22,7 +22,7 @@ from dynastate.format.keys import Key
 from dynastate.settings import Settings
 from dynastate.sidecar import connection as under_test
 from dynastate.sidecar.listener import check_folder, is_ours
-from tests.support.fakes import Wire, wire_error
+from tests.support.clients import Wire, wire_error
 from tests.support.processes import listening
 from tests.support.samples import A
 from tests.support.sidecar import WITHIN_S, Sidecar, spark_names

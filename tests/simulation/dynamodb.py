@@ -15,7 +15,7 @@ from dynastate.dynamodb.wire import from_wire
 from dynastate.format.items import item_bytes
 from dynastate.format.keys import SPECS, Role
 from dynastate.storage.limits import STORED_BYTES_MAX
-from tests.support.fakes import client_error
+from tests.support.clients import client_error
 
 Wire = dict[str, Any]
 #: Partition key and sort key.

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 from tests.simulation.dynamodb import DynamoDB, Wire
 from tests.simulation.s3 import S3, CutBody
 from tests.simulation.scheduler import Process, Scheduler, Task
-from tests.support.fakes import client_error, lost_answer
+from tests.support.clients import client_error, lost_answer
 
 #: As in `tables.make_client`.
 READ_TIMEOUT_S: Final = 10.0

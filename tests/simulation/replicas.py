@@ -16,7 +16,7 @@ from typing import Final
 
 from dynastate.format.keys import Role
 from tests.simulation.dynamodb import DynamoDB, Place, Wire
-from tests.support.fakes import client_error
+from tests.support.clients import client_error
 
 #: AWS takes milliseconds; more here, so that schedules have conflicts.
 CONFLICT_S: Final = 0.5

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from botocore.exceptions import IncompleteReadError
 
-from tests.support.fakes import client_error
+from tests.support.clients import client_error
 
 Wire = dict[str, Any]
 #: Names of a page of a list: small, so that schedules have several.

@@ -17,7 +17,7 @@ from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import EMPTY, Key, Role, meta_key, part_key, store_shard, version_list_key
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from tests.simulation.dynamodb import DynamoDB, Wire
-from tests.support.fakes import FailingClient
+from tests.support.clients import FailingClient
 
 NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
 #: Parts of answers that are not about the items.

@@ -42,7 +42,8 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Overtaken
+from tests.support.faults import Dying, FailingTables, Fault, Overtaken
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, numbers
 
 RUN = "run-1"

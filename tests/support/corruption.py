@@ -20,7 +20,7 @@ from dynastate.format.snapshot import DELETING, DONE, WRITING
 from dynastate.runtime import Runtime
 from tests.support.contents import graph
 from tests.support.engine_driver import make_engine, save_snapshot, write
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SHARDS, State, attempt
 
 STORE = "damaged/0/0/default"

@@ -10,7 +10,8 @@ from typing import Any
 
 from dynastate.errors import DynastateError, UnavailableError
 from dynastate.storage.tables import Tables
-from tests.support.fakes import Dying, FailingTables, MemoryTables
+from tests.support.faults import Dying, FailingTables
+from tests.support.memory_tables import MemoryTables
 
 Operation = Callable[[Any], object]
 #: How many requests an operation may take: one with few would crash nowhere.

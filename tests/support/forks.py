@@ -14,7 +14,7 @@ from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import Forked, fork_namespace
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import save_snapshot, write_versions
-from tests.support.fakes import MemoryTables, without_list
+from tests.support.memory_tables import MemoryTables, without_list
 from tests.support.samples import State, attempt, namespace_of, numbers
 from tests.support.store_builder import StoreBuilder
 

@@ -17,7 +17,7 @@ from dynastate.settings import Settings
 from dynastate.storage.meter import units_of_write
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.threads import runtime_of
-from tests.support.fakes import client_error
+from tests.support.clients import client_error
 
 LATENCY_S = 0.01
 #: Of one connection.

@@ -19,7 +19,7 @@ from dynastate.settings import Settings
 from tests.aws import test_alarms, test_killed_query, test_throttling
 from tests.aws.place import PAUSES_S, delete_tables, ended_in_order
 from tests.aws.spending import PLANNED, cap_usd, planned
-from tests.support.fakes import client_error
+from tests.support.clients import client_error
 from tests.support.jvm import ROOT
 
 SETTINGS = Settings(region="eu-west-1", delta_table="one", snapshot_table="another")

@@ -70,7 +70,7 @@ from dynastate.unsaferow.nested import Struct
 from dynastate.unsaferow.schema import described_families, parse_schema
 from tests.support.corruption import NEWEST, STORE, damages, intact_store
 from tests.support.engine_driver import begin, fold, make_engine, read
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import QUERY, attempt, chunk
 from tests.support.sidecar import FixedEngines
 from tests.support.store_builder import COUNTS, RAW, USER, StoreBuilder, counted, family, struct, user

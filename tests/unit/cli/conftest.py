@@ -14,7 +14,7 @@ from dynastate.engine.engine import Engine
 from dynastate.operations.lifecycle import drop
 from dynastate.reader import state
 from tests.support.engine_driver import make_engine
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 
 REGION = "us-east-1"

@@ -22,7 +22,7 @@ from dynastate.format.namespace import namespace_key
 from dynastate.operations.lifecycle.fork import fork_namespace
 from tests.support.command_line import refused, run, shown
 from tests.support.contents import parts_of
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, SCHEMA, attempt, query_run
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 from tests.unit.cli.conftest import NamedTables

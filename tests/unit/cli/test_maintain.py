@@ -18,7 +18,7 @@ from dynastate.operations.lifecycle import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import make_engine
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.processes import press_ctrl_c
 from tests.support.store_builder import StoreBuilder, counted, user
 from tests.unit.cli.conftest import NamedTables

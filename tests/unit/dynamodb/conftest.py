@@ -12,7 +12,8 @@ from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from tests.conftest import REGION
-from tests.support.fakes import Clock, Longest, Wire
+from tests.support.clients import Wire
+from tests.support.clock import Clock, Longest
 
 
 class Rig:

@@ -17,7 +17,9 @@ from dynastate.format.keys import meta_key as meta_key_of
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from tests.conftest import REGION
-from tests.support.fakes import Clock, FailingClient, Fault, Longest, client_error, lost_answer
+from tests.support.clients import FailingClient, client_error, lost_answer
+from tests.support.clock import Clock, Longest
+from tests.support.faults import Fault
 
 
 @pytest.fixture

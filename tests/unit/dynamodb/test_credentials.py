@@ -22,8 +22,8 @@ from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
+from tests.support.clock import Clock, Longest
 from tests.support.credential_services import CredentialServices
-from tests.support.fakes import Clock, Longest
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
 
 DEADLINE_S = 20

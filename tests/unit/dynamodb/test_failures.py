@@ -18,7 +18,7 @@ from dynastate.format.keys import Key
 from dynastate.settings import PREFIX, Settings
 from tests.conftest import REGION
 from tests.contract.test_tables import parts
-from tests.support.fakes import Wire, lost_answer, wire_error
+from tests.support.clients import Wire, lost_answer, wire_error
 from tests.unit.dynamodb.conftest import Rig
 
 OK: tuple[int, dict[str, Any]] = (200, {"UnprocessedItems": {}})

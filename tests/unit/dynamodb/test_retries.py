@@ -16,7 +16,7 @@ from dynastate.format.items import Item, item_key
 from dynastate.format.keys import Key, version_list_key
 from dynastate.settings import PREFIX
 from tests.contract.test_tables import VERBS, parts
-from tests.support.fakes import lost_answer, wire_error
+from tests.support.clients import lost_answer, wire_error
 from tests.unit.dynamodb.conftest import Rig
 
 OK: tuple[int, dict[str, Any]] = (200, {"UnprocessedItems": {}})

@@ -32,7 +32,8 @@ from dynastate.storage.tables import Tables
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
 from tests.support.engine_driver import Engines
-from tests.support.fakes import FailingTables, MemoryTables, without_list
+from tests.support.faults import FailingTables
+from tests.support.memory_tables import MemoryTables, without_list
 from tests.support.samples import SCHEMA, query_run
 from tests.support.store_builder import StoreBuilder, counted, family, user
 

@@ -14,7 +14,8 @@ from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.contents import buckets_of, graph, parts_of
 from tests.support.engine_driver import Engines, commit, read, save_snapshot, take_snapshot, write, write_versions
-from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.faults import FailingTables, Fault
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

@@ -28,7 +28,8 @@ from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.tables import Tables
 from tests.support.contents import entry, items_of, parts_of
 from tests.support.engine_driver import Engines, begin, closing, commit, read, save_snapshot, write, write_versions
-from tests.support.fakes import Door, FailingTables, Fault, MemoryTables
+from tests.support.faults import Door, FailingTables, Fault
+from tests.support.memory_tables import MemoryTables
 from tests.support.processes import wait_until
 from tests.support.samples import SCHEMA, A, B, C, D, Z, attempt, chunk, noise, query_run, singles
 

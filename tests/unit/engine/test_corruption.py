@@ -20,6 +20,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.items import FORMAT
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, version_list_key
+from tests.support.clients import FailingClient
 from tests.support.contents import items_of, parts_of
 from tests.support.corruption import (
     NEWEST,
@@ -32,7 +33,6 @@ from tests.support.corruption import (
     is_harmless,
 )
 from tests.support.engine_driver import fold, make_engine, read, recover, write
-from tests.support.fakes import FailingClient
 from tests.support.samples import State, attempt
 
 SEED = 20_250_105

@@ -15,7 +15,7 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.operations.inspection.verify import verify
 from tests.support.engine_driver import read, recover
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, attempt, chunk_of, query_run
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

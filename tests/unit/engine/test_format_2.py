@@ -21,7 +21,7 @@ from dynastate.operations.regions.copy import plan_copy
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from tests.support.engine_driver import write
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt, query_run
 
 #: A store with 12 versions and a snapshot.

@@ -15,7 +15,8 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.storage.tables import Tables
 from tests.support.contents import entry, graph, items_of
 from tests.support.engine_driver import closing, read, save_snapshot, write, write_versions
-from tests.support.fakes import Dying, MemoryTables
+from tests.support.faults import Dying
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, State, attempt, chunk, numbers, query_run
 
 NUMBER = 43

@@ -26,7 +26,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, State, attempt, chunk, namespace_of, numbers
 
 SMALL: State = {b"a": b"1", b"b": b"2"}

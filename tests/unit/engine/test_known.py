@@ -10,7 +10,7 @@ from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
 from dynastate.storage.meter import Meter
 from tests.support.contents import parts_of
 from tests.support.engine_driver import Engines, fold, read, save_snapshot, write, write_versions
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import State, attempt, numbers
 
 pytestmark = [pytest.mark.usefixtures("always_worth_it"), pytest.mark.parametrize("tables", ["memory"], indirect=True)]

@@ -22,7 +22,8 @@ from dynastate.storage.limits import STORED_BYTES_MAX
 from dynastate.storage.tables import Tables
 from tests.support.contents import graph, parts_of
 from tests.support.engine_driver import Engines, begin, make_engine, read, save_snapshot, write, write_versions
-from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.faults import FailingTables, Fault
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, SCHEMA, A, B, C, attempt, chunk, numbers, query_run
 
 #: As a schema with many column families, whose counts are in each entry: some 10 KB of it.

@@ -24,7 +24,8 @@ from dynastate.operations.regions.copy import copy_stores, plan_copy
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
-from tests.support.fakes import Dying, FailingTables, MemoryTables
+from tests.support.faults import Dying, FailingTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 
 #: A namespace as long as those that have no name.

@@ -34,8 +34,8 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import MemoryTables, without_list
 from tests.support.limits import set_limits
+from tests.support.memory_tables import MemoryTables, without_list
 from tests.support.samples import SCHEMA, SHARDS, State, attempt, chunk, numbers
 
 STORE = "n/0/0/default"

@@ -22,8 +22,8 @@ from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.contents import buckets_of, graph, items_of, parts_of
 from tests.support.engine_driver import Engines, begin, fold, make_engine, read, save_snapshot, write, write_versions
-from tests.support.fakes import MemoryTables
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, limit_reads
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, SHARDS, A, B, C, State, Z, attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

@@ -9,8 +9,8 @@ import pytest
 from dynastate import runtime
 from dynastate.engine import maintenance, pace
 from dynastate.engine.engine import Engine
+from tests.support.clock import Clock
 from tests.support.engine_driver import save_snapshot, write_versions
-from tests.support.fakes import Clock
 from tests.support.limits import set_limits
 from tests.support.processes import wait_until
 from tests.support.samples import numbers

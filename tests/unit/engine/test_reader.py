@@ -16,7 +16,8 @@ from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.support.contents import parts_of
 from tests.support.engine_driver import make_engine, read, write
-from tests.support.fakes import FailingTables, MemoryTables
+from tests.support.faults import FailingTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import A, chunk, noise
 
 

@@ -13,7 +13,7 @@ from dynastate.format.keys import EMPTY, Key, VersionId
 from dynastate.operations.inspection.verify import verify
 from tests.support.contents import graph
 from tests.support.engine_driver import closing, recover, save_snapshot, write
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import State, attempt
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

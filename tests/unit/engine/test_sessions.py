@@ -12,7 +12,8 @@ from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.storage.tables import Tables
 from tests.support.contents import entry, graph, items_of, parts_of
 from tests.support.engine_driver import Engines, begin, read, write, write_versions
-from tests.support.fakes import FailingTables, MemoryTables, Overtaken
+from tests.support.faults import FailingTables, Overtaken
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, B, C, D, Z, attempt, numbers, query_run
 
 

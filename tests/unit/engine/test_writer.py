@@ -13,8 +13,10 @@ from dynastate.errors import UnavailableError
 from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import NO_ATTEMPT, Key, part_key
 from dynastate.storage.meter import Meter
-from tests.support.fakes import Clock, Door, FailingTables, Fault, MemoryTables
+from tests.support.clock import Clock
+from tests.support.faults import Door, FailingTables, Fault
 from tests.support.limits import set_limits
+from tests.support.memory_tables import MemoryTables
 from tests.support.processes import wait_until
 
 WITHIN_S = 10.0

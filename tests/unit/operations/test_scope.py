@@ -23,7 +23,8 @@ from dynastate.operations.scope import STORES_AT_ONCE, each_store, stores_in
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import make_engine, write
-from tests.support.fakes import FailingTables, MemoryTables
+from tests.support.faults import FailingTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.processes import press_ctrl_c
 from tests.support.samples import QUERY, attempt, query_run
 

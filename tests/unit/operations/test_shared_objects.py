@@ -20,7 +20,7 @@ from dynastate.operations.regions.copy import copy_stores, plan_copy
 from dynastate.settings import Settings
 from tests.support.contents import entry, graph, named_objects
 from tests.support.engine_driver import Engines, begin, closing, read, save_snapshot, write, write_versions
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

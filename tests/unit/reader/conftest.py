@@ -11,7 +11,7 @@ import pytest
 from dynastate.engine.engine import Engine
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 
 Open = Callable[..., StateReader]

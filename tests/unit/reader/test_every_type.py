@@ -32,7 +32,7 @@ from dynastate.unsaferow.scalars import RawNumber, scaled
 from dynastate.unsaferow.schema import parse_schema
 from dynastate.unsaferow.types import CalendarInterval
 from tests.support.engine_driver import make_engine
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 
 Make = Callable[[int], Any]

@@ -23,7 +23,7 @@ from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.reader.view import StateView
 from tests.support.engine_driver import Engines
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt, namespace_of, query_run
 from tests.support.store_builder import StoreBuilder, family, user
 from tests.unit.reader.conftest import Open

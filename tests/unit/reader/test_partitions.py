@@ -13,7 +13,7 @@ from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.reader.view import Past
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt
 from tests.support.store_builder import RAW, USER, StoreBuilder, counted, family, struct, user
 from tests.unit.reader.conftest import Open

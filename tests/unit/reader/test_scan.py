@@ -19,7 +19,7 @@ from dynastate.reader import scan, spill
 from dynastate.reader.spill import SpillFile
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, user
 
 pytestmark = [pytest.mark.usefixtures("always_worth_it", "ranges")]

@@ -24,7 +24,7 @@ from dynastate.reader.sql import answer
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.unsaferow.schema import parse_schema
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt, query_run
 from tests.support.store_builder import StoreBuilder, counted, family, user
 from tests.support.store_builder import struct as struct_type

@@ -33,7 +33,7 @@ from dynastate.reader.state import open_state
 from dynastate.reader.view import Change, Past, StateView
 from tests.support.contents import graph
 from tests.support.engine_driver import Engines
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, attempt, query_run
 from tests.support.store_builder import Row, StoreBuilder, counted, family, struct, user
 from tests.unit.reader.conftest import Open

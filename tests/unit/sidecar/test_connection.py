@@ -34,9 +34,10 @@ from dynastate.sidecar.protocol import Find, Import, Open, Read
 from tests.support.contents import items_of, parts_of
 from tests.support.engine_driver import Engines as EngineMaker
 from tests.support.engine_driver import fold, make_engine, read, save_snapshot, write
-from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.faults import FailingTables, Fault
 from tests.support.frames import BUCKET, COMMIT, HELLO, OPEN, TOKEN, append, begin, hello
 from tests.support.limits import set_limits
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, B, State, attempt
 from tests.support.sidecar import ROWS, WITHIN_S, FixedEngines, chunk_of, error_of
 

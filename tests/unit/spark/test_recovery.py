@@ -11,7 +11,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.progress import no_progress
 from dynastate.spark.transfer.recovery import _newest
 from tests.support.engine_driver import make_engine, write, write_versions
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt
 from tests.support.store_builder import USER, StoreBuilder, family, struct, user
 

@@ -12,7 +12,7 @@ from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.ui.pages.compare import Differences
 from tests.support.engine_driver import make_engine
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 
 LONG = "x" * 500

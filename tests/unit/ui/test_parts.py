@@ -19,7 +19,7 @@ from dynastate.ui.page import Ask
 from dynastate.ui.site import with_versions
 from dynastate.ui.texts import shown, visible
 from tests.support.engine_driver import make_engine
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.pages import ROOT
 from tests.support.processes import wait_until
 from tests.support.samples import attempt

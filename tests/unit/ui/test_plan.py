@@ -11,7 +11,7 @@ from dynastate.prices import DEFAULT_PRICES
 from dynastate.ui.pages.plan import dollars_a_day, plan_of
 from dynastate.ui.watch import Watch
 from tests.support.engine_driver import make_engine
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, user
 
 BATCH_S = 10

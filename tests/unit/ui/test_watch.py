@@ -20,7 +20,8 @@ from dynastate.storage.meter import Meter
 from dynastate.ui.site import NAMESPACES_S, Listing
 from dynastate.ui.watch import LOADS_S, NO_STORES_S, OLD_S, STORES_S, Look, Watch
 from tests.support.engine_driver import make_engine
-from tests.support.fakes import FailingTables, MemoryTables
+from tests.support.faults import FailingTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt
 from tests.support.store_builder import StoreBuilder, counted, user
 

@@ -29,7 +29,7 @@ from dynastate.settings import Settings
 from dynastate.storage.meter import Meter, units_of_write
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines, begin, closing, save_snapshot, write
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, State, attempt, chunk
 
 #: Settings of a run with objects in S3.

@@ -32,7 +32,7 @@ from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.contents import everything_of, graph
 from tests.support.engine_driver import Engines, begin, commit, save_snapshot, take_snapshot, write
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, attempt
 from tests.support.store_builder import StoreBuilder, counted, family, user
 

@@ -13,7 +13,8 @@ from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of
 from dynastate.storage.tables import Tables
 from tests.support.contents import graph, items_of
 from tests.support.engine_driver import Engines, begin, closing, read, write, write_versions
-from tests.support.fakes import FailingTables, Fault, MemoryTables
+from tests.support.faults import FailingTables, Fault
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, SCHEMA, attempt, chunk, query_run
 
 MOVED = "file:/moved/state"

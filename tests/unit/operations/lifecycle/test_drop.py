@@ -29,7 +29,8 @@ from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.contents import everything_of, graph, items_of, parts_of
 from tests.support.engine_driver import Engines, begin, read, recover, save_snapshot, write, write_versions
-from tests.support.fakes import Dying, FailingTables, MemoryTables, Recorded
+from tests.support.faults import Dying, FailingTables, Recorded
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, attempt, chunk, namespace_of, numbers, query_run, singles
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")

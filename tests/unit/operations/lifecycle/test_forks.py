@@ -26,7 +26,7 @@ from dynastate.operations.pins import refuse_forked
 from dynastate.storage.tables import Tables
 from tests.support.contents import buckets_of, everything_of, graph, parts_of
 from tests.support.engine_driver import Engines, begin, read, recover, save_snapshot, write, write_versions
-from tests.support.fakes import FailingTables
+from tests.support.faults import FailingTables
 from tests.support.forks import both, fork, new_of, pins, snapshot_of, start_over, write_with_snapshots
 from tests.support.samples import SCHEMA, SHARDS, State, attempt, chunk, namespace_of, numbers, query_run
 

@@ -39,7 +39,7 @@ from tests.support.engine_driver import (
     write,
     write_versions,
 )
-from tests.support.fakes import Dying, FailingTables, Fault, MemoryTables, Overtaken, Recorded, without_list
+from tests.support.faults import Dying, FailingTables, Fault, Overtaken, Recorded
 from tests.support.forks import (
     both,
     drop_fork,
@@ -53,6 +53,7 @@ from tests.support.forks import (
     without_fences,
     write_with_snapshots,
 )
+from tests.support.memory_tables import MemoryTables, without_list
 from tests.support.samples import CHECKPOINT, QUERY, State, attempt, namespace_of, numbers, query_run
 from tests.support.store_builder import StoreBuilder
 

@@ -20,7 +20,7 @@ from dynastate.operations.lifecycle.clean import clean_earlier, clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.rollback import COPY, Checkpoint, plan_rollback, roll_back
 from tests.support.engine_driver import make_engine, save_snapshot, write
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import QUERY, attempt, query_run
 from tests.support.store_builder import StoreBuilder, counted, user
 

@@ -11,7 +11,7 @@ from dynastate.engine.engine import Engine
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.monitoring.skew import StoreLoad, busiest, read_keys, read_loads, skew_of
 from dynastate.storage.meter import Meter
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.store_builder import StoreBuilder, counted, family, user
 
 #: Rows that each partition gets in a batch.

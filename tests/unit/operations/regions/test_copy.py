@@ -37,8 +37,9 @@ from dynastate.storage.tables import Tables
 from tests.support.contents import entry, named_objects
 from tests.support.crashes import crashes, error_of, races
 from tests.support.engine_driver import Engines, closing, make_engine, read, save_snapshot, write, write_versions
-from tests.support.fakes import Dying, FailingTables, MemoryTables, Overtaken, without_list
+from tests.support.faults import Dying, FailingTables, Overtaken
 from tests.support.forks import fork, new_of, write_with_snapshots
+from tests.support.memory_tables import MemoryTables, without_list
 from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, numbers, query_run
 from tests.support.store_builder import StoreBuilder
 

@@ -20,7 +20,7 @@ from dynastate.operations.lifecycle.rollback import Checkpoint
 from dynastate.operations.regions.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.settings import PREFIX, Settings
 from tests.support.engine_driver import make_engine, write
-from tests.support.fakes import MemoryTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import QUERY, attempt, query_run
 from tests.support.store_builder import StoreBuilder
 from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, STORES, location_in, make_checkpoint

@@ -1,21 +1,13 @@
-"""Fakes of DynamoDB, and wrappers that make one fail: on the seam (`Tables`), at the client, and on the wire."""
+"""DynamoDB's tables and S3's objects in memory."""
 
 from __future__ import annotations
 
 import copy
-import json
-import random
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from io import BytesIO
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from botocore.awsrequest import AWSResponse
-from botocore.exceptions import ClientError, ConnectionClosedError
-
-from dynastate.errors import ItemFullError, UnavailableError
+from dynastate.errors import ItemFullError
 from dynastate.format.items import Item, Value, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role
 from dynastate.format.namespace import NAMESPACE
@@ -29,7 +21,6 @@ from dynastate.storage.tables import Tables, no_refusal
 from dynastate.storage.update import Condition, Update
 
 AnyMemory = TypeVar("AnyMemory", bound="MemoryTables")
-AnyFailing = TypeVar("AnyFailing", bound="FailingTables")
 
 
 class Call(NamedTuple):
@@ -265,7 +256,6 @@ def _holds(condition: Condition, item: Item) -> bool:
 
 
 def _applied(update: Update, item: Item) -> Item:
-    """The item after an update."""
     attributes = {name: value for name, value in item.items() if name not in update.removes} | update.sets
     for name, elements in update.appends.items():
         values = item.get(name, [])
@@ -285,260 +275,3 @@ def _texts(item: Item, name: str) -> frozenset[str]:
 
 def _copy(item: Item) -> Item:
     return {name: copy.copy(value) for name, value in item.items()}
-
-
-class Fault(NamedTuple):
-    """A failure of one call, before or after it was applied."""
-
-    error: Exception
-    applied: bool = False
-
-
-def _call_of(verb: str) -> Any:
-    """A method of `FailingTables`: the verb of its tables, after what is planned."""
-    return lambda tables, *arguments: tables._call(verb, *arguments)
-
-
-class FailingTables(UnthrottledTables):
-    """Tables with planned faults: each call of a verb takes the next of `faults[verb]`; None lets it pass.
-
-    `before` is called with the verb ahead of every call, from the thread that makes it: to hold it, or to look on.
-    """
-
-    def __init__(self, tables: Tables, before: Callable[[str], object] = lambda _: None) -> None:
-        self.tables = tables
-        self.faults: dict[str, deque[Fault | None]] = {}
-        self._before = before
-        self._lock = threading.Lock()
-        self.meter = tables.meter
-
-    def metered(self: AnyFailing, meter: Meter) -> AnyFailing:  # noqa: PYI019  # Self comes with Python 3.11
-        view = super().metered(meter)
-        view.tables = self.tables.metered(meter)
-        return view
-
-    @property
-    def names(self) -> Mapping[Role, str]:
-        return self.tables.names
-
-    def fail(self, verb: str, *faults: Fault | None) -> None:
-        """Let the next calls of a verb fail."""
-        with self._lock:
-            self.faults.setdefault(verb, deque()).extend(faults)
-
-    def _next(self, verb: str) -> Fault | None:
-        self._before(verb)
-        with self._lock:
-            waiting = self.faults.get(verb)
-            return waiting.popleft() if waiting else None
-
-    def _call(self, verb: str, *arguments: Any) -> Any:
-        fault = self._next(verb)
-        if fault is not None and not fault.applied:
-            raise fault.error
-        done = getattr(self.tables, verb)(*arguments)
-        if fault is not None:
-            raise fault.error
-        return done
-
-    @property
-    def objects(self) -> Objects:
-        return self.tables.objects
-
-    def stop(self) -> None:
-        self.tables.stop()
-
-    check = _call_of("check")
-    query = _call_of("query")
-    pages = _call_of("pages")
-    get = _call_of("get")
-    write = _call_of("write")
-    delete = _call_of("delete")
-    put_new = _call_of("put_new")
-    put_over = _call_of("put_over")
-    delete_over = _call_of("delete_over")
-    list_keys = _call_of("list_keys")
-    update = _call_of("update")
-
-
-class Door:
-    """Blocks writes until `open`, as what `FailingTables` calls before each request; counts those that have arrived."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._arrived = 0
-        self._is_open = False
-
-    def __call__(self, verb: str) -> None:
-        if verb == "write":
-            with self._changed:
-                self._arrived += 1
-                self._changed.notify_all()
-                assert self._changed.wait_for(lambda: self._is_open, 10)
-
-    def wait_for(self, arrived: int) -> None:
-        """Return when that number of writes has arrived."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._arrived >= arrived, 10)
-
-    def open(self) -> None:
-        with self._changed:
-            self._is_open = True
-            self._changed.notify_all()
-
-
-class Overtaken(FailingTables):
-    """Tables on which something else happens before the first request of a verb."""
-
-    def __init__(self, tables: Tables, happens: Callable[[], object], before: str = "get") -> None:
-        to_come = [happens]
-        super().__init__(tables, lambda verb: to_come.pop()() if verb == before and to_come else None)
-
-
-class Recorded(FailingTables):
-    """Tables that note requests, so that they can be sent again, as if they were late."""
-
-    def __init__(self, tables: Tables) -> None:
-        super().__init__(tables)
-        self.requests: list[tuple[str, tuple[Any, ...]]] = []
-
-    def _call(self, verb: str, *arguments: Any) -> Any:
-        self.requests.append((verb, arguments))
-        return super()._call(verb, *arguments)
-
-    def repeat(self, *verbs: str, about: str = "") -> None:
-        """Send the requests of some verbs again; where one is named, those about that attribute."""
-        wanted = [each for each in self.requests if each[0] in verbs and about in str(each[1])]
-        assert wanted
-        for verb, arguments in wanted:
-            getattr(self.tables, verb)(*arguments)
-
-
-class Dying(FailingTables):
-    """Tables that fail from one request on, before it or after, as in a crash; below 0, `left` counts the rest."""
-
-    def __init__(self, tables: Tables, left: int, *, applied: bool = False) -> None:
-        super().__init__(tables)
-        self._left, self.applied = [left], applied
-
-    @property
-    def left(self) -> int:
-        return self._left[0]
-
-    def _call(self, verb: str, *arguments: Any) -> Any:
-        self._left[0] -= 1  # views share it
-        left = self.left
-        if left < 0 and not (self.applied and left == -1):
-            raise UnavailableError("died")
-        done = super()._call(verb, *arguments)
-        if left == -1:
-            raise UnavailableError("died")
-        return done
-
-
-def client_error(code: str, status: int = 400, message: str = "said DynamoDB", **members: object) -> ClientError:
-    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}, **members}
-    return ClientError(answer, "Operation")
-
-
-def lost_answer() -> Exception:
-    """What boto3 raises when the connection ends before the answer came."""
-    error: Exception = ConnectionClosedError(endpoint_url="http://test")
-    return error
-
-
-class FailingClient:
-    """A boto3 client with planned faults, one call at a time, since moto loses writes. `requests` is its journal."""
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.faults: dict[str, deque[Fault | None]] = {}
-        self._lock = threading.Lock()
-
-    def fail(self, operation: str, *faults: Fault | None) -> None:
-        """Let the next calls of an operation fail; None lets one pass."""
-        self.faults.setdefault(operation, deque()).extend(faults)
-
-    def __getattr__(self, operation: str) -> Callable[..., Any]:
-        def call(**arguments: Any) -> Any:
-            with self._lock:
-                self.requests.append((operation, arguments))
-                waiting = self.faults.get(operation)
-                fault = waiting.popleft() if waiting else None
-                if fault is not None and not fault.applied:
-                    raise fault.error
-                answer = getattr(self.client, operation)(**arguments)
-                if fault is not None:
-                    raise fault.error
-                return answer
-
-        return call
-
-
-class _Body(BytesIO):
-    def stream(self, **_: Any) -> Any:
-        yield self.read()
-
-
-class Wire:
-    """Answers the requests of a real boto3 client from a script, without a network. The last answer repeats.
-
-    An answer is (HTTP status, JSON body or text), or an exception to raise in place of sending. `requests` is its
-    journal: operation and body.
-    """
-
-    def __init__(self, client: Any, *answers: tuple[int, dict[str, Any] | str] | Exception) -> None:
-        self.requests: list[tuple[str, dict[str, Any]]] = []
-        self._answers = list(answers)
-        self._events = client.meta.events
-        self._events.register_first("before-send.dynamodb", self)
-
-    def close(self) -> None:
-        """Leave the client as it was."""
-        self._events.unregister("before-send.dynamodb", self)
-
-    def __call__(self, request: Any, **_: Any) -> AWSResponse:
-        target = request.headers["X-Amz-Target"]
-        operation = (target.decode() if isinstance(target, bytes) else target).split(".")[1]
-        self.requests.append((operation, json.loads(request.body)))
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        status, body = answer
-        raw = body if isinstance(body, str) else json.dumps(body)
-        return AWSResponse(request.url, status, {"content-type": "application/x-amz-json-1.0"}, _Body(raw.encode()))
-
-
-def wire_error(code: str, message: str = "said DynamoDB", status: int = 400, **members: Any) -> tuple[int, Any]:
-    """The answer DynamoDB gives for an error."""
-    return status, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message, **members}
-
-
-@dataclass
-class Clock:
-    """Time that passes only by sleeping, and by `answer_s` at each look."""
-
-    now: float = 0.0
-    answer_s: float = 0.0
-    slept: list[float] = field(default_factory=list)
-
-    def __call__(self) -> float:
-        self.now += self.answer_s
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-class Longest(random.Random):
-    """Chance that always takes the upper bound; `bounds` are those it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.bounds: list[tuple[float, float]] = []
-
-    def uniform(self, a: float, b: float) -> float:
-        self.bounds.append((a, b))
-        return b

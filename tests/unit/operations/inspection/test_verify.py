@@ -26,10 +26,12 @@ from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.storage.meter import Meter
+from tests.support.clients import FailingClient
 from tests.support.contents import parts_of
 from tests.support.corruption import SECOND_SNAPSHOT, STORE, IntactStore, damages, intact_store, is_harmless, lost_list
 from tests.support.engine_driver import begin, make_engine, recover, save_snapshot, take_snapshot, write, write_versions
-from tests.support.fakes import Dying, FailingClient, FailingTables, MemoryTables
+from tests.support.faults import Dying, FailingTables
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, attempt, chunk, numbers, query_run, singles
 
 SEED = 20_250_106
