@@ -31,11 +31,7 @@ class Call(NamedTuple):
 
 
 class UnthrottledTables(Metered, Tables):
-    """Tables with the default names, which take all that is offered."""
-
-    @property
-    def names(self) -> Mapping[Role, str]:
-        return {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
+    """Tables that take all that is offered."""
 
     def offer(self, puts: Sequence[tuple[Key, Item]]) -> Sequence[tuple[Key, Item]]:
         self.write(puts)

@@ -56,3 +56,13 @@ def test_locations_are_by_epochs_that_were_given_out(locations: dict[str, int | 
     """The epochs are decimal numbers."""
     with pytest.raises(CorruptStateError, match="meta item is corrupt"):
         parse_meta(STORE, ITEM | {"locations": locations})
+
+
+def test_whose_a_version_is() -> None:
+    """A query's own versions, those that it resumed from, and those of queries whose ids are not known, are its own."""
+    meta = StoreMeta(1, {"run": 9}, {1: "d", 2: "a", 4: "b", 6: "", 8: "a"}, "", {}, bases={4: 3, 8: 5})
+    foreign = {of: [epoch for epoch in range(1, 10) if meta.is_foreign(4, epoch, of)] for of in ("a", "b", "c", "")}
+    assert foreign == {"a": [4, 5], "b": [1, 2, 3, 8, 9], "c": [1, 2, 3, 4, 5, 8, 9], "": []}
+    first = StoreMeta(1, {"run": 1}, {1: "a"}, "", {})
+    assert [first.is_foreign(1, 1, query) for query in ("a", "b", "")] == [False, True, False]
+    assert [version for version in range(1, 6) if meta.is_foreign(version, 1, "b")] == [4, 5], "it resumed from 3"

@@ -9,7 +9,7 @@ from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId
-from dynastate.format.meta import QUERIES_KEPT, QueryRun, StoreMeta
+from dynastate.format.meta import QUERIES_KEPT, QueryRun
 from dynastate.format.version_list import REFUSED, VERSIONS
 from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_store
@@ -127,16 +127,6 @@ def test_the_newest_queries_are_listed(engines: Engines, tables: Tables, store: 
     listed = graph(tables, store).required_meta.queries
     assert list(listed) == list(range(4, QUERIES_KEPT + 4))
     assert listed[QUERIES_KEPT + 3] == f"query-{QUERIES_KEPT + 2}"
-
-
-def test_whose_a_version_is() -> None:
-    """A query's own versions, those that it resumed from, and those of queries whose ids are not known, are its own."""
-    meta = StoreMeta(1, {"run": 9}, {1: "d", 2: "a", 4: "b", 6: "", 8: "a"}, "", {}, bases={4: 3, 8: 5})
-    foreign = {of: [epoch for epoch in range(1, 10) if meta.is_foreign(4, epoch, of)] for of in ("a", "b", "c", "")}
-    assert foreign == {"a": [4, 5], "b": [1, 2, 3, 8, 9], "c": [1, 2, 3, 4, 5, 8, 9], "": []}
-    first = StoreMeta(1, {"run": 1}, {1: "a"}, "", {})
-    assert [first.is_foreign(1, 1, query) for query in ("a", "b", "")] == [False, True, False]
-    assert [version for version in range(1, 6) if meta.is_foreign(version, 1, "b")] == [4, 5], "it resumed from 3"
 
 
 def test_a_query_that_began_from_nothing_has_no_earlier_version(engines: Engines, tables: Tables, store: str) -> None:
