@@ -11,14 +11,13 @@ when a target is missed. See benchmarks/README.md for what each figure means.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 
 from database import add_arguments
 from jvm import CONTENDERS, OURS, Figures, build, prepared, run
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 SHOWN = [
     ("batches", "batches", 0),
@@ -81,10 +80,7 @@ def main() -> None:
     out.print(f"the snapshot took {figures['snapshot_ms']:,.0f} ms and {figures['snapshot_write_units']:,} write units")
     out.print(f"on {contender.engine}")
     judged = targets(figures)
-    show(out, judged)
-    file = save("background", vars(options), figures, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "background", vars(options), figures, judged)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ from database import add_arguments, names_of, numbers
 from jvm import CONF, CONTENDERS, OURS, Contender, Figures, build, prepared, run
 from rich.console import Console
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 ROCKSDB = "rocksdb-changelog"
 #: Ours with a bound far above the state, and without one.
@@ -188,10 +187,7 @@ def main() -> None:
     engines = {figures["engine"] for kinds in by_rows.values() for figures in kinds.values()} - {""}
     out.print(f"{OURS}: on {', '.join(sorted(engines)) or 'nothing'}")
     judged = targets(by_rows)
-    show(out, judged)
-    file = save("beyond_memory", vars(options), by_rows, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "beyond_memory", vars(options), by_rows, judged)
 
 
 if __name__ == "__main__":

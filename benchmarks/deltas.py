@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ from database import add_arguments, names_of
 from jvm import CONF, OURS, build, prepared, run
 from recovery import ON_DEMAND, STORES
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 #: Ours with a bound into which only a few buckets of the changes fit, and a small cache in the sidecar.
 SMALL = "ours-small"
@@ -117,10 +116,7 @@ def main() -> None:
     out.print(table)
     out.print(f"on {next(iter(by_kind.values()))['engine']}")
     judged = targets(by_kind)
-    show(out, judged)
-    file = save("deltas", vars(options), by_kind, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "deltas", vars(options), by_kind, judged)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from database import REGION, Database, add_arguments, database
 from jvm import CONF, CONTENDERS, OURS, Contender, Figures, build, on, run
 from rich.console import Console
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 from dynastate.dynamodb.wire import from_wire
 from dynastate.format.graph import VersionGraph
@@ -288,11 +288,8 @@ def main() -> None:
     show_large(out, large_plan, large)
     out.print(f"on {running.engine}")
     judged = targets(small, recovery, large)
-    show(out, judged)
     figures = {"engine": running.engine, "small": small | {"recovery": recovery}, "large": large}
-    file = save("growth", vars(options), figures, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "growth", vars(options), figures, judged)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from database import REGION, add_arguments, database
 from rich.table import Table
-from targets import Target, console, save, show
+from targets import Target, console, finish
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine import pace
@@ -256,9 +256,7 @@ def main() -> None:
     opened = f"{first['requests_with_opening']:.0f} requests and {first['ms_with_opening']:.0f} ms"
     out.print(f"opening and the first get: {opened}; all rows: {figures['iterated_s']:.1f} s; on {engine}")
     judged = targets(figures)
-    show(out, judged)
-    save("lookup", vars(options), figures, judged)
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "lookup", vars(options), figures, judged)
 
 
 if __name__ == "__main__":

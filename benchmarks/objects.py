@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from jvm import CONF, CONTENDERS, OURS, Contender, build, prepared, run
 from rich.console import Console
 from rich.table import Table
 from s3 import BUCKET, s3
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 PUT_MS = 40
 WITHOUT, WITH, SLOW = "in DynamoDB", "objects in S3", f"objects in S3, {PUT_MS} ms a PUT"
@@ -119,10 +118,7 @@ def main() -> None:
     by_name = measure_all(options, out)
     show_figures(out, options, by_name)
     judged = targets(by_name)
-    show(out, judged)
-    file = save("objects", vars(options), by_name, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "objects", vars(options), by_name, judged)
 
 
 if __name__ == "__main__":

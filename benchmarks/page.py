@@ -25,7 +25,7 @@ from urllib.request import urlopen
 
 import lookup
 from database import REGION, add_arguments, database
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.engine import Engine
@@ -146,10 +146,7 @@ def main() -> None:
     for name, value in figures.items():
         out.print(f"{name}: {value:,.1f}")
     judged = targets(figures)
-    show(out, judged)
-    file = save("page", vars(options), figures, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "page", vars(options), figures, judged)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -21,7 +20,7 @@ from database import add_arguments
 from jvm import CONF, CONTENDERS, OURS, Contender, Figures, build, prepared, run
 from rich.console import Console
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 #: The state that open at the full size is compared with.
 SMALL_ROWS = 10_000
@@ -157,13 +156,14 @@ def main() -> None:
     by_label = measure_all(plan, options.providers.split(","), options.endpoint, engine=options.engine, out=out)
     show_figures(out, plan, by_label)
     judged = targets(by_label)
-    if judged:
-        show(out, judged)
-    else:
-        out.print("No target is judged: they all compare ours with something.")
-    file = save("provider", vars(options), {name: dict(figures) for name, figures in by_label.items()}, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(
+        out,
+        "provider",
+        vars(options),
+        {name: dict(figures) for name, figures in by_label.items()},
+        judged,
+        unjudged="No target is judged: they all compare ours with something.",
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from jvm import CONF, JAR, OURS, build
 from pyspark_runs import NO_DATABASE, OTHER_STORES, in_own_process, spark_session
 from rich.console import Console
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -422,13 +422,14 @@ def main() -> None:
         by_query[name] = measure_all(plan, options, out)
         show_figures(out, plan, by_query[name])
     judged = targets(by_query)
-    if judged:
-        show(out, judged)
-    else:
-        out.print(f"No target is judged: they compare {OURS} with RocksDB.")
-    file = save("queries_beyond_memory", vars(options), by_query, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(
+        out,
+        "queries_beyond_memory",
+        vars(options),
+        by_query,
+        judged,
+        unjudged=f"No target is judged: they compare {OURS} with RocksDB.",
+    )
 
 
 if __name__ == "__main__":

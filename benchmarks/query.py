@@ -29,7 +29,7 @@ from jvm import OURS, build
 from pyspark_runs import EMPTY, NO_DATABASE, OTHER_STORES, PARTITIONS, in_own_process, spark_session
 from rich.console import Console
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -235,14 +235,15 @@ def main() -> None:
         )
         show_figures(out, plan, by_partitions[partitions])
     judged = targets(by_partitions)
-    if judged:
-        show(out, judged)
-    else:
-        out.print(f"No target is judged: they compare {OURS} with {' and '.join(BASELINES)}.")
     size = asdict(plan) | {"partitions": options.partitions}
-    file = save("query", size, {str(partitions): by for partitions, by in by_partitions.items()}, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(
+        out,
+        "query",
+        size,
+        {str(partitions): by for partitions, by in by_partitions.items()},
+        judged,
+        unjudged=f"No target is judged: they compare {OURS} with {' and '.join(BASELINES)}.",
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +25,7 @@ from jvm import CONF, CONTENDERS, OURS, Contender, build, prepared, run
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
-from targets import RESULTS, ROOT, Target, console, save, show
+from targets import RESULTS, ROOT, Target, console, finish
 
 #: Rows of the target; that at the small size is shown beside it.
 LARGE, SMALL = 1_000_000, 100_000
@@ -167,13 +166,14 @@ def main() -> None:
     draw(by_name, picture)
     out.print(f"drawn in {picture.relative_to(ROOT)}")
     judged = targets(by_name)
-    if judged:
-        show(out, judged)
-    else:
-        out.print(f"No target is judged: it compares {OURS} with RocksDB at {LARGE:,} rows.")
-    file = save("recovery", vars(options), by_name, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(
+        out,
+        "recovery",
+        vars(options),
+        by_name,
+        judged,
+        unjudged=f"No target is judged: it compares {OURS} with RocksDB at {LARGE:,} rows.",
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from typing import Any
 
 from database import REGION, add_arguments, database
 from rich.table import Table
-from targets import Target, console, save, show
+from targets import Target, console, finish
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import make_client
@@ -175,11 +174,8 @@ def main() -> None:
     out.print(table)
     out.print(f"on {engine}")
     judged = targets(times)
-    show(out, judged)
     settings: dict[str, Any] = {key: value for key, value in vars(options).items() if key not in ("endpoint", "engine")}
-    file = save("request_path", settings | {"engine": engine}, dict(times), judged)
-    out.print(f"kept in {file}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "request_path", settings | {"engine": engine}, dict(times), judged)
 
 
 if __name__ == "__main__":

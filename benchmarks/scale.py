@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 from dataclasses import replace
 from itertools import product
@@ -22,7 +21,7 @@ from typing import Any
 from database import add_arguments, numbers
 from jvm import CONF, CONTENDERS, OURS, build, prepared, run
 from rich.table import Table
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 DEFAULT, TWO = "default", "2"
 #: Rows of the state of a store, for each that changes in a batch.
@@ -119,10 +118,7 @@ def main() -> None:
             table.add_row(case, kind, *(f"{figures[key]:,.{digits}f}" for key, _, digits in SHOWN))
     out.print(table)
     judged = targets(by_case)
-    show(out, judged)
-    file = save("scale", vars(options), by_case, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "scale", vars(options), by_case, judged)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from database import add_arguments
 from jvm import CONF, CONTENDERS, OURS, build, prepared, run
 from rich.table import Table
-from targets import Target, console, save, show
+from targets import Target, console, finish
 
 ROCKSDB = "rocksdb-changelog"
 #: Ours with a fifth of the rows in memory.
@@ -78,10 +77,8 @@ def main() -> None:
         table.add_row(text, *(f"{figures[key]:,.0f}" for figures in by_store.values()))
     out.print(table)
     judged = targets(by_store[OURS], by_store[ON_DISK], by_store[ROCKSDB])
-    show(out, judged)
     out.print(f"{OURS}: on {by_store[OURS]['engine']}")
-    save("scans", vars(options), by_store, judged)
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "scans", vars(options), by_store, judged)
 
 
 if __name__ == "__main__":

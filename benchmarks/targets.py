@@ -6,11 +6,12 @@ import json
 import math
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -49,8 +50,16 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(width=120)
 
 
-def show(out: Console, targets: Sequence[Target]) -> None:
-    """Print one line for each target."""
+def finish(
+    out: Console,
+    name: str,
+    options: dict[str, Any],
+    figures: dict[str, Any],
+    targets: Sequence[Target],
+    *,
+    unjudged: str = "",
+) -> NoReturn:
+    """Print a line for each target, or `unjudged`; keep all in <name>.json; exit with 1 if a target is missed."""
     table = Table()
     table.add_column("figure")
     for heading in ("measured", "at most"):
@@ -58,7 +67,9 @@ def show(out: Console, targets: Sequence[Target]) -> None:
     table.add_column("")
     for target in targets:
         table.add_row(target.text, f"{target.measured:.3g}", f"{target.limit:g}", target.verdict)
-    out.print(table)
+    out.print(table if targets else unjudged)
+    out.print(f"kept in {save(name, options, figures, targets).relative_to(ROOT)}")
+    sys.exit(0 if all(target.met for target in targets) else 1)
 
 
 def save(name: str, options: dict[str, Any], figures: dict[str, Any], targets: Sequence[Target]) -> Path:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from database import REGION, Database, add_arguments, database
 from jvm import build
 from pyspark_runs import in_own_process, spark_session
-from targets import ROOT, Target, console, save, show
+from targets import Target, console, finish
 
 BEFORE, AFTER = 4, 6
 #: Keys of a batch that fills.
@@ -147,10 +147,7 @@ def main() -> None:
                 f"old generation at most {step_figures['old_generation_peak_mb']:,.0f} MB"
             )
     judged = targets(steps)
-    show(out, judged)
-    file = save("transfer", vars(options), steps, judged)
-    out.print(f"kept in {file.relative_to(ROOT)}")
-    sys.exit(0 if all(target.met for target in judged) else 1)
+    finish(out, "transfer", vars(options), steps, judged)
 
 
 if __name__ == "__main__":
