@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
@@ -32,19 +32,18 @@ class FailingClient:
     def __init__(self, client: Any) -> None:
         self.client = client
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.faults: dict[str, deque[Fault | None]] = {}
+        self.faults: dict[str, deque[Fault | None]] = defaultdict(deque)
         self._lock = threading.Lock()
 
     def fail(self, operation: str, *faults: Fault | None) -> None:
         """Let the next calls of an operation fail; None lets one pass."""
-        self.faults.setdefault(operation, deque()).extend(faults)
+        self.faults[operation].extend(faults)
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         def call(**arguments: Any) -> Any:
             with self._lock:
                 self.requests.append((operation, arguments))
-                waiting = self.faults.get(operation)
-                fault = waiting.popleft() if waiting else None
+                fault = self.faults[operation].popleft() if self.faults[operation] else None
                 if fault is not None and not fault.applied:
                     raise fault.error
                 answer = getattr(self.client, operation)(**arguments)

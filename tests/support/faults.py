@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,7 +37,7 @@ class FailingTables(UnthrottledTables):
 
     def __init__(self, tables: Tables, before: Callable[[str], object] = lambda _: None) -> None:
         self.tables = tables
-        self.faults: dict[str, deque[Fault | None]] = {}
+        self.faults: dict[str, deque[Fault | None]] = defaultdict(deque)
         self._before = before
         self._lock = threading.Lock()
         self.meter = tables.meter
@@ -53,16 +53,12 @@ class FailingTables(UnthrottledTables):
 
     def fail(self, verb: str, *faults: Fault | None) -> None:
         with self._lock:
-            self.faults.setdefault(verb, deque()).extend(faults)
-
-    def _next(self, verb: str) -> Fault | None:
-        self._before(verb)
-        with self._lock:
-            waiting = self.faults.get(verb)
-            return waiting.popleft() if waiting else None
+            self.faults[verb].extend(faults)
 
     def _call(self, verb: str, *arguments: Any) -> Any:
-        fault = self._next(verb)
+        self._before(verb)
+        with self._lock:
+            fault = self.faults[verb].popleft() if self.faults[verb] else None
         if fault is not None and not fault.applied:
             raise fault.error
         done = getattr(self.tables, verb)(*arguments)
