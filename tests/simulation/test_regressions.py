@@ -205,7 +205,7 @@ def test_a_request_for_a_dropped_fork_comes_late(memory: MemoryTables, engines: 
 
     first = fork()
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
-        drop_stores(Overtaken(memory, make_again, before="put_over"), [new])
+        drop_stores(Overtaken(memory, make_again, before="update"), [new])
     before = dict(memory.items[meta_key(new)])
     assert advance_epoch(memory, meta_key(new), "run-2", first, {"locations": {"2": "file:/old"}}) is False
     assert memory.items[meta_key(new)] == before
@@ -236,7 +236,7 @@ def test_a_drop_marks_late(engines: Engines, memory: MemoryTables, store: str) -
         write(engines(), store, attempt(101), {b"1": b"new"}, run="run-3")
 
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
-        drop_stores(Overtaken(memory, begin_another, before="put_over"), [store])
+        drop_stores(Overtaken(memory, begin_another, before="update"), [store])
     assert memory.items[meta_key(store)]["epochs"] == {"run-3": 2}
     assert read(engines(), store, 1) == {b"1": b"new"}
 

@@ -125,10 +125,10 @@ def test_full_list_of_a_run_says_what_to_do(memory_engine: Engine, memory: Memor
     key = version_list_key(store, 1)
     memory.items[key] |= {how: frozenset({"other/0/0/default"})}
     last = fill(memory_engine, memory, store, base, "run-1")
-    with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*start the query again"):
+    with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*restart the query"):
         write_large(memory_engine, store, 2000, base, "run-1")
     run_two = begin(memory_engine, store, B, {b"n": b"2"}, base=base, run="run-2")
-    with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*start the query again"):
+    with pytest.raises(ConfigurationError, match=r"version list is full, 400 KB.*restart the query"):
         run_two.commit(LARGE, SCHEMA)
     if how == "forks":
         run_three = begin(memory_engine, store, C, {b"n": b"2"}, base=base, run="run-3")
