@@ -19,11 +19,17 @@ REQUESTS_MIN, REQUESTS_MAX = 5, 1_000
 
 
 def crashes(
-    operation: Operation, tables: MemoryTables, *, applied: bool = False, is_reset: bool = True
+    operation: Operation,
+    tables: MemoryTables,
+    *,
+    applied: bool = False,
+    is_reset: bool = True,
+    least: int = REQUESTS_MIN,
 ) -> Iterator[int]:
     """Run an operation with a crash one request later each time, until it completes. Gives the number of the request.
 
     Each run finds the items that were there at first; with `is_reset=False`, those that the run before has left.
+    It must take more than `least` requests.
     """
     items = dict(tables.items)
     for request in range(REQUESTS_MAX):
@@ -33,7 +39,7 @@ def crashes(
         with suppress(UnavailableError):
             operation(dying)
         if dying.left >= 0:
-            assert request > REQUESTS_MIN
+            assert request > least
             return
         yield request
     raise AssertionError("it does not end")
@@ -68,6 +74,7 @@ def races(
         happens = partial(lambda errors: errors.append(error_of(second)), errors)
         error = error_of(partial(first, at(request, tables, happens)))
         if not errors:
+            assert request > 1
             return
         yield error, errors[0]
     raise AssertionError("it does not end")

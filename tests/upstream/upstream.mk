@@ -2,7 +2,7 @@
 # Needs Maven and a network once; where they are missing, it says so and ends, and in CI it fails.
 .PHONY: test-upstream test-upstream-fast test-aws-local
 
-ON_DYNAMODB_LOCAL := tests/unit/engine tests/unit/reader tests/unit/operations tests/process/test_cli.py \
+ON_DYNAMODB_LOCAL := tests/unit/engine tests/unit/reader tests/unit/operations tests/unit/sidecar tests/process/test_cli.py \
 	tests/process/test_sidecar.py tests/process/test_under_load.py tests/process/test_security.py tests/process/test_doctor.py
 
 SOUND := tests/process/test_doctor.py::test_a_sound_engine_passes

@@ -17,7 +17,7 @@ QUERIES_KEPT: Final = 16
 #: The names of attributes of a meta item in conditions and updates. `forks` is also in other items that a fork needs:
 #: none of them is replaced or deleted while it is there.
 EPOCH, EPOCHS, LOCATIONS, HEIGHTS, OBJECTS = "epoch", "epochs", "locations", "heights", "objects"
-DROPPED, FORKS, FORKED, PIN, PINS = "dropped", "forks", "forked", "pin", "pins"
+DROPPED, FORKS, FORKED, ORIGIN, PIN, PINS = "dropped", "forks", "forked", "origin", "pin", "pins"
 #: The values of `dropped`. The next run removes the mark, unless items are being deleted.
 MARKED, DELETING = 1, 2
 #: In a schema item, and in a version list of a fork: its last writer. A drop deletes an item only if its writer is

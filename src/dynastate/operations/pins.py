@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from dynastate.engine.catalog import has_versions, read_version_lists
-from dynastate.engine.graphs import find_meta, read_manifest, read_metas
+from dynastate.engine.graphs import find_meta, meta_items, read_manifest, read_metas
 from dynastate.engine.opening import retry_routes
 from dynastate.engine.updates import remove_from_set
 from dynastate.errors import ConfigurationError
@@ -17,7 +17,7 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import META, VERSION_MAX, Key, graph_range, meta_key, store_shard, version_list_key
 from dynastate.format.manifest import SnapshotManifest
-from dynastate.format.meta import FORKS, PIN, PINS, StoreMeta
+from dynastate.format.meta import FORKS, ORIGIN, PIN, PINS, StoreMeta, parse_meta
 from dynastate.format.snapshot import WRITING
 from dynastate.storage.tables import Tables
 
@@ -77,11 +77,20 @@ def unpin_dropped(tables: Tables, store: str) -> None:
     items = list(tables.query("snapshot", store_shard(store, 0), low, high))
     # The meta items are read after the pins, so that the list of an incomplete fork contains all of its pins.
     forks = dict.fromkeys(fork for _, item in items for fork in forks_of(pins_on(item)))
-    sorts_by_pin = {each.pin: each.pins for each in read_metas(tables, forks).values() if each.origin == store}
+    fork_items = meta_items(tables, forks)
+    sorts_by_pin = {
+        item.get(PIN): _listed_pins(fork, item) for fork, item in fork_items.items() if item.get(ORIGIN) == store
+    }
     for key, item in sorted(items, key=lambda pair: pair[0].sort == META):
         dropped_pins = [pin for pin in pins_on(item) if key.sort not in sorts_by_pin.get(pin, ())]
         if dropped_pins:
             remove_from_set(tables, key, FORKS, texts=dropped_pins, attributes={})
+
+
+def _listed_pins(fork: str, item: Item) -> frozenset[str]:
+    """The pins that a fork lists. If its meta item is corrupt elsewhere, that does not stop its origin."""
+    names = item.get(PINS, frozenset())
+    return names if isinstance(names, frozenset) else parse_meta(fork, item).pins
 
 
 def _needed(tables: Tables, store: str, pins: frozenset[str]) -> set[str]:

@@ -179,6 +179,7 @@ def test_fork(engine: Engine) -> None:
     assert shown("verify", "part/0/0/default")[0]["whole"]
     assert "has state already" in refused("fork", "whole", "part")
     assert "namespace must be" in refused("fork", "whole", "a/b")
+    assert "no store of this namespace" in refused("fork", "missing", "other")
     assert "forks depend on this state: part;" in refused("drop", "whole")
     words = run("fork", "part", "part-of-part")
     assert (words.code, "version 2 of 2 stores" in words.out) == (0, True)

@@ -44,9 +44,11 @@ from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, V
 from dynastate.format.manifest import SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.meta import (
     DELETING,
+    DROPPED,
     FORK,
     FORKED,
     FORKS,
+    PIN,
     WRITER,
     QueryRun,
     StoreMeta,
@@ -314,8 +316,8 @@ class _StoreFork:
         except UnavailableError:
             raise
         except DynastateError:
-            meta = find_meta(self._tables, self._store)
-            if self._meta and (meta is None or meta.pin != self._pin_name or meta.dropped == DELETING):
+            item = meta_items(self._tables, [self._store]).get(self._store, {})  # it may be corrupt, and the cause
+            if self._meta and (item.get(PIN) != self._pin_name or item.get(DROPPED) == DELETING):
                 unpin(self._tables, self._store, self._meta, self._meta.pins)
             raise
 

@@ -269,6 +269,7 @@ class Failing(Target):
 
 def test_a_slow_and_failing_target_delays_no_query(monkeypatch: pytest.MonkeyPatch, recwarn: Warned) -> None:
     """Reports are taken while it waits, and beyond the limit dropped; there is one warning."""
+    warnings.simplefilter("always")
     monkeypatch.setattr(targets, "WAITING_MAX", 5)
     target = Failing()
     exporter = Exporter(target)
@@ -296,6 +297,7 @@ def test_a_report_of_another_form_is_one_warning(tmp_path: Path, recwarn: Warned
 
 def test_a_collector_that_fails_is_one_warning(capsys: Any, caplog: Any, recwarn: Warned) -> None:
     """Nothing else is said, whatever it answers."""
+    warnings.simplefilter("always")
     with closing(Collector(status=400)) as to, closing(Exporter(make_target(f"otlp:{to.url}"))) as exporter:
         for number in range(3):
             exporter.report(partial(json.dumps, report(number)))

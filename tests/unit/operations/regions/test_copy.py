@@ -107,7 +107,7 @@ def test_copy_again_writes_nothing(source: MemoryTables, target: MemoryTables) -
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 def test_copy_that_dies_is_completed(source: MemoryTables, target: MemoryTables, *, applied: bool) -> None:
     """Until it is whole the target has no store that is found; the same call completes it."""
-    for _ in crashes(lambda on: copy(source, on), target, applied=applied, is_reset=False):
+    for _ in crashes(lambda on: copy(source, on), target, applied=applied, is_reset=False, least=10):
         if target.items != source.items:
             with pytest.raises(ConfigurationError, match=r"no store of this namespace|a copy of this namespace"):
                 of_namespace(target, NAMESPACE)
@@ -410,7 +410,7 @@ def test_fork_begins_at_any_request(source: MemoryTables, make: Engines) -> None
 def test_copy_that_was_cut_off_anywhere_can_be_dropped(source: MemoryTables, make: Engines) -> None:
     """Until then no query begins in its place; afterwards one does."""
     target, namespace = MemoryTables(), NAMESPACE
-    for _ in crashes(lambda on: copy(source, on), target):
+    for _ in crashes(lambda on: copy(source, on), target, least=10):
         query = Beginning(make(target), "file:/elsewhere/state")
         if error_of(query.begin):
             write_versions(make(target), "other/0/0/default", 1)
@@ -526,7 +526,7 @@ def test_objects_are_in_the_other_location(blocks: MemoryTables, target: MemoryT
 
 
 def test_copy_of_objects_that_dies_is_completed(blocks: MemoryTables, target: MemoryTables) -> None:
-    for _ in crashes(lambda on: copy(blocks, on, objects=ELSEWHERE), target, applied=True, is_reset=False):
+    for _ in crashes(lambda on: copy(blocks, on, objects=ELSEWHERE), target, applied=True, is_reset=False, least=10):
         pass
     whole = dict(target.objects.objects)
     assert copy(blocks, target, objects=ELSEWHERE).written == 0
