@@ -79,7 +79,8 @@ def test_codecs_of_one_checkpoint(sessions: Sessions, source: Source, folder: Pa
     assert {*inline, *(item["codec"] for item in parts)} >= {"lz4", "zstd"}
 
 
-@pytest.mark.parametrize("conf", [pytest.param(V1, marks=pytest.mark.slow), V2], ids=["format 1", "format 2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("conf", [V1, V2], ids=["format 1", "format 2"])
 def test_checkpoint_started_over(conf: Mapping[str, str], sessions: Sessions, graphs: Graphs, folder: Path) -> None:
     """A query that starts over at the same path starts empty, and never sees a row of the earlier one."""
     checkpoint = folder / "checkpoint"

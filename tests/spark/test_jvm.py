@@ -67,9 +67,9 @@ def assert_ok(name: str, verdicts: tuple[Verdicts, str]) -> None:
 
 @pytest.fixture(scope="module")
 def verdicts(tests_jar: Path, database: Database, environment: dict[str, str], scratch: Path) -> tuple[Verdicts, str]:
-    """Verdicts on all checks except the long ones and those that need a JVM to themselves, with a third of examples."""
+    """Verdicts on all checks except long ones and those that need a JVM to themselves, with a sixth of examples."""
     folder = scratch / "checks"
-    return run_checks(database, environment, folder, folder / "tmp", f"without={LONG}", "share=3")
+    return run_checks(database, environment, folder, folder / "tmp", f"without={LONG}", "share=6")
 
 
 @pytest.mark.every_spark

@@ -52,6 +52,7 @@ def stopped(sessions: Sessions, folder: Path, source: Source) -> Path:
     return folder / "old"
 
 
+@pytest.mark.slow
 def test_a_migrated_query_gives_equal_results(stopped: Path, source: Source, sessions: Sessions, folder: Path) -> None:
     """A column is widened; without the migration Spark refuses the query."""
     seen = preview(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, most=3)

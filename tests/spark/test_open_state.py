@@ -30,6 +30,13 @@ from tests.unit.unsaferow.test_types import VECTORS
 
 FILES = 3
 PARTITIONS = 5
+#: Those of `make test`: a value, a list, two stores a partition, and column families.
+QUICK = (
+    "aggregation in append mode",
+    "session windows",
+    "stream-stream join, full outer",
+    "transformWithState in Scala",
+)
 #: One operator for each way to keep state.
 OPERATORS = (
     "aggregation in append mode",
@@ -79,7 +86,9 @@ def namespace_of(checkpoint: Path) -> str:
     return marker.strip().partition("store=")[2].split("/")[0]
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in OPERATORS]
+)
 def test_rows_are_those_of_sparks_reader(name: str, sessions: Sessions, opened: Open, folder: Path) -> None:
     """At each version, scans and look-ups give the rows of Spark's reader, in the partition of the key's hash."""
     case = CASES[name]

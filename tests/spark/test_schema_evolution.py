@@ -90,6 +90,7 @@ def test_rows_of_every_schema_are_moved(sessions: Sessions, folder: Path, enviro
     step(4, "after", ON_ROCKSDB)
 
 
+@pytest.mark.slow
 def test_rows_are_not_read_by_a_schema_that_is_not_theirs(sessions: Sessions, folder: Path) -> None:
     """A checkpoint that was changed by hand, so that Spark gives no schemas, is an error."""
     source, session = make_source(folder / "files", seed=19, files=2), sessions(AVRO)
