@@ -4,8 +4,8 @@
     python benchmarks/codecs.py --rounds 1 --levels 1 3                 to try it
 
 Each kind has chunks of changes as the provider sends them, in the order of their keys' hashes. Some are full, as in
-large batches and in snapshots, and some are of small batches. Needs no DynamoDB, and no Spark. Prints the figures, and
-keeps them in build/benchmarks/codecs.json. There are no targets: the figures chose the level (docs/decisions).
+large batches and in snapshots, and some are of small batches. It uses neither DynamoDB nor Spark. Prints the figures,
+and keeps them in build/benchmarks/codecs.json. There are no targets: the figures chose the level (docs/decisions).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from targets import Target, console, finish
 
 PUT_MS = 40
 WITHOUT, WITH, SLOW = "in DynamoDB", "objects in S3", f"objects in S3, {PUT_MS} ms a PUT"
-#: Milliseconds added to each PUT; None: no S3.
+#: Milliseconds added to each PUT, or None without S3.
 DELAYS: dict[str, float | None] = {WITHOUT: None, WITH: 0, SLOW: PUT_MS}
 SHOWN = [
     ("batch_ms", "whole batch, ms", 1),

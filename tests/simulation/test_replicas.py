@@ -33,7 +33,7 @@ def put(replica: Replica, value: int) -> None:
 
 
 def value_in(replica: Replica) -> str | None:
-    """The value of that item; None: there is no item."""
+    """The value of that item, or None if there is no item."""
     key = to_wire({"store_shard": "s", "part": "p"})
     answer = replica.get_item(TableName=TABLE, Key=key, ConsistentRead=True)
     return str(answer["Item"]["value"]["N"]) if answer else None

@@ -120,7 +120,7 @@ class Source:
             os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
     def release(self, files: int | None = None) -> None:
-        """Let queries see the first `files` files; None: all."""
+        """Let queries see the first `files` files, or all files if it is None."""
         for number in range(self._files if files is None else files):
             seen = self._released / f"{number:04d}.json"
             if not seen.exists():
@@ -149,7 +149,7 @@ class Sources(NamedTuple):
     right: Source
 
     def release(self, files: int | None = None) -> None:
-        """Let queries see the first `files` files of each; None: all."""
+        """Let queries see the first `files` files of each, or all files if it is None."""
         for source in self:
             source.release(files)
 

@@ -67,7 +67,7 @@ class IntactStore(NamedTuple):
 
 @dataclass(frozen=True)
 class Damage:
-    """One damage: `changes` are the damaged items by their keys; None: deleted."""
+    """One damage: `changes` are the damaged items by their keys, or None for a deleted item."""
 
     key: Key
     attribute: str

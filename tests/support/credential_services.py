@@ -18,7 +18,7 @@ ROLE_PATH = "/latest/meta-data/iam/security-credentials/"
 class CredentialServices:
     """Listens on a port of 127.0.0.1 for as long as the `with` block runs, and gives credentials that last an hour.
 
-    `keys` are the access keys that it gives, one each time, the last one again and again; None: it has none.
+    `keys` are the access keys that it gives, one each time, the last one again and again, or None if it has none.
     `refusals` are the errors that STS answers with before. Each request takes `answer_s`.
     """
 

@@ -21,7 +21,7 @@ from dynastate.sidecar.metrics import commit_counters
 from dynastate.storage.tables import Tables
 from tests.support.samples import SCHEMA, SHARDS, Changes, State, attempt, chunk, query_run
 
-#: The keys that were changed since a version; None: not known, so that all buckets are sent.
+#: The keys that were changed since a version, or None if they are not known; then all buckets are sent.
 Changed = Callable[[int], set[bytes]] | None
 
 
@@ -113,7 +113,7 @@ def recover(engine: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT) 
 def take_snapshot(
     engine: Engine, store: str, of: VersionId, state: State, changed: Changed = None, run: str = "run-1", bits: int = 3
 ) -> SnapshotAttempt | None:
-    """Offer a snapshot as the provider does, and send what it must; None: it is not wanted. The caller ends it."""
+    """Offer a snapshot as the provider does, and send its rows. Returns None if it is not wanted."""
     under_way, _ = engine.maintenance.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
     if under_way is None:
         return None

@@ -71,7 +71,7 @@ def error(code: str, message: str = "said the fault proxy", **members: Any) -> R
 
 
 class Throttle:
-    """Lets each table take `rate` write units a second; None: any number. Reads pass.
+    """Lets each table take `rate` write units a second, or any number if it is None. Reads pass.
 
     As DynamoDB does it, a write is let in while there is a unit left, whatever its size; what it takes more is missing
     later. There is no burst capacity. What does not get in of a batch comes back unprocessed; if all of it, the whole

@@ -67,7 +67,7 @@ class Talk:
             self._socket.sendall(frame)
 
     def receive(self) -> Any:
-        """Receive the next message; None: the sidecar has closed."""
+        """Receive the next message, or None if the sidecar has closed."""
         try:
             header = self._stream.read(protocol.HEADER.size)
         except ConnectionResetError:  # it closed with frames of ours unread

@@ -81,7 +81,7 @@ object Differences {
 
   private val known = Map("hdfs" -> ofHdfs, "rocksdb" -> ofRocksDB)
 
-  /** Differences of older Sparks' stores from the newest; None: no difference. */
+  /** Differences of older Sparks' stores from the newest, or None. */
   private val ofOlder: Map[(String, String), Map[String, Option[Difference]]] = Map(("4.0", "rocksdb") -> Map(
       "a-reader-beside-a-writer" -> Some(Difference(Shared, Set("the reader sees nothing of it", "nor after commit"))),
       "a-reader-beside-a-writer-in-families" -> Some(Difference(Shared,

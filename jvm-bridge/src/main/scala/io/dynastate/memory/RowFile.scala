@@ -58,7 +58,7 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   /** Whether pages can be read: no error has come so far. */
   def isReadable: Boolean = failure == null
 
-  /** Write a page; null: there is no room for it, or the disk failed. */
+  /** Write a page. Returns null if there is no room for it, or the disk failed. */
   private[memory] def write(page: Array[Byte], length: Int): DiskPage = {
     val own = if (!writes) null else allocate((length + ExtentBytes - 1) / ExtentBytes)
     if (own == null) null

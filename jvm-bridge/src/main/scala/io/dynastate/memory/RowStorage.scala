@@ -105,7 +105,7 @@ private[memory] final class StorageShare(storage: RowStorage) {
   /** Count heap that no page can give back: slots, checksums, the order of keys, and links to earlier versions. */
   def addIndex(bytes: Long): Unit = taken.addIndex(bytes)
 
-  /** Write a page to disk; null: there is no room. */
+  /** Write a page to disk. Returns null if there is no room. */
   def write(page: Array[Byte], length: Int): DiskPage = {
     val written = storage.write(page, length)
     if (written != null) {

@@ -16,7 +16,7 @@ import org.slf4j.LoggerFactory
  * says with each answer whether they are applied: a change that is applied twice appends to a list twice. Safe for
  * threads.
  *
- * @param cache   which has the room for changes that are held; None: none are
+ * @param cache   which has the room for held changes, or None if none are held
  * @param counters of buckets
  */
 private[spark] final class BucketReads(client: EngineClient, counters: PendingCounters, threads: ExecutorService,

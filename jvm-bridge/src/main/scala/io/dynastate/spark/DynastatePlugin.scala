@@ -31,7 +31,7 @@ object DynastatePlugin {
   /** Not by SQLConf, whose hundreds of entries this would make before the executor is up. */
   private val ProviderClass = "spark.sql.streaming.stateStore.providerClass"
 
-  /** Start the sidecar in a thread, which is returned; None: the conf selects another store. */
+  /** Start the sidecar in a thread, which is returned, or None if the conf selects another store. */
   def startSidecar(conf: SparkConf): Option[Thread] =
     Option.when(conf.getOption(ProviderClass).contains("io.dynastate.spark.DynamoDBStateStoreProvider")) {
       val starting = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf))

@@ -8,11 +8,11 @@ import org.apache.spark.SparkEnv
  *
  * @param heapBytes   rows beyond it go to the disk; 0: no limit
  * @param isHeapGiven whether a user set it; else it is half of the heap
- * @param disk        the disk tier; none: the user turned it off, or set no limit on memory
+ * @param disk        the disk tier, or None if the user turned it off, or set no limit on memory
  */
 final case class MemorySettings(heapBytes: Long, isHeapGiven: Boolean, disk: Option[DiskSettings])
 
-/** @param folders     the folders in which the file may be, absolute; none: Spark's local directories
+/** @param folders     the folders in which the file may be, absolute; Spark's local directories if it is empty
  * @param limitBytes  the bytes that the file may take; Long.MaxValue: what the disk has, less a reserve
  * @param isEncrypted whether Spark encrypts what it writes to local disk
  */

@@ -195,7 +195,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
 }
 
 private[spark] object VersionReads {
-  /** The smallest key that is larger than every key with this prefix; null: there is none. */
+  /** The smallest key that is larger than every key with this prefix, or null. */
   def after(prefix: Array[Byte]): Array[Byte] = {
     var last = prefix.length - 1
     while (last >= 0 && prefix(last) == -1) last -= 1
