@@ -18,6 +18,7 @@ from dynastate.format.parts import StoredChunk
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.settings import Settings
 from dynastate.sidecar.metrics import commit_counters
+from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.samples import SCHEMA, SHARDS, Changes, State, attempt, chunk, query_run
 
@@ -108,6 +109,13 @@ def recover(engine: Engine, store: str, version: int, by: Attempt = NO_ATTEMPT) 
         return read(engine, store, version, by)
     except RouteInvalidError:
         return recover(engine, store, version, by)
+
+
+def clean_up(
+    engine: Engine, store: str, of: VersionId, retain: int, run: str = "run-1", least: int = 1, most: int = 0
+) -> Meter:
+    """Clean up after a version, and return what that cost; `most` of 0: without limit."""
+    return engine.maintenance.clean_up(store, run, *of, retain, least, most)[0]
 
 
 def take_snapshot(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Any
 
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
-from dynastate.format.keys import Attempt
+from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.format.meta import QueryRun
-from dynastate.format.parts import Chunk
+from dynastate.format.parts import Chunk, parts_digest
+from dynastate.format.version_list import VersionEntry
 
 State = dict[bytes, bytes]
 Changes = Mapping[bytes, bytes | None]
@@ -36,6 +38,14 @@ def namespace_of(store: str) -> str:
 def query_run(run: str = "run-1", location: str = CHECKPOINT, query: str = QUERY) -> QueryRun:
     """Make a run of the query of these tests, or of another one."""
     return QueryRun(run, query, location)
+
+
+def entry_of(version: int, by: Attempt, parent: Attempt = NO_ATTEMPT, epoch: int = 1, **others: Any) -> VersionEntry:
+    """Make a version entry without parts; `others` are further fields, such as parts=3."""
+    fields: dict[str, Any] = {"parts": 0, "records": 0, "raw_bytes": 0, "stored_bytes": 0, "keys": {0: 0}}
+    return VersionEntry(
+        version, by, parent, epoch, **{"schema": bytes(8), "digest": parts_digest([]), **fields, **others}
+    )
 
 
 def chunk(changes: Changes) -> Chunk:

@@ -8,23 +8,16 @@ import pytest
 
 from dynastate.engine.engine import Engine
 from dynastate.errors import UnavailableError, VersionMissingError
-from dynastate.format.keys import EMPTY, VersionId
+from dynastate.format.keys import EMPTY
 from dynastate.format.snapshot import DELETING, DONE, WRITING
-from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from tests.support.contents import buckets_of, graph, parts_of
-from tests.support.engine_driver import Engines, commit, read, save_snapshot, take_snapshot, write, write_versions
+from tests.support.engine_driver import clean_up, commit, read, save_snapshot, take_snapshot, write, write_versions
 from tests.support.faults import FailingTables, Fault
 from tests.support.memory_tables import MemoryTables
 from tests.support.samples import attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
-
-
-def clean_up(
-    engine: Engine, store: str, of: VersionId, retain: int, run: str = "run-1", least: int = 1, most: int = 0
-) -> Meter:
-    return engine.maintenance.clean_up(store, run, *of, retain, least, most)[0]
 
 
 def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables: Tables, store: str) -> None:
@@ -47,44 +40,6 @@ def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables:
         engine.open(store, *versions[25])
     again = clean_up(engine, store, versions[40], retain=10)
     assert (again.items_deleted, again.items_written) == (0, 0)
-
-
-def test_bounds_of_clean_up(engine: Engine, tables: Tables, store: str) -> None:
-    """Fewer than `least` versions are left for later; more than `most` are deleted in several turns."""
-    versions = write_versions(engine, store, 30)
-    save_snapshot(engine, store, versions[20], numbers(20))
-    assert clean_up(engine, store, versions[30], retain=5, least=21).items_deleted == 0
-    for oldest, left in ((8, 13), (15, 6), (21, 0)):
-        assert engine.maintenance.clean_up(store, "run-1", *versions[30], 5, 1, most=7)[1] == left
-        assert graph(tables, store).versions() == list(range(oldest, 31))
-
-
-def test_one_clean_up_of_a_store_at_a_time(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """A caller that timed out asks again while the first clean-up still runs; a second one would pay for all twice."""
-    asked_again: list[tuple[Meter, int]] = []
-
-    def ask_again(verb: str) -> None:
-        if verb == "delete":
-            asked_again.append(engine.maintenance.clean_up(store, "run-1", *versions[30], 5, 1, 0))
-
-    engine = engines(FailingTables(memory, ask_again))
-    versions = write_versions(engine, store, 30)
-    save_snapshot(engine, store, versions[20], numbers(20))
-    assert clean_up(engine, store, versions[30], retain=5).items_deleted > 0
-    assert asked_again
-    assert all(each == (Meter(), 0) for each in asked_again)
-    assert clean_up(engine, store, versions[30], retain=2).items_deleted == 0
-
-
-def test_only_the_newest_run_cleans_up(engine: Engine, store: str) -> None:
-    """An executor of a run that was replaced does not know what the new one depends on."""
-    versions = write_versions(engine, store, 20)
-    save_snapshot(engine, store, versions[18], numbers(18))
-    write(engine, store, attempt(99), {b"new": b"run"}, run="run-2")
-    assert clean_up(engine, store, versions[20], retain=2).items_deleted == 0
-    assert read(engine, store, 1) == {b"new": b"run"}
-    # The new run has one version only: all it could remove are those below it.
-    assert clean_up(engine, store, VersionId(1, attempt(99)), retain=2, run="run-2").items_deleted == 0
 
 
 def test_an_unfinished_snapshot_of_an_older_run_is_deleted(engine: Engine, tables: Tables, store: str) -> None:

@@ -21,7 +21,7 @@ from dynastate.errors import (
 )
 from dynastate.format.changes import PUT, RECORD_BYTES_MAX, Change, encode_changes
 from dynastate.format.items import Item, item_bytes
-from dynastate.format.keys import EMPTY, NO_ATTEMPT, STORE_BYTES_MAX, Attempt, Key, VersionId, schema_key
+from dynastate.format.keys import EMPTY, NO_ATTEMPT, STORE_BYTES_MAX, Key, schema_key
 from dynastate.format.meta import parse_schema
 from dynastate.format.parts import CHUNK_BYTES_MAX, part_items
 from dynastate.storage.limits import ITEM_BYTES_MAX
@@ -327,20 +327,6 @@ def test_an_ended_attempt_refuses_any_step(engine: Engine, store: str) -> None:
         with pytest.raises(InternalError, match="commit on an attempt that has ended"):
             ended.commit({0: 0}, SCHEMA)
     assert read(engine, store, 1) == {b"a": b"1"}
-
-
-@pytest.mark.parametrize(("base", "by"), [((0, NO_ATTEMPT), NO_ATTEMPT), ((0, A), B), ((1, NO_ATTEMPT), B)])
-def test_an_attempt_needs_an_id_and_a_parent(engine: Engine, store: str, base: VersionId, by: Attempt) -> None:
-    with pytest.raises(InternalError, match="an attempt needs an id"):
-        begin(engine, store, by, base=base)
-
-
-def test_a_store_name_that_fits_no_key_is_refused(engine: Engine) -> None:
-    for name in ("", "a#b", "n" * 1025, "é" * 513):
-        with pytest.raises(ConfigurationError, match="a store name must have"):
-            begin(engine, name, A)
-        with pytest.raises(ConfigurationError, match="a store name must have"):
-            engine.open(name, 1, NO_ATTEMPT)
 
 
 def test_an_attempt_with_too_many_parts_is_refused(engine: Engine, store: str, monkeypatch: pytest.MonkeyPatch) -> None:

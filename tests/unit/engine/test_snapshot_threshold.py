@@ -8,13 +8,11 @@ from decimal import Decimal
 import pytest
 
 from dynastate.engine import snapshot_threshold
-from dynastate.engine.engine import Engine
 from dynastate.engine.snapshot_threshold import is_worth_it
-from dynastate.format.keys import VersionId
 from dynastate.format.version_list import VersionEntry
 from dynastate.storage.tables import Tables
 from tests.support.contents import graph
-from tests.support.engine_driver import Engines, read, save_snapshot, take_snapshot, write_versions
+from tests.support.engine_driver import Engines, save_snapshot, take_snapshot, write_versions
 from tests.support.samples import attempt, numbers
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
@@ -43,39 +41,6 @@ def test_is_worth_it(monkeypatch: pytest.MonkeyPatch, parts: int, stored: int, v
         assert is_worth_it(store, [entry] * versions, 100 // factor, 10, factor * 0.75) is worth
     # The first is never larger than what was written so far, as with rows that never change.
     assert is_worth_it(store, [entry] * versions, None, 10, 0.75) is (worth or (parts > 0 and versions >= 10))
-
-
-def test_a_declined_offer_reads_nothing(engines: Engines, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does one of an executor that has read the store; any other reads it once, and knows it from then on."""
-    monkeypatch.setattr(snapshot_threshold, "threshold_of", THRESHOLD_OF)
-    engine, newer = (engines(cache_bytes=2**20) for _ in range(2))
-
-    def offer(by: Engine, of: VersionId, min_deltas: int = 2) -> int:
-        begun, spent = by.maintenance.snapshot(store, "run-1", *of, 1, min_deltas)
-        assert begun is None
-        assert (spent.read_units > 0) == (spent.requests > 0)
-        return spent.requests
-
-    versions = write_versions(engine, store, 60)
-    assert offer(engine, versions[60], 61) == 0, "too few versions"
-    save_snapshot(engine, store, versions[60], numbers(60))
-    assert offer(engine, versions[60]) == 0, "it has a snapshot"
-    versions += write_versions(engine, store, 10, versions[60])[1:]
-    assert [offer(engine, versions[version]) for version in (70, 65)] == [0, 0], "too few bytes"
-    read(newer, store, *versions[70])
-    assert offer(newer, versions[70]) == 0
-    # Another executor that writes to the store without having read it.
-    other = engines(cache_bytes=2**20)
-    versions += write_versions(other, store, 2, versions[70])[1:]
-    assert offer(other, versions[72]) == 2, "version lists and a manifest"
-    versions += write_versions(other, store, 2, versions[72])[1:]
-    assert [offer(other, versions[version]) for version in (74, 73)] == [0, 0]
-    # What this one knows may be old: it reads, and finds that another has made a snapshot.
-    versions += write_versions(other, store, 60, versions[74])[1:]
-    save_snapshot(newer, store, versions[130], numbers(130))
-    assert offer(other, versions[134]) == 2
-    assert offer(other, versions[134]) == 0
-    assert offer(engines(), versions[134]) == offer(engines(), versions[134]) == 1, "nothing is cached"
 
 
 @pytest.mark.parametrize("threshold", ["0.5", "2"])

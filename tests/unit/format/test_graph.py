@@ -11,16 +11,12 @@ from dynastate.format.graph import VersionGraph, is_of_one_run, since
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, VersionId, snapshot_key, version_list_key
 from dynastate.format.meta import FORK
-from dynastate.format.parts import parts_digest
 from dynastate.format.snapshot import DONE, WRITING, Snapshot, snapshot_item
 from dynastate.format.version_list import VersionEntry, encode_entry
 from tests.support.samples import A, B, C
+from tests.support.samples import entry_of as entry
 
 STORE = "ns/0/0/default"
-
-
-def entry(version: int, attempt: Attempt, parent: Attempt = NO_ATTEMPT, epoch: int = 1) -> VersionEntry:
-    return VersionEntry(version, attempt, parent, epoch, bytes(8), 0, 0, 0, 0, parts_digest([]), {0: 0})
 
 
 def group(*entries: VersionEntry) -> tuple[Key, Item]:
