@@ -52,7 +52,7 @@ def test_a_window_has_few_enough_parts() -> None:
 
 @pytest.mark.parametrize(
     ("shards", "size", "bytes_max"),
-    [(1, 390_000, PARTITION_ANSWER_BYTES_MAX), (20, 700_000, ANSWER_BYTES_MAX)],
+    [(1, 390_000, PARTITION_ANSWER_BYTES_MAX), (25, 700_000, ANSWER_BYTES_MAX)],
     ids=["partition", "answer"],
 )
 def test_a_window_fits_in_an_answer(shards: int, size: int, bytes_max: int) -> None:
