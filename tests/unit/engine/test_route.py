@@ -7,6 +7,7 @@ import pytest
 from dynastate.engine.route import BUCKET_BYTES, ENTRY_BYTES, SIZE_BYTES, Route
 from dynastate.errors import InternalError
 from dynastate.format.codec import LZ4
+from dynastate.format.keys import Attempt, VersionId
 from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.objects import ObjectParts
 from dynastate.format.version_list import InlineChanges
@@ -16,7 +17,7 @@ STORE = "orders/0/0/default"
 BUCKETS = (Bucket(records=5), Bucket(records=6))
 
 
-def manifest(version: int, by: bytes) -> SnapshotManifest:
+def manifest(version: int, by: Attempt) -> SnapshotManifest:
     return SnapshotManifest(version, by, by, base=0, bits=1, buckets=BUCKETS)
 
 
@@ -59,10 +60,10 @@ def test_a_snapshot_on_a_route_shortens_it() -> None:
 
 
 def test_only_later_changes_are_read() -> None:
-    assert WHOLE.since({(1, A), (2, D)}) == ((1, A), ENTRIES[1:])
-    assert SHORT.since({(2, B)}) == ((2, B), ENTRIES[2:])
-    assert SHORT.since({(1, A)}) == ((1, A), ENTRIES[1:]), "the snapshot's version has its own parent"
-    assert SHORT.since({(3, D)}) is None
+    assert WHOLE.since({VersionId(1, A), VersionId(2, D)}) == ((1, A), ENTRIES[1:])
+    assert SHORT.since({VersionId(2, B)}) == ((2, B), ENTRIES[2:])
+    assert SHORT.since({VersionId(1, A)}) == ((1, A), ENTRIES[1:]), "the snapshot's version has its own parent"
+    assert SHORT.since({VersionId(3, D)}) is None
 
 
 def test_sums_of_a_route() -> None:

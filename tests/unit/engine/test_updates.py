@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dynastate.engine.updates import add_to_set, advance_epoch, append_version, remove_from_set, unchanged
@@ -18,7 +20,7 @@ LIST = version_list_key(STORE, 1)
 META = meta_key(STORE)
 
 
-def put(memory: MemoryTables, key: Key, **attributes: object) -> None:
+def put(memory: MemoryTables, key: Key, **attributes: Any) -> None:
     memory.write([(key, item_key(key) | {"format": FORMAT, **attributes})])
 
 
@@ -75,9 +77,11 @@ def test_no_run_enters_a_store_whose_items_are_being_deleted(memory: MemoryTable
 def test_sets_of_an_item_grow_and_shrink(memory: MemoryTables) -> None:
     assert add_to_set(memory, META, FORKS, ["test"]) is None, "there is no item"
     put(memory, META, state="first")
-    assert (add_to_set(memory, META, FORKS, ["test", "audit"]) or {})[FORKS] == {"test", "audit"}
+    assert (add_to_set(memory, META, FORKS, ["test", "audit"]) or {})[FORKS] == frozenset({"test", "audit"})
     assert remove_from_set(memory, META, FORKS, ["test"], {"state": "second"}) is None
-    assert (remove_from_set(memory, META, FORKS, ["test", "unknown"], {"state": "first"}) or {})[FORKS] == {"audit"}
+    assert (remove_from_set(memory, META, FORKS, ["test", "unknown"], {"state": "first"}) or {})[FORKS] == frozenset(
+        {"audit"}
+    )
     assert FORKS not in (remove_from_set(memory, META, FORKS, ["audit"], {}) or {})
 
 
@@ -86,6 +90,6 @@ def test_an_item_on_which_others_depend_is_not_unchanged(memory: MemoryTables, n
     """A writer that has not read the attribute must not replace the item."""
     value = [b"entry"] if name == VERSIONS else frozenset({"test"})
     put(memory, META, **{"state": "first", name: value})
-    change = {"state": "second"}
+    change: Item = {"state": "second"}
     assert memory.update(META, Update(unchanged({"state": "first"}), sets=change)) is None
     assert memory.update(META, Update(unchanged({"state": "first", name: value}), sets=change)) is not None
