@@ -48,8 +48,8 @@ def java() -> str:
     home = os.environ.get("JAVA_HOME")  # as Spark does
     command = shutil.which("java", path=f"{home}/bin" if home else None)
     if command is None:
-        where = home or "PATH"
-        fail(f"no Java in {where}; install a JDK or JRE 17, 21 or 25 (Debian: apt-get install openjdk-17-jre-headless)")
+        place = home or "PATH"
+        fail(f"no Java in {place}; install a JDK or JRE 17, 21 or 25 (Debian: apt-get install openjdk-17-jre-headless)")
     answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(\d+)', answer.stderr)
     if match is None or int(match.group(1)) < 17:
@@ -210,13 +210,13 @@ def build(sources: list[Path] | None, jar: Path | None, classpath: list[Path]) -
     minor, _ = pyspark()
     bridge = bridge_jar(minor)
     resources = {"META-INF/LICENSE": (ROOT / "LICENSE").read_text(), "dynastate-version.txt": package_version()}
-    built = compile_to(bridge, bridge_trees(minor), [], resources)
+    is_new = compile_to(bridge, bridge_trees(minor), [], resources)
     for old in set(bridge.parent.glob("*.jar")) - set(map(bridge_jar, SPARKS)):
         old.unlink()
-    print(("built " if built else "up to date: ") + str(bridge.relative_to(ROOT)))
+    print(("built " if is_new else "up to date: ") + str(bridge.relative_to(ROOT)))
     if sources is not None and jar is not None:
-        built = compile_to(jar.resolve(), [tree.resolve() for tree in sources], [bridge, *classpath], {})
-        print(("built " if built else "up to date: ") + str(jar))
+        is_new = compile_to(jar.resolve(), [tree.resolve() for tree in sources], [bridge, *classpath], {})
+        print(("built " if is_new else "up to date: ") + str(jar))
 
 
 if __name__ == "__main__":

@@ -45,23 +45,25 @@ def pom(minor: str) -> bytes:
 
     Nothing is shaded into the jar, and it needs only what Spark brings: so resolvers add no other jar to it.
     """
-    about, version = project(), build.package_version()
+    metadata, version = project(), build.package_version()
     root = ET.Element("project")  # Maven and Ivy go by the names of elements, and need no namespace
-    address = about["urls"]["Repository"]
-    described: dict[str, Any] = {
+    address = metadata["urls"]["Repository"]
+    elements: dict[str, Any] = {
         "modelVersion": "4.0.0",
         "groupId": GROUP,
         "artifactId": artifact_of(minor),
         "version": version,
         "packaging": "jar",
-        "name": f"{about['name']} for Spark {minor}",
-        "description": f"{about['description']}. It needs the Python package dynastate {version} on each executor.",
+        "name": f"{metadata['name']} for Spark {minor}",
+        "description": f"{metadata['description']}. It needs the Python package dynastate {version} on each executor.",
         "url": address,
-        "licenses": {"license": {"name": about["license"], "url": "https://www.apache.org/licenses/LICENSE-2.0.txt"}},
+        "licenses": {
+            "license": {"name": metadata["license"], "url": "https://www.apache.org/licenses/LICENSE-2.0.txt"}
+        },
         "developers": {
             "developer": {
-                "name": about["authors"][0]["name"],
-                "organization": about["authors"][0]["name"],
+                "name": metadata["authors"][0]["name"],
+                "organization": metadata["authors"][0]["name"],
                 "organizationUrl": address.rpartition("/")[0],
             }
         },
@@ -71,7 +73,7 @@ def pom(minor: str) -> bytes:
             "tag": f"v{version}",
             "url": f"{address}/tree/v{version}",
         },
-        "issueManagement": {"system": "GitHub", "url": about["urls"]["Issues"]},
+        "issueManagement": {"system": "GitHub", "url": metadata["urls"]["Issues"]},
         "dependencies": {
             "dependency": {
                 "groupId": "org.apache.spark",
@@ -81,7 +83,7 @@ def pom(minor: str) -> bytes:
             }
         },
     }
-    _fill(root, described)
+    _fill(root, elements)
     ET.indent(root)
     text: str = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
@@ -100,13 +102,13 @@ def artifact_of(minor: str) -> str:
     return f"dynastate-spark-{minor}_2.13"
 
 
-def scaladoc(minor: str, spark_jars: Path, into: Path) -> None:
+def scaladoc(minor: str, spark_jars: Path, target: Path) -> None:
     """Make the Scaladoc of a minor's sources."""
     command = [build.java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss8m", "-cp", f"{spark_jars}/*"]
     command += ["scala.tools.nsc.ScalaDoc", "-usejavacp", "-release", "17", "-no-link-warnings"]
     command += ["-doc-title", f"dynastate for Spark {minor}", "-doc-version", build.package_version()]
     # Without it, each page has the path of the checkout.
-    command += ["-sourcepath", str(build.ROOT), "-d", str(into)]
+    command += ["-sourcepath", str(build.ROOT), "-d", str(target)]
     command += [str(file) for _, file in build.sources_of(build.bridge_trees(minor), minor)]
     process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if process.returncode != 0:
