@@ -36,8 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave these tests out unless the command line names this folder or one of them."""
-    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return None if any(each.resolve().is_relative_to(_HERE) for each in asked) else True
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return None if any(each.resolve().is_relative_to(_HERE) for each in paths) else True
 
 
 @pytest.fixture(scope="session")
@@ -76,11 +76,11 @@ def place(pytestconfig: pytest.Config, caller: None, say: Say) -> Iterator[Place
         until_the_end.enter_context(ended_in_order())
         try:
             local = until_the_end.enter_context(DynamoDBLocal()) if is_local else None
-            wanted = local.settings if local else on_aws(pytestconfig.getoption("aws_region"))
-            own = until_the_end.enter_context(own_tables(wanted, say))
-        except DynastateError as refused:
-            pytest.exit(str(refused), 2)
-        yield Place(own, ledger, say, is_local, role=pytestconfig.getoption("aws_role"))
+            base = local.settings if local else on_aws(pytestconfig.getoption("aws_region"))
+            settings = until_the_end.enter_context(own_tables(base, say))
+        except DynastateError as error:
+            pytest.exit(str(error), 2)
+        yield Place(settings, ledger, say, is_local, role=pytestconfig.getoption("aws_role"))
     assert ledger.spent.write <= planned().write, "the plan is too low"
     assert ledger.spent.read <= planned().read, "the plan is too low"
 
@@ -89,13 +89,13 @@ def on_aws(region: str) -> Settings:
     """Settings for a Region. Without one, and without credentials, the run ends."""
     if not region:
         pytest.exit("say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1", 2)
-    missing = "no AWS credentials are found: set them in the environment, or AWS_PROFILE"
+    reason = "no AWS credentials are found: set them in the environment, or AWS_PROFILE"
     try:
-        found = boto3.session.Session().get_credentials()
-    except boto_errors.BotoCoreError as wrong:  # such as a profile that does not exist
-        pytest.exit(f"{missing} ({wrong})", 2)
-    if found is None:
-        pytest.exit(missing, 2)
+        session_credentials = boto3.session.Session().get_credentials()
+    except boto_errors.BotoCoreError as error:  # such as a profile that does not exist
+        pytest.exit(f"{reason} ({error})", 2)
+    if session_credentials is None:
+        pytest.exit(reason, 2)
     return Settings(region=region)
 
 

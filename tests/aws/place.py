@@ -51,22 +51,22 @@ def own_tables(settings: Settings, say: Say) -> Iterator[Settings]:
 
     Their names are printed first. Where the block fails, its error is raised, and one of the deletion printed.
     """
-    own = own_names(settings)
-    say(f"tables of this run, deleted at its end: {own.delta_table}, {own.snapshot_table}")
+    run_settings = own_names(settings)
+    say(f"tables of this run, deleted at its end: {run_settings.delta_table}, {run_settings.snapshot_table}")
     try:
-        create_tables(own)
-        yield own
+        create_tables(run_settings)
+        yield run_settings
     except BaseException:
         try:
-            _delete_own(own)
-        except DynastateError as left:
-            say(str(left))
+            _delete_own(run_settings)
+        except DynastateError as error:
+            say(str(error))
         raise
-    _delete_own(own)
+    _delete_own(run_settings)
 
 
-def _delete_own(own: Settings) -> None:
-    with closing(BotoTables(own)) as tables:
+def _delete_own(settings: Settings) -> None:
+    with closing(BotoTables(settings)) as tables:
         delete_tables(tables)
 
 
@@ -76,9 +76,9 @@ def delete_tables(tables: BotoTables, sleep: Callable[[float], None] = time.slee
     Raises:
         UnavailableError: a table may be left. The message names it, and the reason.
     """
-    left = [reason for role in SPECS if (reason := _why_left(tables, role, sleep))]
-    if left:
-        raise UnavailableError(f"tables may be left; delete them by hand: {'; '.join(left)}")
+    reasons = [reason for role in SPECS if (reason := _why_left(tables, role, sleep))]
+    if reasons:
+        raise UnavailableError(f"tables may be left; delete them by hand: {'; '.join(reasons)}")
 
 
 def _why_left(tables: BotoTables, role: Role, sleep: Callable[[float], None]) -> str:
@@ -92,31 +92,31 @@ def _why_left(tables: BotoTables, role: Role, sleep: Callable[[float], None]) ->
 
 def _delete(tables: BotoTables, role: Role, sleep: Callable[[float], None]) -> None:
     """Ask for the deletion of a table until it does not exist, whatever is being done to it."""
-    said = ""
+    reason = ""
     for pause_s in PAUSES_S:
         try:
             tables.call("DeleteTable", role)
-            said = "it is being deleted"
-        except ConfigurationError as refused:
-            code = code_of(refused.__cause__)
+            reason = "it is being deleted"
+        except ConfigurationError as error:
+            code = code_of(error.__cause__)
             if code == "ResourceNotFoundException":
                 return
             if code not in BUSY:
                 raise
-            said = str(refused)
+            reason = str(error)
         sleep(pause_s)
-    raise UnavailableError(f"not deleted within {sum(PAUSES_S):.0f} s: {said}")
+    raise UnavailableError(f"not deleted within {sum(PAUSES_S):.0f} s: {reason}")
 
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
     """Let the signals of `ENDING` raise KeyboardInterrupt in the block, but those that are ignored, as by `nohup`."""
-    before = {each: signal.getsignal(each) for each in ENDING}
-    caught = [each for each in ENDING if before[each] is not signal.SIG_IGN]
-    for each in caught:
-        signal.signal(each, signal.default_int_handler)
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    numbers = [number for number in ENDING if handlers[number] is not signal.SIG_IGN]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for each in caught:
-            signal.signal(each, before[each])
+        for number in numbers:
+            signal.signal(number, handlers[number])

@@ -25,11 +25,11 @@ def main(folder: Path, settings: dict[str, str], hangs_in: int) -> None:
     rows = spark.readStream.schema("user string, amount long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
 
     def sink(batch: DataFrame, number: int) -> None:
-        found = [list(row) for row in batch.collect()]  # its tasks commit the state
+        output = [list(row) for row in batch.collect()]  # its tasks commit the state
         if number == hangs_in:
             (folder / "mark").touch()
             time.sleep(HANG_S)
-        (folder / "rows").write_text(json.dumps(found))
+        (folder / "rows").write_text(json.dumps(output))
 
     sums = rows.groupBy("user").agg(f.count("*"), f.sum("amount"))
     writer = sums.writeStream.outputMode("complete").option("checkpointLocation", str(folder / "checkpoint"))

@@ -113,8 +113,8 @@ class Ledger:
             except Exception as error:
                 self._count(operation, units_of_refusal(error))
                 raise
-            consumed = answer.get("ConsumedCapacity") or []
-            tables_of = [consumed] if isinstance(consumed, dict) else consumed
+            capacity = answer.get("ConsumedCapacity") or []
+            tables_of = [capacity] if isinstance(capacity, dict) else capacity
             self._count(operation, sum(float(each["CapacityUnits"]) for each in tables_of))
             return answer
 

@@ -34,8 +34,8 @@ def boto3(place: Place) -> Iterator[BotoTables]:
 
 @pytest.fixture(params=["http", "boto3"])
 def tables(request: pytest.FixtureRequest) -> BotoTables:
-    found: BotoTables = request.getfixturevalue(request.param)
-    return found
+    source: BotoTables = request.getfixturevalue(request.param)
+    return source
 
 
 @pytest.fixture

@@ -47,23 +47,23 @@ def test_a_killed_query_resumes_with_every_value(place: Place, folder: Path) -> 
     program = [sys.executable, "-m", "tests.aws.query", str(folder), json.dumps(settings)]
     with (folder / "log").open("wb") as log:
         first = subprocess.Popen([*program, str(KILLED_IN)], cwd=ROOT, env=os.environ, stdout=log, stderr=log)
-        started: list[int] = []
+        pids: list[int] = []
         try:
             wait_until(lambda: (folder / "mark").exists() or first.poll() is not None, "no second batch", DEADLINE_S)
             assert first.poll() is None, (folder / "log").read_text()[-4_000:]
         finally:
-            started = [first.pid, *descendants(first.pid)]
-            for pid in started:
+            pids = [first.pid, *descendants(first.pid)]
+            for pid in pids:
                 if is_alive(pid):
                     os.kill(pid, signal.SIGKILL)
             first.wait()
-        wait_until(lambda: not any(map(is_alive, started)), "a process outlived its kill")
-    again = subprocess.run(
+        wait_until(lambda: not any(map(is_alive, pids)), "a process outlived its kill")
+    completed = subprocess.run(
         [*program, "-1"], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False, timeout=DEADLINE_S
     )
-    assert again.returncode == 0, again.stdout + again.stderr
-    found = {user: [count, total] for user, count, total in json.loads((folder / "rows").read_text())}
-    assert found == expected
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    totals = {user: [count, total] for user, count, total in json.loads((folder / "rows").read_text())}
+    assert totals == expected
     reading: dict[str, Any] = {name: value for name, value in settings.items() if name != "namespace"}
     with dynastate.open_state("killed/0", **reading) as state:
         assert {row["user"]: [row["count"], row["sum"]] for row in state} == expected

@@ -28,11 +28,11 @@ def tables(place: Place) -> Iterator[BotoTables]:
 
 def consumed(ledger: Ledger, call: Callable[[Meter], object]) -> tuple[tuple[float, float], Meter]:
     """What DynamoDB says of the requests of a call, writes and reads, and what dynastate's meter says."""
-    before, meter = len(ledger.by_request), Meter()
+    start, meter = len(ledger.by_request), Meter()
     call(meter)
-    said = ledger.by_request[before:]
-    writes = sum(units for operation, units in said if operation not in READS)
-    return (writes, sum(units for _, units in said) - writes), meter
+    charges = ledger.by_request[start:]
+    writes = sum(units for operation, units in charges if operation not in READS)
+    return (writes, sum(units for _, units in charges) - writes), meter
 
 
 def _get(tables: BotoTables, keys: list[Key], meter: Meter) -> None:
@@ -76,9 +76,9 @@ def test_missing_items_are_counted_as_dynamodb_counts_them(place: Place, tables:
         pytest.skip("DynamoDB Local takes nothing for a missing item beside another; AWS documents that it does")
     (item, *_) = parts(store)
     tables.write([item])
-    absent = part_key(store, 9, NO_ATTEMPT, 0, 1)
-    for wanted in ([item[0], absent], [absent]):
-        (writes, reads), meter = consumed(place.ledger, partial(_get, tables, wanted))
+    missing_key = part_key(store, 9, NO_ATTEMPT, 0, 1)
+    for keys in ([item[0], missing_key], [missing_key]):
+        (writes, reads), meter = consumed(place.ledger, partial(_get, tables, keys))
         assert (writes, reads) == (0, meter.read_units)
 
 

@@ -49,19 +49,19 @@ def with_policy(place: Place) -> Roles:
         document = policy(place, role)
         try:
             if place.role:
-                made = sts.assume_role(RoleArn=place.role, RoleSessionName="dynastate-test", Policy=document)
+                answer = sts.assume_role(RoleArn=place.role, RoleSessionName="dynastate-test", Policy=document)
             else:
-                made = sts.get_federation_token(Name="dynastate-test", Policy=document, DurationSeconds=900)
-        except boto_errors.ClientError as refused:
-            pytest.skip(f"no credentials with a policy: {refused}; name a role to assume: make test-aws ROLE=ARN")
+                answer = sts.get_federation_token(Name="dynastate-test", Policy=document, DurationSeconds=900)
+        except boto_errors.ClientError as error:
+            pytest.skip(f"no credentials with a policy: {error}; name a role to assume: make test-aws ROLE=ARN")
         finally:
             sts.close()
-        given = made["Credentials"]
+        keys = answer["Credentials"]
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("AWS_PROFILE", raising=False)
-            patch.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
-            patch.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
-            patch.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
+            patch.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
+            patch.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
+            patch.setenv("AWS_SESSION_TOKEN", keys["SessionToken"])
             with closing(place.ledger.watch(BotoTables(place.settings))) as tables:
                 yield tables
 

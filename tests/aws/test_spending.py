@@ -43,18 +43,18 @@ def test_the_request_that_reaches_the_cap_ends_the_run(place: Place) -> None:
 def test_a_failed_condition_is_counted_by_the_item_that_is_there(place: Place) -> None:
     """By both ways of sending: an item of 6 KB, and a version list as long that refuses a run."""
     ledger = Ledger(cap=1.0)
-    meta, listed = meta_key("refused/0/0/default"), version_list_key("refused/0/0/default", 1)
+    meta, list_key = meta_key("refused/0/0/default"), version_list_key("refused/0/0/default", 1)
     item = item_key(meta) | {"format": FORMAT}
-    fence = item_key(listed) | {"format": FORMAT, REFUSED: frozenset({"run-1"}), "data": bytes(6_000)}
+    fence = item_key(list_key) | {"format": FORMAT, REFUSED: frozenset({"run-1"}), "data": bytes(6_000)}
     with closing(ledger.watch(BotoTables(place.settings))) as tables:
-        tables.write([(meta, item | {"data": bytes(6_000)}), (listed, fence)])
+        tables.write([(meta, item | {"data": bytes(6_000)}), (list_key, fence)])
         append_version(tables, version_list_key("refused/1/0/default", 1), b"entry", "run-1")
-        before = ledger.spent
+        units = ledger.spent
         assert not tables.put_new(meta, item)
-        assert ledger.spent == before + Units(write=6)
+        assert ledger.spent == units + Units(write=6)
         with pytest.raises(DynastateError, match="run-1"):
-            append_version(tables, listed, b"entry", "run-1")
-        assert ledger.spent == before + Units(write=12)
+            append_version(tables, list_key, b"entry", "run-1")
+        assert ledger.spent == units + Units(write=12)
     place.ledger.add(ledger.spent)
 
 
@@ -71,10 +71,10 @@ def test_tables_are_deleted_when_the_run_fails(place: Place) -> None:
     names: list[str] = []
 
     def fail() -> None:
-        with own_tables(place.settings, place.say) as own, closing(make_client(own)) as client:
-            names.extend((own.delta_table, own.snapshot_table))
+        with own_tables(place.settings, place.say) as settings, closing(make_client(settings)) as client:
+            names.extend((settings.delta_table, settings.snapshot_table))
             assert all(exists(client, name) for name in names)
-            client.delete_table(TableName=own.delta_table)
+            client.delete_table(TableName=settings.delta_table)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

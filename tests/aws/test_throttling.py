@@ -27,12 +27,12 @@ def limited(place: Place) -> Iterator[BotoTables]:
     """Tables of which that for deltas takes a few units a second."""
     if place.is_local:
         pytest.skip("DynamoDB Local throttles nothing")
-    with own_tables(place.settings, place.say) as own:
-        with closing(make_client(own)) as client:
+    with own_tables(place.settings, place.say) as settings:
+        with closing(make_client(settings)) as client:
             limit = {"MaxWriteRequestUnits": RATE, "MaxReadRequestUnits": -1}
-            client.update_table(TableName=own.delta_table, OnDemandThroughput=limit)
-            client.get_waiter("table_exists").wait(TableName=own.delta_table)
-        with closing(place.ledger.watch(BotoTables(own))) as tables:
+            client.update_table(TableName=settings.delta_table, OnDemandThroughput=limit)
+            client.get_waiter("table_exists").wait(TableName=settings.delta_table)
+        with closing(place.ledger.watch(BotoTables(settings))) as tables:
             yield tables
 
 
@@ -42,8 +42,8 @@ def test_throttled_writes_are_durable_in_the_end(limited: BotoTables, store: str
     keys = [part_key(store, 1, NO_ATTEMPT, number, 1) for number in range(UNITS // 2)]
     items: list[tuple[Key, Item]] = [(key, item_key(key) | {"format": FORMAT, "data": bytes(1_100)}) for key in keys]
     meter = Meter()
-    for at in range(0, len(items), Limits.writes_max):
-        limited.metered(meter).write(items[at : at + Limits.writes_max])
+    for start in range(0, len(items), Limits.writes_max):
+        limited.metered(meter).write(items[start : start + Limits.writes_max])
     assert limited.query("delta", store_shard(store, 0), "0", "~") == items
     assert meter.throttles > 0
     assert meter.write_units == UNITS
