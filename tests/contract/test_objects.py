@@ -48,9 +48,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def objects(place: tuple[Objects, str]) -> Iterator[Objects]:
     """The S3, whose location is empty after each test."""
-    opened, location = place
-    yield opened
-    delete_objects(opened, list(opened.names(location, "")))
+    bucket, location = place
+    yield bucket
+    delete_objects(bucket, list(bucket.names(location, "")))
 
 
 @pytest.fixture
@@ -60,17 +60,17 @@ def location(place: tuple[Objects, str]) -> str:
 
 def test_an_object_comes_back(objects: Objects, location: str) -> None:
     """All of it, a range of it, and what is there of a range that begins within it or after it."""
-    put, meter = ObjectId(location, f"{STORE}#delta/1/a/000000"), Meter()
+    object_id, meter = ObjectId(location, f"{STORE}#delta/1/a/000000"), Meter()
     data = bytes(range(256)) * 4
-    objects.metered(meter).put(put, data)
-    objects.metered(meter).put(put, data)
+    objects.metered(meter).put(object_id, data)
+    objects.metered(meter).put(object_id, data)
     assert (meter.puts, meter.object_bytes_written) == (2, 2 * len(data))
     meter = Meter()
-    assert objects.metered(meter).get(put, 0, len(data)) == data
-    assert objects.metered(meter).get(put, 255, 258) == data[255:258]
-    assert objects.metered(meter).get(put, 1_000, 2_000) == data[1_000:]
-    assert objects.metered(meter).get(put, 1_024, 2_000) == b""
-    assert objects.metered(meter).get(put._replace(name="another"), 0, 10) is None
+    assert objects.metered(meter).get(object_id, 0, len(data)) == data
+    assert objects.metered(meter).get(object_id, 255, 258) == data[255:258]
+    assert objects.metered(meter).get(object_id, 1_000, 2_000) == data[1_000:]
+    assert objects.metered(meter).get(object_id, 1_024, 2_000) == b""
+    assert objects.metered(meter).get(object_id._replace(name="another"), 0, 10) is None
     assert (meter.gets, meter.object_bytes_read) == (5, len(data) + 3 + 24)
 
 
@@ -89,16 +89,16 @@ def test_an_object_of_eight_mebibytes(objects: Objects, location: str) -> None:
 
 def test_names_come_in_order(objects: Objects, location: str) -> None:
     """The names of one prefix, ascending, without those of other prefixes and locations, however many."""
-    wanted = [ObjectId(location, f"{STORE}#delta/{number:06d}") for number in range(1_005)]
+    ids = [ObjectId(location, f"{STORE}#delta/{number:06d}") for number in range(1_005)]
     others = [ObjectId(location, f"{STORE}2#delta/1"), ObjectId(f"{location}2", f"{STORE}#delta/1")]
-    for place in [*reversed(wanted), *others]:
+    for place in [*reversed(ids), *others]:
         objects.put(place, b"x")
     meter = Meter()
-    assert list(objects.metered(meter).names(location, f"{STORE}#")) == wanted
+    assert list(objects.metered(meter).names(location, f"{STORE}#")) == ids
     assert meter.puts >= 1
     assert list(objects.names(location, "nothing")) == []
     meter = Meter()
-    delete_objects(objects.metered(meter), [*wanted, *others])
+    delete_objects(objects.metered(meter), [*ids, *others])
     assert meter.objects_deleted == 1_007
     assert meter.requests == 3
     assert meter.puts == 0
@@ -106,11 +106,11 @@ def test_names_come_in_order(objects: Objects, location: str) -> None:
 
 
 def test_deletes(objects: Objects, location: str) -> None:
-    put = ObjectId(location, "one")
-    objects.put(put, b"1")
-    objects.delete([put, ObjectId(location, "two")])
-    objects.delete([put])
-    assert objects.get(put, 0, 1) is None
+    object_id = ObjectId(location, "one")
+    objects.put(object_id, b"1")
+    objects.delete([object_id, ObjectId(location, "two")])
+    objects.delete([object_id])
+    assert objects.get(object_id, 0, 1) is None
     assert DELETES_MAX == 1_000
 
 

@@ -66,16 +66,16 @@ def test_get_leaves_out_missing_items(tables: Tables, store: str) -> None:
     meta_key = meta_key_of(store)
     meta: Item = item_key(meta_key) | {"format": FORMAT}
     tables.write([part, (meta_key, meta)])
-    wanted = [part[0], meta_key, version_list_key(store, 1), part[0]._replace(sort="other")]
-    assert tables.get(wanted) == {part[0]: part[1], meta_key: meta}
-    assert tables.get(wanted[2:]) == {}
+    keys = [part[0], meta_key, version_list_key(store, 1), part[0]._replace(sort="other")]
+    assert tables.get(keys) == {part[0]: part[1], meta_key: meta}
+    assert tables.get(keys[2:]) == {}
 
 
 def test_a_hundred_keys_in_one_get(tables: Tables, store: str) -> None:
     """A hundred items come back by one call, also where they are more than one answer holds."""
     items = parts(store, 100, size=20_000)
-    for at in range(0, 100, 25):
-        tables.write(items[at : at + 25])
+    for start in range(0, 100, 25):
+        tables.write(items[start : start + 25])
     assert tables.get([key for key, _ in items]) == dict(items)
 
 
@@ -115,9 +115,9 @@ def test_twenty_five_of_both_tables_in_one_write(tables: Tables, store: str) -> 
 def test_delete_takes_existing_and_missing_keys(tables: Tables, store: str) -> None:
     items = parts(store, 5)
     tables.write(items)
-    gone = [key for key, _ in items[:3]]
-    tables.delete([*gone, gone[0]._replace(sort="never there")])
-    tables.delete(gone)
+    keys = [key for key, _ in items[:3]]
+    tables.delete([*keys, keys[0]._replace(sort="never there")])
+    tables.delete(keys)
     assert everything(tables, store) == items[3:]
 
 
@@ -139,12 +139,16 @@ def test_append_version_keeps_the_order(tables: Tables, store: str) -> None:
 def test_a_list_that_should_exist_is_not_made(tables: Tables, store: str) -> None:
     """A fence does not become a list either; the error says which of both it is."""
     list_key, fence = version_list_key(store, 1), version_list_key(store, 10)
-    fenced = item_key(fence) | {"format": FORMAT, "refused": frozenset({"run-1"})}
-    assert tables.put_new(fence, fenced)
-    for key, run, said in ((list_key, "run-1", "not listed"), (fence, "run-2", "not listed"), (fence, "run-1", "drop")):
-        with pytest.raises(ConfigurationError, match=said):
+    fence_item = item_key(fence) | {"format": FORMAT, "refused": frozenset({"run-1"})}
+    assert tables.put_new(fence, fence_item)
+    for key, run, message in (
+        (list_key, "run-1", "not listed"),
+        (fence, "run-2", "not listed"),
+        (fence, "run-1", "drop"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
             append_version(tables, key, b"two", run, must_exist=True)
-    assert tables.get([list_key, fence]) == {fence: fenced}
+    assert tables.get([list_key, fence]) == {fence: fence_item}
     append_version(tables, list_key, b"one", "run-1")
     assert append_version(tables, list_key, b"two", "run-1", must_exist=True) == [b"one", b"two"]
 
@@ -159,20 +163,20 @@ def test_nothing_is_appended_unless_somebody_waits(tables: Tables, store: str) -
 
 def test_an_item_with_400_kb_takes_nothing_more(tables: Tables, store: str) -> None:
     """What grows is refused by DynamoDB, and stays as it is: version lists and meta items."""
-    listed, meta = version_list_key(store, 1), meta_key_of(store)
+    list_key, meta = version_list_key(store, 1), meta_key_of(store)
     # The embedded DynamoDB counts more: bytes as they are sent, in base64, and a list before and after.
     full: Item = {"format": FORMAT, "versions": [bytes(60_000)]}
     others: Item = {"format": FORMAT, "epoch": 1, "epochs": {RUN: 1}, "pad": bytes(60_000)}
-    before = {listed: item_key(listed) | full, meta: item_key(meta) | others}
-    tables.write(list(before.items()))
-    append_version(tables, listed, bytes(10_000), "run-1")
-    before[listed]["versions"] = [bytes(60_000), bytes(10_000)]
+    items = {list_key: item_key(list_key) | full, meta: item_key(meta) | others}
+    tables.write(list(items.items()))
+    append_version(tables, list_key, bytes(10_000), "run-1")
+    items[list_key]["versions"] = [bytes(60_000), bytes(10_000)]
     with pytest.raises(ItemFullError, match="400 KB"):
-        append_version(tables, listed, bytes(360_000), "run-1")
+        append_version(tables, list_key, bytes(360_000), "run-1")
     with pytest.raises(ItemFullError, match="400 KB"):
         advance_epoch(tables, meta, "run-2", {RUN: 1}, {"locations": {"2": "x" * 360_000}})
     # moto changes a part of the meta item, and refuses then.
-    assert tables.get([listed])[listed] == before[listed]
+    assert tables.get([list_key])[list_key] == items[list_key]
 
 
 def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
@@ -204,22 +208,22 @@ def test_advance_epoch_enters_each_run_once(tables: Tables, store: str) -> None:
 def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> None:
     """One write unit a KB of each item, one read unit for 4 KB: of each item in a get, of the sum in a query."""
     items = parts(store, 3, size=1024)
-    written, gotten, queried, deleted, appended = (Meter() for _ in range(5))
-    tables.metered(written).write(items)
-    assert (written.requests, written.write_units, written.items_written) == (1, 6, 3)
-    assert written.bytes_written == sum(item_bytes(item) for _, item in items)
-    tables.metered(gotten).get([key for key, _ in items])
-    assert (gotten.requests, gotten.read_units, gotten.items_read) == (1, 3, 3)
-    tables.metered(missing := Meter()).get([items[0][0], part_key(store, 9, NO_ATTEMPT, 0, 1)])
-    assert (missing.read_units, missing.items_read) == (2, 1), "an item that does not exist is paid for, too"
-    tables.metered(queried).query("delta", store_shard(store, 0), "0", "~")
-    assert (queried.requests, queried.read_units, queried.items_read) == (1, 1, 3)
-    tables.metered(deleted).delete([key for key, _ in items])
-    assert (deleted.requests, deleted.items_deleted, deleted.write_units) == (1, 3, 0)
-    append_version(tables.metered(appended), version_list_key(store, 1), bytes(900), "run-1")
-    assert (appended.requests, appended.write_units) == (1, 1)
-    append_version(tables.metered(appended), version_list_key(store, 1), bytes(200), "run-1")
-    assert (appended.requests, appended.write_units) == (2, 3), "an update pays for the whole item"
+    writes, gets, queries, deletes, appends = (Meter() for _ in range(5))
+    tables.metered(writes).write(items)
+    assert (writes.requests, writes.write_units, writes.items_written) == (1, 6, 3)
+    assert writes.bytes_written == sum(item_bytes(item) for _, item in items)
+    tables.metered(gets).get([key for key, _ in items])
+    assert (gets.requests, gets.read_units, gets.items_read) == (1, 3, 3)
+    tables.metered(missing_get := Meter()).get([items[0][0], part_key(store, 9, NO_ATTEMPT, 0, 1)])
+    assert (missing_get.read_units, missing_get.items_read) == (2, 1), "an item that does not exist is paid for, too"
+    tables.metered(queries).query("delta", store_shard(store, 0), "0", "~")
+    assert (queries.requests, queries.read_units, queries.items_read) == (1, 1, 3)
+    tables.metered(deletes).delete([key for key, _ in items])
+    assert (deletes.requests, deletes.items_deleted, deletes.write_units) == (1, 3, 0)
+    append_version(tables.metered(appends), version_list_key(store, 1), bytes(900), "run-1")
+    assert (appends.requests, appends.write_units) == (1, 1)
+    append_version(tables.metered(appends), version_list_key(store, 1), bytes(200), "run-1")
+    assert (appends.requests, appends.write_units) == (2, 3), "an update pays for the whole item"
 
 
 def test_too_many_items_or_one_key_twice_are_refused(tables: Tables, store: str) -> None:
@@ -237,8 +241,8 @@ def test_too_many_items_or_one_key_twice_are_refused(tables: Tables, store: str)
         ("one key twice", lambda: tables.delete([*keys, one])),
         ("one key twice", lambda: tables.get([one, other, one])),
     ]
-    for says, call in calls:
-        with pytest.raises(InternalError, match=says):
+    for message, call in calls:
+        with pytest.raises(InternalError, match=message):
             call()
     assert everything(tables, store) == []
 

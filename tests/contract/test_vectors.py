@@ -32,7 +32,7 @@ def attempt(text: str) -> Attempt:
     return Attempt(bytes.fromhex(text))
 
 
-def changes(listed: list[Vector]) -> list[Change]:
+def changes(vectors: list[Vector]) -> list[Change]:
     return [
         Change(
             each["operation"],
@@ -40,7 +40,7 @@ def changes(listed: list[Vector]) -> list[Change]:
             bytes.fromhex(each["key"]),
             None if each["value"] is None else bytes.fromhex(each["value"]),
         )
-        for each in listed
+        for each in vectors
     ]
 
 
@@ -51,7 +51,7 @@ def part_item(vector: Vector) -> tuple[Key, Item]:
 
 
 def version_entry(vector: Vector) -> VersionEntry:
-    read: dict[str, Callable[[Any], Any]] = {
+    parsers: dict[str, Callable[[Any], Any]] = {
         **dict.fromkeys(("attempt", "parent"), attempt),
         **dict.fromkeys(("schema", "digest", "bounds"), bytes.fromhex),
         "keys": dict,
@@ -59,16 +59,16 @@ def version_entry(vector: Vector) -> VersionEntry:
         "objects": lambda objects: ObjectParts(objects["location"], tuple(objects["sizes"])),
         "inline": lambda inline: InlineChanges(inline["codec"], bytes.fromhex(inline["packed"])),
     }
-    given = {name: value for name, value in vector.items() if name not in ("store", "bytes")}
-    return VersionEntry(**{name: read.get(name, int)(value) for name, value in given.items()})
+    values = {name: value for name, value in vector.items() if name not in ("store", "bytes")}
+    return VersionEntry(**{name: parsers.get(name, int)(value) for name, value in values.items()})
 
 
 def items_of(vector: Vector) -> list[tuple[Key, Item]]:
     chunk = Chunk(vector["records"], vector["hash_min"], vector["hash_max"], bytes.fromhex(vector["run"]))
     name, first = attempt(vector["attempt"]), vector["first_sequence"]
     codec = vector["items"][0]["codec"]
-    wanted = LZ4 if codec == RAW else codec
-    return part_items(vector["store"], vector["version"], name, first, vector["shards"], chunk, wanted)
+    target = LZ4 if codec == RAW else codec
+    return part_items(vector["store"], vector["version"], name, first, vector["shards"], chunk, target)
 
 
 @pytest.mark.parametrize("vector", FORMAT["key_hashes"], ids=lambda vector: f"{len(vector['key']) // 2} bytes")
@@ -132,10 +132,10 @@ def test_digests_namespaces_and_keys() -> None:
 def test_worked_example() -> None:
     """The worked example of docs/storage-format.md, from the changes to the version entry."""
     example = FORMAT["worked_example"]
-    listed = changes(example["changes"])
-    assert listed == [Change(PUT, 0, b"\x01", b"\xaa\xbb"), Change(PUT, 0, b"\x02", None)]
-    assert encode_changes(listed).hex() == example["run"] == "0000010000000200000001aabb000001000000ffffffff02"
-    hashes = [key_hash(change.key) for change in listed]
+    records = changes(example["changes"])
+    assert records == [Change(PUT, 0, b"\x01", b"\xaa\xbb"), Change(PUT, 0, b"\x02", None)]
+    assert encode_changes(records).hex() == example["run"] == "0000010000000200000001aabb000001000000ffffffff02"
+    hashes = [key_hash(change.key) for change in records]
     assert (min(hashes), max(hashes)) == (example["hash_min"], example["hash_max"])
     items = items_of(example)
     assert items == [part_item(each) for each in example["items"]]
@@ -156,16 +156,16 @@ def name_of(message: type) -> str:
     return re.sub("(?<!^)(?=[A-Z])", "_", message.__name__).upper()
 
 
-def field(message: type, name: str, given: Any) -> Any:
+def field(message: type, name: str, value: Any) -> Any:
     if name in ("attempt", "parent", "base_attempt", "held_attempt"):
-        return attempt(given)
+        return attempt(value)
     if name == "token" or (name == "run" and message in (protocol.Append, protocol.Rows, protocol.Packed)):
-        return bytes.fromhex(given)
+        return bytes.fromhex(value)
     if name == "have":
-        return tuple((each["version"], attempt(each["attempt"])) for each in given)
+        return tuple((each["version"], attempt(each["attempt"])) for each in value)
     if name == "buckets":
-        return tuple(given)
-    return dict(given) if name in ("keys", "counters") else given
+        return tuple(value)
+    return dict(value) if name in ("keys", "counters") else value
 
 
 @pytest.mark.parametrize("vector", FRAMES, ids=lambda vector: vector["name"])

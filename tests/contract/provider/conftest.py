@@ -39,7 +39,7 @@ class Programs:
 @pytest.fixture(scope="session")
 def programs(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     build_jar()
-    with fast_dynamodb(tmp_path_factory.mktemp("dynamodb") / "dynoxide") as running:
-        settings = {"endpoint": running.endpoint, "region": running.settings.region, "python": sys.executable}
+    with fast_dynamodb(tmp_path_factory.mktemp("dynamodb") / "dynoxide") as dynamodb:
+        settings = {"endpoint": dynamodb.endpoint, "region": dynamodb.settings.region, "python": sys.executable}
         conf = {f"spark.sql.streaming.stateStore.dynastate.{name}": str(value) for name, value in settings.items()}
         yield Programs(conf, environment, tmp_path_factory.mktemp)

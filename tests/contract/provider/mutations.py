@@ -77,16 +77,16 @@ def compile_all(folder: Path) -> dict[str, Path]:
     classpath = f"{Path(pyspark.__file__).parent / 'jars'}/*:{jar_path()}"
     command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss8m", "-cp", classpath]
     command += ["scala.tools.nsc.Main", "-usejavacp", "-release", "17", "-d", str(classes), *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    compiled = {}
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    folders = {}
     for number, (name, mutation) in enumerate(MUTATIONS.items()):
         # A file has its class, what is in it, and its companion's.
         part = re.compile(rf"{Path(mutation.file).stem}(\$.*)?\.class")
-        compiled[name] = folder / str(number)
+        folders[name] = folder / str(number)
         for file in classes.rglob("*.class"):
             if part.fullmatch(file.name):
-                copied = compiled[name] / file.relative_to(classes)
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, copied)
-    return compiled
+                target = folders[name] / file.relative_to(classes)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, target)
+    return folders

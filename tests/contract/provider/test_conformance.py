@@ -62,10 +62,10 @@ def cases(provider: str) -> list[str]:
     """Names of the cases that are played on a provider, as the sources list them."""
     names: list[str] = []
     for source in sorted((HERE / "scala").glob("*Cases.scala")):
-        for how, name, needs in CASE.findall(source.read_text()):
+        for group, name, needs in CASE.findall(source.read_text()):
             # Checkpoint ids belong to checkpoint format v2, in which ours plays all cases.
             if provider != "dynastate" or "Ids" not in needs:
-                names += [name + form for form in FORMS[how]]
+                names += [name + form for form in FORMS[group]]
     return names
 
 
@@ -78,24 +78,26 @@ def outcomes(
 
     def play(kind: str) -> dict[str, dict[str, str]]:
         folder = tmp_path_factory.mktemp(kind)
-        names = ",".join(name for name in asked if PROVIDERS[name] == kind)
+        names = ",".join(name for name in providers if PROVIDERS[name] == kind)
         for_kind = programs if kind == "dynastate" else replace(programs, conf={})
         command = for_kind.command("Conformance", f"kind={kind}", f"providers={names}", f"root={folder}")
-        done = programs.run(command, folder / "log", RUN_DEADLINE_S)
-        assert done.returncode == 0, f"the JVM ended with {done.returncode}:\n{(folder / 'log').read_text()[-4000:]}"
+        completed = programs.run(command, folder / "log", RUN_DEADLINE_S)
+        assert completed.returncode == 0, (
+            f"the JVM ended with {completed.returncode}:\n{(folder / 'log').read_text()[-4000:]}"
+        )
         outcomes_: dict[str, dict[str, str]] = {}
-        for line in done.stdout.splitlines():
+        for line in completed.stdout.splitlines():
             outcome = json.loads(line)
             outcomes_.setdefault(outcome["provider"], {})[outcome["case"]] = outcome["outcome"]
         return outcomes_
 
     tests = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    asked = {params["provider"] for params in tests if "provider" in params}
-    played: dict[str, Future[dict[str, dict[str, str]]]] = {}
+    providers = {params["provider"] for params in tests if "provider" in params}
+    futures: dict[str, Future[dict[str, dict[str, str]]]] = {}
     with ThreadPoolExecutor(2) as pool:
-        for kind in sorted({PROVIDERS[name] for name in asked}):
-            played[kind] = pool.submit(play, kind)
-        yield lambda provider: played[PROVIDERS[provider]].result()[provider]
+        for kind in sorted({PROVIDERS[name] for name in providers}):
+            futures[kind] = pool.submit(play, kind)
+        yield lambda provider: futures[PROVIDERS[provider]].result()[provider]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,8 @@ def outcomes(
 def test_conformance(outcomes: Callable[[str], dict[str, str]], provider: str, case: str) -> None:
     """A provider does what Spark's operators rely on, or differs as the table of differences says."""
     outcome = outcomes(provider)[case]
-    verdict, _, why = outcome.partition(": ")
-    assert verdict in ("ok", "differs", "unsupported", "absent"), f"{provider}, {case}: {why}"
+    verdict, _, reason = outcome.partition(": ")
+    assert verdict in ("ok", "differs", "unsupported", "absent"), f"{provider}, {case}: {reason}"
 
 
 @pytest.mark.parametrize("provider", [pytest.param(name, marks=SLOW[name]) for name in PROVIDERS])

@@ -31,20 +31,20 @@ def new_seeds() -> Sequence[int]:
 
 
 def play(
-    programs: Programs, folder: Path, played: Sequence[int], change: Callable[[list[str]], list[str]] = list
+    programs: Programs, folder: Path, seeds: Sequence[int], change: Callable[[list[str]], list[str]] = list
 ) -> tuple[int, str]:
     """Play histories up to the first that fails, by a command that may be changed; exit code, and what was printed."""
-    command = programs.command("Histories", f"root={folder.as_uri()}", f"seeds={','.join(map(str, played))}")
-    done = programs.run(change(command), folder / "log", 200 + len(played) * HISTORY_DEADLINE_S)
-    return done.returncode, done.stdout
+    command = programs.command("Histories", f"root={folder.as_uri()}", f"seeds={','.join(map(str, seeds))}")
+    completed = programs.run(change(command), folder / "log", 200 + len(seeds) * HISTORY_DEADLINE_S)
+    return completed.returncode, completed.stdout
 
 
 @pytest.mark.parametrize("played", [new_seeds(), pytest.param(KNOWN, marks=pytest.mark.slow)], ids=["new", "known"])
 def test_no_history_differs_from_the_model(programs: Programs, tmp_path: Path, played: Sequence[int]) -> None:
     """Every get, list and iterator of many stores gives what a plain model has, wherever their rows are."""
-    code, printed = play(programs, tmp_path, played)
-    print(printed)  # noqa: T201  # pytest shows it if it fails
-    ended = [line.split("\t")[:2] for line in printed.splitlines() if line.startswith(("ok\t", "failed\t"))]
-    failed = next((seed for verdict, seed in ended if verdict == "failed"), "")
-    assert code == 0, f"replay it: make histories SEED={failed or played[0]} RUNS=1\n{printed[-6000:]}"
-    assert ended == [["ok", str(seed)] for seed in played]
+    code, output = play(programs, tmp_path, played)
+    print(output)  # noqa: T201  # pytest shows it if it fails
+    verdicts = [line.split("\t")[:2] for line in output.splitlines() if line.startswith(("ok\t", "failed\t"))]
+    failure = next((seed for verdict, seed in verdicts if verdict == "failed"), "")
+    assert code == 0, f"replay it: make histories SEED={failure or played[0]} RUNS=1\n{output[-6000:]}"
+    assert verdicts == [["ok", str(seed)] for seed in played]

@@ -78,9 +78,9 @@ class Trap:
         self._lock = threading.Lock()
         self.disarm()
 
-    def arm(self, kill: Callable[[], None], at: int, *, applied: bool) -> None:
+    def arm(self, kill: Callable[[], None], number: int, *, applied: bool) -> None:
         """Kill at the request of this number, counted from the next write, which is number 0."""
-        self._kill, self._left, self._applied = kill, at, applied
+        self._kill, self._left, self._applied = kill, number, applied
 
     def disarm(self) -> None:
         self._left = -1
@@ -93,16 +93,16 @@ class Trap:
         is_write = request.operation in WRITES
         with self._lock:
             counts = self._left >= 0 and (is_write or self._writes > 0)
-            strikes = counts and self._left == 0
+            is_target = counts and self._left == 0
             self._left -= counts
-            before, self._writes = self._writes, self._writes + is_write
-        if not strikes:
+            writes, self._writes = self._writes, self._writes + is_write
+        if not is_target:
             return forward(request)
         if self._applied:
             forward(request)
         self.struck = f"{request.operation} {'done' if self._applied else 'not sent'}"
         # After a write, and something was still to come: what was not sent, or what a read was for.
-        self.was_in_the_middle = before > 0 and not (is_write and self._applied)
+        self.was_in_the_middle = writes > 0 and not (is_write and self._applied)
         self._kill()
         raise CutError
 
@@ -204,12 +204,12 @@ class Walk:
         self.active.change(self.newest, changes)
         self.trap.arm(self.active.kill_sidecar, self.chance.randint(0, 1), applied=self.chance.random() < 0.5)
         self.highest = max(self.highest, self.newest.version + 1)
-        failed = self.active.fails("commit")
-        struck = self.trap.struck
+        has_failed = self.active.fails("commit")
+        operation = self.trap.struck
         self.trap.disarm()
-        assert failed is bool(struck)
-        if failed:
-            self.happened[f"killed at commit: {struck}"] += 1
+        assert has_failed is bool(operation)
+        if has_failed:
+            self.happened[f"killed at commit: {operation}"] += 1
         # One that did not fail is one whose task failed later.
         self.active.change(self.newest, changes)
         self.chain.append(self.commit(self.active, self.newest, changes))
@@ -221,15 +221,15 @@ class Walk:
         self.expect_clean_up()
         self.maintain("cleanUp")
 
-    def maintain(self, what: str) -> None:
+    def maintain(self, task: str) -> None:
         """One of the executors is at it, mostly the one that writes; its sidecar may die on the way."""
-        at = self.active if self.chance.random() < 0.8 else self.other
+        executor = self.active if self.chance.random() < 0.8 else self.other
         if self.chance.random() < 0.8:
-            self.trap.arm(at.kill_sidecar, self.chance.randint(0, 6), applied=self.chance.random() < 0.3)
-        at.tell(what)
+            self.trap.arm(executor.kill_sidecar, self.chance.randint(0, 6), applied=self.chance.random() < 0.3)
+        executor.tell(task)
         if self.trap.struck:
-            self.happened[f"killed at {what}: {self.trap.struck}"] += 1
-            self.happened[f"killed in mid-{what}"] += self.trap.was_in_the_middle
+            self.happened[f"killed at {task}: {self.trap.struck}"] += 1
+            self.happened[f"killed in mid-{task}"] += self.trap.was_in_the_middle
         self.trap.disarm()
         if self.chance.random() < 0.2:
             self.check_one()
@@ -250,19 +250,19 @@ class Walk:
         """The other executor makes the newest version too: of this run, or as a zombie of one before."""
         if len(self.chain) < 2 or not self.other.run:
             return
-        base, taken = self.chain[-2:]
+        base, newest = self.chain[-2:]
         if 0 < base.version < self.oldest:
             return
-        changes = self.make_changes(base.state) if self.format == 2 else taken.changes
+        changes = self.make_changes(base.state) if self.format == 2 else newest.changes
         self.other.change(base, changes)
         if self.other.run != self.active.run:
             # Refused where it has seen the newer run; else no version depends on its own, and its epoch is lower.
             self.happened["zombie refused" if self.other.fails("commit") else "zombie"] += 1
         else:
-            committed = self.commit(self.other, base, changes)
+            commit = self.commit(self.other, base, changes)
             self.happened["twin"] += 1
             if self.format == 1 or self.chance.random() < 0.5:
-                self.chain[-1] = committed
+                self.chain[-1] = commit
         self.check(self.newest)
 
     def roll_back(self) -> None:
@@ -279,8 +279,8 @@ class Walk:
         """Batches change one key only, for a while, so that most buckets stay as they are in the snapshot before."""
         self.hot = self.chance.randrange(KEYS // len(self.families)) if self.hot < 0 else -1
 
-    def commit(self, at: Executor, base: Commit, changes: list[Change]) -> Commit:
-        version, name, keys = at.tell("commit")
+    def commit(self, executor: Executor, base: Commit, changes: list[Change]) -> Commit:
+        version, name, keys = executor.tell("commit")
         state = {family: dict(rows) for family, rows in base.state.items()}
         change(state, changes)
         assert (version, keys) == (base.version + 1, sum(map(len, state.values())))
@@ -296,13 +296,13 @@ class Walk:
         if rows is None and chance < 0.08:
             return []
         if rows is None and chance < 0.12:
-            doomed = list(self.families) if chance < 0.09 else [self.chance.choice(list(self.families))]
-            return [("remove", family, key) for family in doomed for key in state[family]]
+            families = list(self.families) if chance < 0.09 else [self.chance.choice(list(self.families))]
+            return [("remove", family, key) for family in families for key in state[family]]
         if self.hot >= 0:
             family = self.chance.choice(list(self.families))
             return [("put", family, self.families[family](self.hot), (-self.chance.randrange(1, 1_000_000), 60_000))]
-        wanted = rows or int(math.exp(self.chance.uniform(0, math.log(ROWS_MAX))))
-        return [self.make_change() for _ in range(wanted)]
+        count = rows or int(math.exp(self.chance.uniform(0, math.log(ROWS_MAX))))
+        return [self.make_change() for _ in range(count)]
 
     def make_change(self) -> Change:
         family = self.chance.choice(list(self.families))
@@ -340,16 +340,18 @@ class Walk:
 
     def settle(self, tables: BotoTables, store: str) -> None:
         """A fresh run commits without faults until all that others left is old, and then cleans up."""
-        disturbed = self.highest
+        version = self.highest
         self.restart()
         self.hot = -1
         for _ in range(3):  # enough rows for several buckets
             self.chain.append(self.quiet_batch(ROWS_MAX))
-        first = self.snapshot_after(disturbed, ROWS_MAX, tables, store)
+        first = self.snapshot_after(version, ROWS_MAX, tables, store)
         self.hot = 0
         second = self.snapshot_after(first.version, 1, tables, store)
-        kept = read_manifest(tables, store, second)
-        assert any(bucket.holder == (first.version, first.id) for bucket in kept.buckets), "no bucket was carried on"
+        manifest = read_manifest(tables, store, second)
+        assert any(bucket.holder == (first.version, first.id) for bucket in manifest.buckets), (
+            "no bucket was carried on"
+        )
         for _ in range(2 * RETAIN):
             self.chain.append(self.quiet_batch(10))
             self.expect_clean_up()
@@ -374,8 +376,8 @@ class Walk:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedDynamoDB | Dynoxide]:
     """A DynamoDB for these tests only, so that all its items can be checked."""
-    with fast_dynamodb(tmp_path_factory.mktemp("long-run") / "dynoxide") as running:
-        yield running
+    with fast_dynamodb(tmp_path_factory.mktemp("long-run") / "dynoxide") as dynamodb:
+        yield dynamodb
 
 
 @pytest.fixture(scope="module")
@@ -393,9 +395,9 @@ def executors(
     folder = tmp_path_factory.mktemp("long")
     endpoint = {"spark.sql.streaming.stateStore.dynastate.endpoint": trapped[1].endpoint}
     command = replace(programs, conf=programs.conf | endpoint).command("StoreServer")
-    with ExitStack() as running:
+    with ExitStack() as stack:
         servers = [StoreServer(command, programs.environment, folder / f"log-{number}") for number in range(2)]
-        yield [Executor(running.enter_context(server)) for server in servers]
+        yield [Executor(stack.enter_context(server)) for server in servers]
 
 
 def all_keys(tables: BotoTables, store: str) -> set[ItemKey]:
@@ -460,5 +462,5 @@ def test_long_run(
     finally:
         tables.close()
     print(dict(sorted(walk.happened.items())))  # noqa: T201
-    for what in ("killed in mid-snapshot", "killed in mid-cleanUp", "restart", "roll_back", "twin"):
-        assert walk.happened[what] >= 2, f"too few of: {what}"
+    for event in ("killed in mid-snapshot", "killed in mid-cleanUp", "restart", "roll_back", "twin"):
+        assert walk.happened[event] >= 2, f"too few of: {event}"

@@ -27,9 +27,9 @@ def mutants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_history_finds_mutation(name: str, mutants: dict[str, Path], programs: Programs, tmp_path: Path) -> None:
     """The history of the known seed, which is one of those of every run, differs from the model."""
     seed = MUTATIONS[name].seed
-    code, printed = play(programs, tmp_path, [seed], lambda command: before_others(command, mutants[name]))
-    assert code == 1, printed
-    assert f"failed\t{seed}\t" in printed
+    code, output = play(programs, tmp_path, [seed], lambda command: before_others(command, mutants[name]))
+    assert code == 1, output
+    assert f"failed\t{seed}\t" in output
 
 
 @pytest.mark.parametrize("name", [name for name, mutation in MUTATIONS.items() if mutation.check is not None])
@@ -38,13 +38,13 @@ def test_check_finds_mutation(name: str, mutants: dict[str, Path], environment: 
     check = MUTATIONS[name].check
     words = ["endpoint=", "python=", f"vectors={ROOT / 'tests' / 'vectors'}", f"scratch={tmp_path}", "seed=1"]
     command = java_command("io.dynastate.tests.Main", tmp_path, [*words, "only=memory", f"named={check}"])
-    done = subprocess.run(
+    completed = subprocess.run(
         before_others(command, mutants[name]), env=environment, capture_output=True, text=True, check=True, timeout=300
     )
-    assert [line.split("\t")[:2] for line in done.stdout.splitlines()[1:]] == [["failed", check]], done.stdout
+    assert [line.split("\t")[:2] for line in completed.stdout.splitlines()[1:]] == [["failed", check]], completed.stdout
 
 
 def before_others(command: list[str], classes: Path) -> list[str]:
     """A command of java that finds these classes first."""
-    at = command.index("-cp") + 1
-    return [*command[:at], f"{classes}{os.pathsep}{command[at]}", *command[at + 1 :]]
+    position = command.index("-cp") + 1
+    return [*command[:position], f"{classes}{os.pathsep}{command[position]}", *command[position + 1 :]]

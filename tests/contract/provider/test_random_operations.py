@@ -121,12 +121,12 @@ class StoresAndModel(RuleBasedStateMachine):
     @rule(cold=st.booleans(), maintained=st.booleans())
     def commit(self, *, cold: bool, maintained: bool) -> None:
         """The batch ends, and the next one begins, perhaps after maintenance, or where nothing is in memory."""
-        committed = self._commit()
+        base = self._commit()
         if maintained:
             self.server.tell("maintain")
         if cold:
             self.server.tell("restart")
-        self._open(committed)
+        self._open(base)
 
     @rule()
     def run_again(self) -> None:
@@ -198,8 +198,8 @@ class StoresAndModel(RuleBasedStateMachine):
     @rule(family=FAMILIES, data=st.data())
     def evict(self, family: str, data: st.DataObject) -> None:
         """Several keys that are there."""
-        if present := sorted(self.state[family], key=repr):
-            keys = data.draw(st.lists(st.sampled_from(present), unique=True, max_size=8), label="which")
+        if row_keys := sorted(self.state[family], key=repr):
+            keys = data.draw(st.lists(st.sampled_from(row_keys), unique=True, max_size=8), label="which")
             self._change(*(("remove", family, key) for key in keys))
         self.rows(family)
 
@@ -271,8 +271,8 @@ class StoresAndModel(RuleBasedStateMachine):
     def _row(self, data: st.DataObject, families: tuple[str, ...] = tuple(sorted(KEYS))) -> tuple[str, Key]:
         """A family and a key, of those that are there more often than not."""
         family = data.draw(st.sampled_from(families), label="family")
-        present = sorted(self.state[family], key=repr)
-        key: Key = data.draw(st.sampled_from(present) | KEYS[family] if present else KEYS[family], label="key")
+        row_keys = sorted(self.state[family], key=repr)
+        key: Key = data.draw(st.sampled_from(row_keys) | KEYS[family] if row_keys else KEYS[family], label="key")
         return family, key
 
     def _change(self, *changes: Change) -> None:
@@ -296,13 +296,13 @@ class StoresAndModel(RuleBasedStateMachine):
         version = self.base.version + 1
         keys = sum(map(len, self.state.values()))
         assert (ours[0], ours[2]) == (rocksdb[0], rocksdb[2]) == (version, keys)
-        committed = Commit(version, (ours[1], rocksdb[1]), self.state)
-        assert all(map(bool, committed.ids)) == (self.format == 2)
+        commit = Commit(version, (ours[1], rocksdb[1]), self.state)
+        assert all(map(bool, commit.ids)) == (self.format == 2)
         if self.format == 1:
             # By number: what was made on top of another attempt at this version is never read again.
             self.commits = [each for each in self.commits if each.version < version]
-        self.commits.append(committed)
-        return committed
+        self.commits.append(commit)
+        return commit
 
     def _open(self, commit: Commit) -> None:
         self.server.tell("open", version=commit.version, ids=commit.ids if commit.ids[0] else None)
@@ -312,11 +312,15 @@ class StoresAndModel(RuleBasedStateMachine):
             self.rows(family)
 
     def _agree(
-        self, family: str, answers: tuple[Any, Any], wanted: Callable[[Key], bool], ordered: Callable[[Key], Key] | None
+        self,
+        family: str,
+        answers: tuple[Any, Any],
+        is_expected: Callable[[Key], bool],
+        ordered: Callable[[Key], Key] | None,
     ) -> None:
         """Both found what the model has, in the order that is promised; `ordered` is None where none is."""
         ours, rocksdb = ([(tuple(key), tuple(value)) for key, value in side] for side in answers)
-        expected = {key: values for key, values in self.state[family].items() if wanted(key)}
+        expected = {key: values for key, values in self.state[family].items() if is_expected(key)}
         for side in (ours, rocksdb):
             by_key: Mapping[Key, list[Value]] = defaultdict(list)
             for key, value in side:
