@@ -59,17 +59,19 @@ def in_text() -> list[tuple[str, list[str]]]:
 
     These are templates: one for each choice, with every optional part.
     """
-    found = []
+    templates = []
     for page in PAGES:
         text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-        quoted = re.findall(r"`(?:[^`|]+ \| )?dynastate ([a-z-][^`]*)`", text)
+        texts = re.findall(r"`(?:[^`|]+ \| )?dynastate ([a-z-][^`]*)`", text)
         if page.name == "cli.md":
             for cell in re.findall(r"^\| (`[a-z].*?) \| ", text, re.MULTILINE):
-                quoted += re.findall(r"`([^`]+)`", cell)
-        for command in quoted:
+                texts += re.findall(r"`([^`]+)`", cell)
+        for command in texts:
             words = shlex.split(re.sub(r"[\[\]\\…]", "", command))
-            found += [(page.name, list(chosen)) for chosen in itertools.product(*(word.split("|") for word in words))]
-    return found
+            templates += [
+                (page.name, list(choice)) for choice in itertools.product(*(word.split("|") for word in words))
+            ]
+    return templates
 
 
 def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
@@ -80,18 +82,18 @@ def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def test_every_command_of_dynastate_is_one() -> None:
-    found = commands("dynastate")
-    assert len(found) > 8
-    quoted = in_text()
-    assert len(quoted) > 60
-    for page, words in found + quoted:
+    examples = commands("dynastate")
+    assert len(examples) > 8
+    templates = in_text()
+    assert len(templates) > 60
+    for page, words in examples + templates:
         command, rest = command_of(words)
-        known = {spelt for each in command.params for spelt in each.opts} | {"--help"}
-        given = {word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"}
-        assert given <= known, (page, words)
+        known_options = {spelling for each in command.params for spelling in each.opts} | {"--help"}
+        options = {word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"}
+        assert options <= known_options, (page, words)
         if hasattr(command, "commands"):  # text may name a group, or all commands
-            assert (page, words) in quoted, (page, words)
-            assert given == set(rest), (page, words)
+            assert (page, words) in templates, (page, words)
+            assert options == set(rest), (page, words)
 
 
 def test_the_page_of_commands_names_values_as_the_help() -> None:
@@ -102,26 +104,26 @@ def test_the_page_of_commands_names_values_as_the_help() -> None:
     assert names == sorted(LEAVES)
     for row in rows:
         command, rest = command_of(row.replace("\\", "").split())
-        shown = " ".join(rest)
+        usage = " ".join(rest)
         arguments = [each for each in command.params if each.param_type_name == "argument"]
-        spelt = [each.metavar if each.required else f"[{each.metavar}]" for each in arguments]
-        assert re.sub(r" ?\[-.*?\]…?| --.*", "", shown).split() == spelt, row
-        for option, value in re.findall(r"(--?[a-z-]+)(?: ([A-Za-z=|]+))?", shown):
+        metavars = [each.metavar if each.required else f"[{each.metavar}]" for each in arguments]
+        assert re.sub(r" ?\[-.*?\]…?| --.*", "", usage).split() == metavars, row
+        for option, value in re.findall(r"(--?[a-z-]+)(?: ([A-Za-z=|]+))?", usage):
             (param,) = [each for each in command.params if option in each.opts]
             assert (value or None) == (None if param.is_flag else param.metavar), row
 
 
 def test_every_command_of_aws_is_one() -> None:
     """Operations exist in boto3, and have the given parameters, of their types, and no other required ones."""
-    found = commands("aws")
-    assert found
-    for page, (service, operation, *words) in found:
+    examples = commands("aws")
+    assert examples
+    for page, (service, operation, *words) in examples:
         client = boto3.session.Session().client(service, region_name="us-east-1")
         name = {xform_name(each, "-"): each for each in client.meta.service_model.operation_names}[operation]
         model = client.meta.service_model.operation_model(name)
         client.close()
-        given = {word.removeprefix("--") for word in words if word.startswith("--")}
-        assert given <= {xform_name(each, "-") for each in model.input_shape.members}, (page, operation)
+        options = {word.removeprefix("--") for word in words if word.startswith("--")}
+        assert options <= {xform_name(each, "-") for each in model.input_shape.members}, (page, operation)
         # The command makes tokens itself, as boto3 does.
         arguments = dict.fromkeys(model.idempotent_members, "token") | parameters(page, model.input_shape, words)
         report = ParamValidator().validate(arguments, model.input_shape)
@@ -133,24 +135,24 @@ def parameters(page: str, shape: Any, words: Sequence[str]) -> dict[str, Any]:
 
     A structure or a map is JSON, or a file with that of the page.
     """
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         name.removeprefix("--"): True if value.startswith("--") else value
         for name, value in itertools.pairwise([*words, "--"])
         if name.startswith("--")
     }
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for name, member in shape.members.items():
-        value = given.get(xform_name(name, "-"))
+        value = values.get(xform_name(name, "-"))
         if value is not None and member.type_name in ("structure", "map"):
             value = json.loads(json_of(page) if value.startswith("file://") else value)
         if value is not None:
-            found[name] = [value] if member.type_name == "list" else value
-    return found
+            parsed[name] = [value] if member.type_name == "list" else value
+    return parsed
 
 
 def json_of(page: str) -> str:
-    (found,) = [body for each in PAGES if each.name == page for language, body in code(each) if language == "json"]
-    return found
+    (text,) = [body for each in PAGES if each.name == page for language, body in code(each) if language == "json"]
+    return text
 
 
 #: The Region of the documentation's examples, and the schema of their state.
@@ -210,9 +212,9 @@ def state(dummy_credentials: None) -> Iterator[None]:
         create_tables(settings)
         with closing(BotoTables(settings)) as tables, closing(make_engine(tables)) as engine:
             for store in ("orders/0/0/default", "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11/0/17/default"):
-                made = StoreBuilder(engine, store, COUNTS)
+                builder = StoreBuilder(engine, store, COUNTS)
                 for count in (1, 2, 3):
-                    made.commit((user("a"), {"count": count}))
+                    builder.commit((user("a"), {"count": count}))
     yield
     boto3.session.Session(region_name=REGION).client("s3").delete_bucket(Bucket="my-bucket")
     client = boto3.session.Session(region_name=REGION).client("dynamodb")
@@ -230,8 +232,8 @@ def account(state: None) -> Iterator[dict[str, str]]:
     session = boto3.session.Session(region_name=REGION)
     iam, ec2 = session.client("iam"), session.client("ec2")
     iam.create_role(RoleName="ROLE_OF_THE_EXECUTORS", AssumeRolePolicyDocument="{}")
-    allowed = {"Effect": "Allow", "Action": "dynamodb:Query", "Resource": "*"}
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    statement = {"Effect": "Allow", "Action": "dynamodb:Query", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     yield {
         "ARN_OF_THE_WRITER_POLICY": iam.create_policy(PolicyName="writer", PolicyDocument=policy)["Policy"]["Arn"],
@@ -253,91 +255,91 @@ def test_commands_for_an_account_run(account: dict[str, str]) -> None:
         shape = client.meta.service_model.operation_model(name).input_shape
         getattr(client, xform_name(name))(**parameters(page, shape, [account.get(word, word) for word in words]))
         client.close()
-    ran = [words for _, words in commands("dynastate") if REGION in words and "--endpoint" not in words]
-    ran = [words for words in ran if words[0] not in ELSEWHERE]
-    assert len(ran) > 6
-    for words in ran:
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, (words, done.output, done.exception)
+    command_words = [words for _, words in commands("dynastate") if REGION in words and "--endpoint" not in words]
+    command_words = [words for words in command_words if words[0] not in ELSEWHERE]
+    assert len(command_words) > 6
+    for words in command_words:
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, (words, result.output, result.exception)
 
 
 def test_conf_of_emr_serverless_is_that_of_getting_started() -> None:
     """It has every line of `spark-submit`, in checkpoint format 1, which Spark 4.0 needs, and the jar."""
     (submit,) = [words for page, words in commands("spark-submit") if page == "getting-started.md"]
-    usual = dict(word.split("=", 1) for before, word in itertools.pairwise(submit) if before == "--conf")
-    (written,) = json.loads(json_of("emr-serverless.md"))["applicationConfiguration"]
-    needed = usual | {"spark.sql.streaming.stateStore.checkpointFormatVersion": "1"}
-    assert len(needed) > 8
-    assert needed.items() <= written["properties"].items()
-    assert "dynastate-spark-4.0_2.13" in written["properties"]["spark.jars"]
+    usual = dict(word.split("=", 1) for option, word in itertools.pairwise(submit) if option == "--conf")
+    (conf,) = json.loads(json_of("emr-serverless.md"))["applicationConfiguration"]
+    pairs = usual | {"spark.sql.streaming.stateStore.checkpointFormatVersion": "1"}
+    assert len(pairs) > 8
+    assert pairs.items() <= conf["properties"].items()
+    assert "dynastate-spark-4.0_2.13" in conf["properties"]["spark.jars"]
 
 
 @pytest.mark.slow
 def test_commands_in_running_text_run(state: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    after = {"--progress": reported(tmp_path, 3), "-o": "rows"}
-    ran = 0
-    for page, quoted in in_text():
-        command, rest = command_of(quoted)
-        if not rest or quoted[0] in ELSEWHERE:
+    files = {"--progress": reported(tmp_path, 3), "-o": "rows"}
+    count = 0
+    for page, template in in_text():
+        command, rest = command_of(template)
+        if not rest or template[0] in ELSEWHERE:
             continue
         words = [
-            after.get(before, word) if word == "FILE" else EXAMPLES.get(word, word)
-            for before, word in itertools.pairwise(["", *quoted])
+            files.get(option, word) if word == "FILE" else EXAMPLES.get(word, word)
+            for option, word in itertools.pairwise(["", *template])
         ]
-        spelt = {each for param in command.params for each in param.opts}
-        if "--region" in spelt and "--region" not in words:
+        options = {each for param in command.params for each in param.opts}
+        if "--region" in options and "--region" not in words:
             words += ["--region", REGION]
-        if quoted[0] == "top" and "--looks" not in words:
+        if template[0] == "top" and "--looks" not in words:
             words += ["--looks", "1"]
         if "-" in words:  # input through a pipe needs a process
-            with open(after["--progress"]) as piped:  # noqa: PTH123  # a child's standard input
-                subprocess.run(command_line(*words), stdin=piped, capture_output=True, timeout=60, check=True)
+            with open(files["--progress"]) as source:  # noqa: PTH123  # a child's standard input
+                subprocess.run(command_line(*words), stdin=source, capture_output=True, timeout=60, check=True)
         else:
-            done = CliRunner().invoke(app, words)
-            assert done.exit_code == 0, (page, words, done.output, done.exception)
-        ran += 1
-    assert ran > 25
+            result = CliRunner().invoke(app, words)
+            assert result.exit_code == 0, (page, words, result.output, result.exception)
+        count += 1
+    assert count > 25
 
 
 @pytest.mark.slow
 def test_drop_is_as_the_pages_say(state: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query with a fork is refused; the fork is dropped after a yes, then the query, without a question."""
     monkeypatch.setattr(dropping, "LOOK_MIN_S", 0)
-    quoted = [words for _, words in in_text() if words[0] == "drop"]
+    templates = [words for _, words in in_text() if words[0] == "drop"]
     for words in (["drop", "orders"], ["drop", "orders-test"], ["drop", "NAMESPACE", "--yes", "--force"]):
-        assert words in quoted
+        assert words in templates
 
     def run(*words: str, answer: str = "") -> tuple[int, str]:
-        done = CliRunner().invoke(app, [*words, "--region", REGION], input=answer)
-        return done.exit_code, f"{done.output}{done.exception}"
+        result = CliRunner().invoke(app, [*words, "--region", REGION], input=answer)
+        return result.exit_code, f"{result.output}{result.exception}"
 
     assert run("fork", "orders", "orders-test")[0] == 0
-    code, said = run("drop", "orders")
+    code, output = run("drop", "orders")
     assert code != 0
-    assert "forks depend on this state: orders-test" in said
+    assert "forks depend on this state: orders-test" in output
     assert run("drop", "orders-test", answer="n\n")[0] == 1
     assert run("drop", "orders-test", answer="y\n")[0] == 0
     assert run("drop", "orders", "--yes")[0] == 0
-    code, said = run("stores", "orders")
+    code, output = run("stores", "orders")
     assert code != 0
-    assert "no store of this namespace" in said
+    assert "no store of this namespace" in output
 
 
 def test_output_of_get_is_as_on_the_page(state: None) -> None:
     (block,) = [body for _, body in code(DOCS / "cli.md") if body.startswith("$ dynastate get ")]
-    command, shown = re.fullmatch(r"\$ dynastate (.*)\n(\{\n(?: .*\n)*\}\n)(?:\$ .*\n)*", block).groups()  # type: ignore[union-attr]
-    assert CliRunner().invoke(app, shlex.split(command)).output == shown
+    command, output = re.fullmatch(r"\$ dynastate (.*)\n(\{\n(?: .*\n)*\}\n)(?:\$ .*\n)*", block).groups()  # type: ignore[union-attr]
+    assert CliRunner().invoke(app, shlex.split(command)).output == output
 
 
 def test_sql_is_as_on_the_page(state: None) -> None:
     (block,) = [body for _, body in code(DOCS / "reading-state.md") if body.startswith("$ dynastate sql ")]
-    command, _, shown = block.removeprefix("$ dynastate ").partition("\n")
-    assert CliRunner().invoke(app, shlex.split(command)).stdout == shown
+    command, _, output = block.removeprefix("$ dynastate ").partition("\n")
+    assert CliRunner().invoke(app, shlex.split(command)).stdout == output
     (program,) = [each for each in reading(DOCS / "reading-state.md") if "to_duckdb" in each]
-    made: dict[str, Any] = {"dynastate": dynastate}
-    exec(program, made)  # noqa: S102  # our own documentation
-    assert made["frame"].to_dict("records") == [{"partition_id": 0, "user": "a", "count": 3}]
+    scope: dict[str, Any] = {"dynastate": dynastate}
+    exec(program, scope)  # noqa: S102  # our own documentation
+    assert scope["frame"].to_dict("records") == [{"partition_id": 0, "user": "a", "count": 3}]
 
 
 def reading(page: Path) -> list[str]:
@@ -347,11 +349,11 @@ def reading(page: Path) -> list[str]:
 def test_programs_that_read_state_run(state: None) -> None:
     program = reading(DOCS / "reading-state.md")[0]
     exec(program, {"dynastate": dynastate})  # noqa: S102  # our own documentation
-    quoted = re.findall(r"^ +(state\.\w+\(.*\))  # (\{.*?\})", program, re.MULTILINE)
-    assert quoted
-    with dynastate.open_state("orders/0", region=REGION) as opened:
-        for called, row in quoted:
-            assert eval(called, {"state": opened}) == ast.literal_eval(row)  # noqa: S307  # the same
+    calls = re.findall(r"^ +(state\.\w+\(.*\))  # (\{.*?\})", program, re.MULTILINE)
+    assert calls
+    with dynastate.open_state("orders/0", region=REGION) as orders:
+        for call, row in calls:
+            assert eval(call, {"state": orders}) == ast.literal_eval(row)  # noqa: S307  # the same
 
 
 @pytest.mark.slow
@@ -362,37 +364,36 @@ def test_the_program_that_follows_a_query_runs(state: None, monkeypatch: pytest.
     engine = make_engine(tables)
     query = StoreBuilder(engine, "followed/0/0/default", COUNTS)
     query.commit((user("a"), {"count": 1}))
-    printed: list[tuple[Any, ...]] = []
-    slept: list[float] = []
+    calls: list[tuple[Any, ...]] = []
+    pauses: list[float] = []
 
     def sleep(seconds: float, of_others: Callable[[float], None] = time.sleep) -> None:
         if threading.current_thread() is not threading.main_thread():
             of_others(seconds)  # of PySpark, which another test in this process may have started
             return
-        slept.append(seconds)
-        if len(slept) == 3:
+        pauses.append(seconds)
+        if len(pauses) == 3:
             raise KeyboardInterrupt
-        if len(slept) == 1:
+        if len(pauses) == 1:
             query.commit((user("a"), {"count": 2}), (user("b"), {"count": 1}))
             query.commit((user("b"), None))
 
     monkeypatch.setattr("time.sleep", sleep)
-    with dynastate.open_state("followed/0", region=REGION) as opened, pytest.raises(KeyboardInterrupt):
-        exec(program, {"state": opened, "print": lambda *words: printed.append(words)})  # noqa: S102  # the same
-    assert sorted(printed[:2], key=str) == [
-        (2, "put", {"user": "a", "count": 2}),
-        (2, "put", {"user": "b", "count": 1}),
-    ]
-    assert [(version, kind) for version, kind, _ in printed[2:]] == [(3, "remove")]
+    with dynastate.open_state("followed/0", region=REGION) as reader, pytest.raises(KeyboardInterrupt):
+        exec(program, {"state": reader, "print": lambda *words: calls.append(words)})  # noqa: S102  # the same
+    assert sorted(calls[:2], key=str) == [(2, "put", {"user": "a", "count": 2}), (2, "put", {"user": "b", "count": 1})]
+    assert [(version, kind) for version, kind, _ in calls[2:]] == [(3, "remove")]
     engine.close()
     tables.close()
 
 
 def test_every_command_of_terraform_fits_the_example() -> None:
     example = (ROOT / "infra" / "examples" / "production" / "main.tf").read_text()
-    found = [words for page, words in commands("terraform") if page == "getting-started.md"]
-    variables = {words[at + 1].partition("=")[0] for words in found for at, word in enumerate(words) if word == "-var"}
-    outputs = {words[-1] for words in found if words[0] == "output"}
+    examples = [words for page, words in commands("terraform") if page == "getting-started.md"]
+    variables = {
+        words[index + 1].partition("=")[0] for words in examples for index, word in enumerate(words) if word == "-var"
+    }
+    outputs = {words[-1] for words in examples if words[0] == "output"}
     assert variables
     assert outputs
     assert variables <= set(re.findall(r'^variable "(\w+)"', example, re.MULTILINE))
@@ -403,13 +404,13 @@ def test_programs_are_python_with_settings_that_exist() -> None:
     programs = [body for language, body in code(DOCS / "getting-started.md") if language == "python"]
     assert programs
     for program in programs:
-        given = [
+        names = [
             word.arg
             for node in ast.walk(ast.parse(program))
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "dynastate.configure"
             for word in node.keywords
         ]
-        assert set(given) <= {field.name for field in fields(Settings)}
+        assert set(names) <= {field.name for field in fields(Settings)}
 
 
 @pytest.mark.slow
@@ -429,43 +430,43 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
 
     steps = blocks(DOCS / "getting-started.md")
     assert [language for language, _ in steps] == ["sh", "sh", "sh", "python", "sh"]
-    setup, local, check, program, beside = (body for _, body in steps)
+    setup, local, check, program, inspection = (body for _, body in steps)
     assert setup == "make setup\n. .venv/bin/activate\n"
-    shown, same, reader = (body for _, body in blocks(ROOT / "README.md"))
-    assert shown == setup + local
-    assert same == program
+    installation, copy, reader = (body for _, body in blocks(ROOT / "README.md"))
+    assert installation == setup + local
+    assert copy == program
     reader += '    assert state.get({"digit": 3})["count"] > 0\n'
     (tmp_path / "read.py").write_text(f"import dynastate\n{reader}")
     (tmp_path / "first.py").write_text(program)
     activate = f". {ROOT}/.venv/bin/activate\ncd {tmp_path}\n"
     exports = check.splitlines()[0]
-    kept = {name: os.environ[name] for name in ("JAVA_HOME", "PATH", "LANG") if name in os.environ}
-    shell = kept | {"HOME": str(tmp_path), "COLUMNS": "200"}
+    variables = {name: os.environ[name] for name in ("JAVA_HOME", "PATH", "LANG") if name in os.environ}
+    shell = variables | {"HOME": str(tmp_path), "COLUMNS": "200"}
 
-    def start(block: str, out: Path) -> subprocess.Popen[bytes]:
+    def start(block: str, path: Path) -> subprocess.Popen[bytes]:
         words = ["bash", "-eu", "-c", activate + block]
-        with out.open("wb") as to:
-            return subprocess.Popen(words, env=shell, stdout=to, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        with path.open("wb") as file:
+            return subprocess.Popen(words, env=shell, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
     def finish(block: str) -> str:
-        out = tmp_path / "out"
-        done = start(block, out)
-        assert done.wait(120) == 0, out.read_text()[-5_000:]
-        return out.read_text()
+        path = tmp_path / "out"
+        process = start(block, path)
+        assert process.wait(120) == 0, path.read_text()[-5_000:]
+        return path.read_text()
 
-    served = start(f"exec {local.rstrip()} --port {port}", tmp_path / "served")
+    server = start(f"exec {local.rstrip()} --port {port}", tmp_path / "served")
     try:
         wait_until(lambda: "AWS_SECRET_ACCESS_KEY" in (tmp_path / "served").read_text(), "it did not start", 60)
-        checked = finish(check)
-        assert "dynastate-delta and dynastate-snapshot-group: fit" in checked
-        assert checked.endswith(".jar\n")
-        ran = finish(f"{exports}\npython first.py")
-        assert "Batch: 1" in ran
-        assert "Traceback" not in ran
+        report = finish(check)
+        assert "dynastate-delta and dynastate-snapshot-group: fit" in report
+        assert report.endswith(".jar\n")
+        output = finish(f"{exports}\npython first.py")
+        assert "Batch: 1" in output
+        assert "Traceback" not in output
         # Spark logs tasks that the stop of the query interrupts as errors.
-        assert [line for line in ran.splitlines() if "ERROR" in line and "dynastate" in line] == []
-        assert "first/0/0/default" in finish(f"{exports}\n{beside}")
+        assert [line for line in output.splitlines() if "ERROR" in line and "dynastate" in line] == []
+        assert "first/0/0/default" in finish(f"{exports}\n{inspection}")
         finish(f"{exports}\npython read.py")
     finally:
-        served.terminate()
-        served.wait(20)
+        server.terminate()
+        server.wait(20)

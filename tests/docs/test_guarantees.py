@@ -24,9 +24,9 @@ PROMISES = [line for line in PROMISES if not line.startswith("| promise |")]
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda line: line.split("|")[1].strip()[:60])
 def test_every_promise_names_tests_that_exist(promise: str) -> None:
-    named = re.findall(r"`(tests/[^`]+)`", promise)
-    assert named
-    for node in named:
+    nodes = re.findall(r"`(tests/[^`]+)`", promise)
+    assert nodes
+    for node in nodes:
         file, _, name = node.partition("::")
         functions = {each.name for each in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(each, "name")}
         assert name in functions, node
@@ -38,12 +38,12 @@ def test_nothing_is_decided_by_the_wall_clock(moto: BotoTables, store: str) -> N
     base = EMPTY
     expected: dict[bytes, bytes] = {}
     for number, years in enumerate((0, 30, -40, 5, -1), start=1):
-        at = make_engine(moto, now=Mock(return_value=start + timedelta(days=365 * years)))
+        writer = make_engine(moto, now=Mock(return_value=start + timedelta(days=365 * years)))
         key = b"%d" % number
-        base = write(at, store, attempt(number), {key: key}, base=base, run=f"run-{number}")
+        base = write(writer, store, attempt(number), {key: key}, base=base, run=f"run-{number}")
         expected[key] = key
-        assert read(at, store, number) == expected
-        at.close()
+        assert read(writer, store, number) == expected
+        writer.close()
 
 
 def test_no_clock_decides_which_query_is_current(moto: BotoTables, store: str) -> None:
@@ -51,12 +51,12 @@ def test_no_clock_decides_which_query_is_current(moto: BotoTables, store: str) -
     start = datetime(2025, 1, 1, tzinfo=timezone.utc)
     namespace = store.split("/", maxsplit=1)[0]
     names = [f"{namespace}/{operator}/0/default" for operator in range(4)]
-    for number, ahead in enumerate((timedelta(0), timedelta(minutes=-10), timedelta(days=-900), timedelta(days=5))):
-        at = make_engine(moto, now=Mock(return_value=start + ahead))
+    for number, offset in enumerate((timedelta(0), timedelta(minutes=-10), timedelta(days=-900), timedelta(days=5))):
+        writer = make_engine(moto, now=Mock(return_value=start + offset))
         current = names[: 4 - number]
-        for each in current:
-            made = StoreBuilder(at, each, run=f"run-{number}", query=f"{number}")
+        for name in current:
+            builder = StoreBuilder(writer, name, run=f"run-{number}", query=f"{number}")
             for batch in range(2):
-                made.commit((user("a"), counted(batch)), by=attempt(2 * number + batch + 1))
+                builder.commit((user("a"), counted(batch)), by=attempt(2 * number + batch + 1))
         assert of_namespace(moto, namespace) == QueryStores(current, names[4 - number :])
-        at.close()
+        writer.close()

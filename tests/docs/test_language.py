@@ -59,9 +59,9 @@ ALLOWED = {"docs/glossary.md", "tests/docs/test_language.py"}
 
 def texts() -> Iterator[tuple[str, str]]:
     """Every text file of the project with its path from the root."""
-    found = [ROOT / name for name in TOP]
-    found += [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
-    for path in found:
+    paths = [ROOT / name for name in TOP]
+    paths += [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
+    for path in paths:
         name = path.relative_to(ROOT).as_posix()
         if path.is_file() and name not in ALLOWED and not {".terraform", "build"} & set(path.parts[len(ROOT.parts) :]):
             yield name, path.read_text()
@@ -83,18 +83,18 @@ def phrases(text: str) -> list[str]:
 
 def prose(page: str) -> Iterator[tuple[int, str]]:
     """The lines of a page that are running text, by number: no code, table or heading; code in a line is one word."""
-    fenced = False
+    is_code = False
     for number, line in enumerate(page.splitlines(), 1):
-        fenced ^= line.lstrip().startswith("```")
-        if not fenced and not re.match(r"\s*(?:```|\||#|    \S|<|!!!)", line):
+        is_code ^= line.lstrip().startswith("```")
+        if not is_code and not re.match(r"\s*(?:```|\||#|    \S|<|!!!)", line):
             yield number, re.sub(r"`[^`]*`", "code", re.sub(r"^\s*(?:[-*]|\d+\.) ", "", line))
 
 
 def free_clauses(name: str, text: str) -> list[str]:
     """Headings of a page, or first lines of docstrings of the package, that are free clauses."""
     if name.endswith(".md"):
-        outside = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
-        firsts = re.findall(r"^#+ (?:\d+\. )?(.*)$", outside, re.MULTILINE)
+        prose_text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+        firsts = re.findall(r"^#+ (?:\d+\. )?(.*)$", prose_text, re.MULTILINE)
     elif name.startswith("src/") and name.endswith(".py"):
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         firsts = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]

@@ -42,25 +42,25 @@ VARIADIC = {
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def names(node: ast.AST, *, within: bool = False) -> Iterator[str]:
+def names(node: ast.AST, *, is_inner: bool = False) -> Iterator[str]:
     """The variables, parameters and attributes that a tree stores to, without `each` within comprehensions."""
     name = node.arg if isinstance(node, ast.arg) else ""
     if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
         name = node.id if isinstance(node, ast.Name) else node.attr
-    if name != "each" or not within:
+    if name != "each" or not is_inner:
         yield name.lstrip("_")
     for child in ast.iter_child_nodes(node):
-        yield from names(child, within=within or isinstance(node, COMPREHENSIONS))
+        yield from names(child, is_inner=is_inner or isinstance(node, COMPREHENSIONS))
 
 
 def calls(tree: ast.AST) -> Iterator[str]:
     """Calls with more than four positional arguments, or with a starred one that is not a function's own `*args`."""
-    forwarded = {node.vararg.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) and node.vararg}
+    varargs = {node.vararg.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) and node.vararg}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] not in VARIADIC:
-            starred = [each.value for each in node.args if isinstance(each, ast.Starred)]
-            stars = [ast.unparse(each) for each in starred if isinstance(each, (ast.Name, ast.Attribute))]
-            if len(node.args) > 4 or set(stars) - forwarded:
+            values = [each.value for each in node.args if isinstance(each, ast.Starred)]
+            stars = [ast.unparse(each) for each in values if isinstance(each, (ast.Name, ast.Attribute))]
+            if len(node.args) > 4 or set(stars) - varargs:
                 yield ast.unparse(node)
 
 

@@ -62,7 +62,7 @@ NAMED = [page for page in [*PAGES, IMAGE] if re.search(FILES, page.read_text()) 
 
 @pytest.mark.parametrize("page", NAMED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_a_release_have_the_version(page: Path) -> None:
-    assert {"".join(found) for found in re.findall(FILES, page.read_text())} == {__version__}
+    assert {"".join(groups) for groups in re.findall(FILES, page.read_text())} == {__version__}
 
 
 def test_pages_that_name_files_of_a_release_are_found() -> None:
@@ -90,7 +90,7 @@ def test_tools_of_the_packed_environment_are_pinned() -> None:
 @pytest.mark.slow
 def test_the_site_builds() -> None:
     """Strictly: every page is in the navigation, and every link and name in the API reference exists."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict"],
         capture_output=True,
         text=True,
@@ -99,11 +99,11 @@ def test_the_site_builds() -> None:
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_setting_is_one(page: Path) -> None:
-    known = {name.removeprefix(PREFIX) for name in changed().to_spark()}
-    assert len(known) == len(fields(Settings))
-    assert set(re.findall(rf"{re.escape(PREFIX)}(\w+)", page.read_text())) <= known
+    names = {name.removeprefix(PREFIX) for name in changed().to_spark()}
+    assert len(names) == len(fields(Settings))
+    assert set(re.findall(rf"{re.escape(PREFIX)}(\w+)", page.read_text())) <= names

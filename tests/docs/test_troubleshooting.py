@@ -52,8 +52,8 @@ def python_texts() -> Iterator[tuple[str, str]]:
     for file in sorted((ROOT / "src" / "dynastate").rglob("*.py")):
         nodes = list(ast.walk(ast.parse(file.read_text())))
         for node in nodes:
-            if isinstance(node, ast.expr) and (said := template(node)) is not None:
-                yield "", one_open(said)
+            if isinstance(node, ast.expr) and (text := template(node)) is not None:
+                yield "", one_open(text)
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
@@ -64,17 +64,17 @@ def python_texts() -> Iterator[tuple[str, str]]:
                     yield node.func.id, one_open(message)
 
 
-def messages(given: ast.expr, nodes: Sequence[ast.AST]) -> list[str]:
+def messages(expression: ast.expr, nodes: Sequence[ast.AST]) -> list[str]:
     """Messages of an error: a text, or every text that is assigned to that name in its file."""
-    made = [given]
-    if isinstance(given, ast.Name):
-        made = [
+    values = [expression]
+    if isinstance(expression, ast.Name):
+        values = [
             node.value
             for node in nodes
             if isinstance(node, ast.Assign)
-            and any(isinstance(to, ast.Name) and to.id == given.id for to in node.targets)
+            and any(isinstance(target, ast.Name) and target.id == expression.id for target in node.targets)
         ]
-    return [said for each in made if (said := template(each)) is not None]
+    return [text for each in values if (text := template(each)) is not None]
 
 
 _LITERAL = r's?"(?:[^"\\\n]|\\.)*"'
@@ -84,25 +84,25 @@ def scala_texts() -> Iterator[tuple[str, str]]:
     """Every text in Scala, and the kind of the error whose message it is, or an empty name."""
     texts = re.compile(rf"(?:ErrorKind\.(\w+),\s*)?({_LITERAL}(?:\s*\+\s*{_LITERAL})*)")
     for file in sorted((ROOT / "jvm-bridge").rglob("*.scala")):
-        for kind, found in texts.findall(file.read_text()):
-            literals = re.findall(_LITERAL, found)
-            joined = "".join(one.removeprefix("s")[1:-1] for one in literals)
-            yield kind, one_open(re.sub(r"\$\{[^}]*\}|\$\w+", VARIES, joined))
+        for kind, literal_texts in texts.findall(file.read_text()):
+            literals = re.findall(_LITERAL, literal_texts)
+            text = "".join(one.removeprefix("s")[1:-1] for one in literals)
+            yield kind, one_open(re.sub(r"\$\{[^}]*\}|\$\w+", VARIES, text))
 
 
 SOURCE = [*python_texts(), *scala_texts()]
-TEXTS = {said for _, said in SOURCE}
+TEXTS = {text for _, text in SOURCE}
 PAGE = (DOCS / "troubleshooting.md").read_text()
 
 
 def quoted() -> list[str]:
     """Every message on the page: the quoted texts in the first column of a table of messages."""
-    found: list[str] = []
+    texts: list[str] = []
     for section in PAGE.split("\n| message |")[1:]:
         rows = section.split("\n\n")[0].splitlines()[2:]
         for row in rows:
-            found += re.findall(r"`([^`]+)`", row.split(" | ")[0])
-    return found
+            texts += re.findall(r"`([^`]+)`", row.split(" | ")[0])
+    return texts
 
 
 MESSAGES = quoted()
@@ -121,9 +121,9 @@ def test_every_message_on_the_page_is_in_the_source(message: str) -> None:
 def test_every_error_that_needs_an_action_is_on_the_page() -> None:
     """Errors that need an action: settings, tables, permissions, versions, and an unreachable DynamoDB."""
     assert len(MESSAGES) == len(set(MESSAGES))
-    made = {said for kind, said in SOURCE if kind in QUOTED_CLASSES | QUOTED_KINDS and re.search(r"\w", said)}
-    assert len(made) > 90
-    assert {said for said in made if not any(begins(said, message) for message in MESSAGES)} == set()
+    texts = {text for kind, text in SOURCE if kind in QUOTED_CLASSES | QUOTED_KINDS and re.search(r"\w", text)}
+    assert len(texts) > 90
+    assert {text for text in texts if not any(begins(text, message) for message in MESSAGES)} == set()
 
 
 def test_messages_of_spark_are_its_own() -> None:
@@ -142,27 +142,27 @@ def test_messages_of_spark_are_its_own() -> None:
                 )
             ]
             texts += map(archive.read, names)
-    quoted = [re.findall(r"`([^`]+)`", row.split(" | ")[0])[0] for row in table]
-    assert len(quoted) == 5
-    for message in quoted:
+    quotes = [re.findall(r"`([^`]+)`", row.split(" | ")[0])[0] for row in table]
+    assert len(quotes) == 5
+    for message in quotes:
         piece = re.search(
             r"\w+Exception|[\w.]+NOT_SUPPORTED\w+|^\w+_FAILED$|CheckpointInfo length: |^[A-Z][^']*'", message
         )
         assert piece is not None
         assert any(piece[0].encode() in text for text in texts), message
-    assert {f"{provider}.scala" for provider in re.findall(r"DynamoDB\w+Provider", quoted[0])} <= {
+    assert {f"{provider}.scala" for provider in re.findall(r"DynamoDB\w+Provider", quotes[0])} <= {
         file.name for file in (ROOT / "jvm-bridge").rglob("*.scala")
     }
 
 
 def test_packages_to_install_are_published() -> None:
     """No message says to install dynastate, which is not published yet, but what its extras need."""
-    said = [text for text in TEXTS if "pip install" in text]
-    assert not [text for text in said if re.search(r"pip install '?dynastate", text)]
+    texts = [text for text in TEXTS if "pip install" in text]
+    assert not [text for text in texts if re.search(r"pip install '?dynastate", text)]
     extras = importlib.import_module("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    for extra, named in (
+    for extra, pattern in (
         ("frames", r"\w+"),
         ("sql", r"\w+"),
         ("otlp", r"[\w-]+"),
@@ -172,16 +172,16 @@ def test_packages_to_install_are_published() -> None:
         ("ui", r"\w+"),
         ("zstd", r"\w+"),
     ):
-        packages = sorted(re.match(named, each)[0] for each in extras[extra] if "python_version <" not in each)  # type: ignore[index]
-        quoted = " ".join(each if re.fullmatch(r"[a-z0-9-]+", each) else f"'{each}'" for each in packages)
-        assert [text for text in said if text.endswith(f"pip install {quoted}")], quoted
+        packages = sorted(re.match(pattern, each)[0] for each in extras[extra] if "python_version <" not in each)  # type: ignore[index]
+        package_list = " ".join(each if re.fullmatch(r"[a-z0-9-]+", each) else f"'{each}'" for each in packages)
+        assert [text for text in texts if text.endswith(f"pip install {package_list}")], package_list
 
 
 def test_kinds_are_those_of_the_errors() -> None:
     """Both pages name each kind as the JVM does, by number; troubleshooting has its class in Python beside it."""
     scala = (ROOT / "jvm-bridge/src/main/scala/io/dynastate/DynastateException.scala").read_text()
     numbers = {name: int(number) for name, number in re.findall(r"val (\w+) = (\d)", scala)}
-    names = {numbers[name]: said for name, said in re.findall(r'(\w+) -> "([^"]+)"', scala)}
+    names = {numbers[name]: label for name, label in re.findall(r'(\w+) -> "([^"]+)"', scala)}
     classes = {kind: each.__name__ for kind, each in errors.BY_KIND.items()}
     table = re.findall(r"^\| `([^`]+)` \| `(\w+Error)` \|", PAGE, re.MULTILINE)
     assert table == [(names[kind], classes[kind]) for kind in sorted(names)]
