@@ -79,9 +79,9 @@ class Terraform:
 
     def succeed(self, root: Path, *arguments: str, timeout_s: int = COMMAND_TIMEOUT_S) -> str:
         """Run one command, which must end with 0; return its output."""
-        done = self.run(root, *arguments, timeout_s=timeout_s)
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+        completed = self.run(root, *arguments, timeout_s=timeout_s)
+        assert completed.returncode == 0, completed.stdout
+        return completed.stdout
 
     def with_endpoint(self, url: str) -> Terraform:
         """The same, with ``url`` in the place of every AWS service."""
@@ -113,15 +113,15 @@ class AsAws:
     def _complete(self, request: Request, table: dict[str, Any]) -> None:
         if request.operation == "CreateTable":
             self._tables[table["TableName"]] = {}
-        kept = self._tables[table["TableName"]]
+        description = self._tables[table["TableName"]]
         if "OnDemandThroughput" in request.body:
-            limits = kept.get("OnDemandThroughput", {}) | request.body["OnDemandThroughput"]
-            kept["OnDemandThroughput"] = {name: limit for name, limit in limits.items() if limit != -1}
-            if not kept["OnDemandThroughput"]:
-                del kept["OnDemandThroughput"]
+            limits = description.get("OnDemandThroughput", {}) | request.body["OnDemandThroughput"]
+            description["OnDemandThroughput"] = {name: limit for name, limit in limits.items() if limit != -1}
+            if not description["OnDemandThroughput"]:
+                del description["OnDemandThroughput"]
         if "TableClass" in request.body:
-            kept["TableClassSummary"] = {"TableClass": request.body["TableClass"]}
-        table |= kept
+            description["TableClassSummary"] = {"TableClass": request.body["TableClass"]}
+        table |= description
         if table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST":
             table["ProvisionedThroughput"] |= {"ReadCapacityUnits": 0, "WriteCapacityUnits": 0}
 
@@ -145,9 +145,9 @@ class AsAws:
 def find_mirror() -> Path | None:
     for root in MIRROR_ROOTS:
         for depth in range(MIRROR_DEPTH_MAX):
-            for found in sorted(Path(root).glob("*/" * depth + MIRROR_NAME)):
-                if (found / "hashicorp" / "aws").is_dir():
-                    return found.parent
+            for path in sorted(Path(root).glob("*/" * depth + MIRROR_NAME)):
+                if (path / "hashicorp" / "aws").is_dir():
+                    return path.parent
     return None
 
 
@@ -158,19 +158,19 @@ def write_cli_config(path: Path) -> None:
         path.write_text("")
         return
     # A JSON string is an HCL string too, as long as the path has no template in it.
-    quoted = json.dumps(str(mirror))
-    path.write_text(f"provider_installation {{\n  filesystem_mirror {{\n    path = {quoted}\n  }}\n}}\n")
+    literal = json.dumps(str(mirror))
+    path.write_text(f"provider_installation {{\n  filesystem_mirror {{\n    path = {literal}\n  }}\n}}\n")
 
 
 def clean_environment(directory: Path) -> dict[str, str]:
     """Return this environment without any setting of terraform's or AWS's, so that no real account can be meant."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "TF_"))}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "TF_"))}
     if "TF_PLUGIN_CACHE_DIR" in os.environ:
-        kept["TF_PLUGIN_CACHE_DIR"] = os.environ["TF_PLUGIN_CACHE_DIR"]
+        variables["TF_PLUGIN_CACHE_DIR"] = os.environ["TF_PLUGIN_CACHE_DIR"]
     cli_config = directory / "terraform.rc"
     write_cli_config(cli_config)
     return {
-        **kept,
+        **variables,
         **CREDENTIALS,
         "AWS_CONFIG_FILE": str(directory / "no-aws-config"),
         "AWS_SHARED_CREDENTIALS_FILE": str(directory / "no-aws-credentials"),
@@ -208,13 +208,13 @@ def plugin_dir(terraform: Terraform, tmp_path_factory: pytest.TempPathFactory) -
     """
     root = tmp_path_factory.mktemp("provider")
     shutil.copy(INFRA / "versions.tf", root)
-    done = terraform.run(root, "init", timeout_s=INIT_TIMEOUT_S)
-    if any(reason in done.stdout for reason in PLUGIN_NOT_SERVED):
+    completed = terraform.run(root, "init", timeout_s=INIT_TIMEOUT_S)
+    if any(reason in completed.stdout for reason in PLUGIN_NOT_SERVED):
         skip(
             "nothing serves the AWS provider for Terraform that versions.tf asks for: connect this machine to the"
             f" internet, or install a filesystem mirror below one of {', '.join(MIRROR_ROOTS)}"
         )
-    assert done.returncode == 0, done.stdout
+    assert completed.returncode == 0, completed.stdout
     return f"-plugin-dir={root / '.terraform' / 'providers'}"
 
 
@@ -250,5 +250,5 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def proxy(embedded: EmbeddedDynamoDB) -> Iterator[FaultProxy]:
     """A fault proxy in front of the embedded DynamoDB, and its S3."""
-    with FaultProxy(embedded.endpoint) as opened:
-        yield opened
+    with FaultProxy(embedded.endpoint) as fault_proxy:
+        yield fault_proxy

@@ -15,19 +15,19 @@ README = (INFRA / "README.md").read_text()
 
 
 def blocks(kind: str, file: str) -> Iterator[tuple[str, str]]:
-    found = re.findall(rf'^{kind} "(\w+)" \{{\n(.*?)^\}}', (INFRA / file).read_text(), re.DOTALL | re.MULTILINE)
-    assert found, (kind, file)
-    yield from found
+    pairs = re.findall(rf'^{kind} "(\w+)" \{{\n(.*?)^\}}', (INFRA / file).read_text(), re.DOTALL | re.MULTILINE)
+    assert pairs, (kind, file)
+    yield from pairs
 
 
 def said(body: str, name: str) -> str:
-    found = re.search(rf"^  {name} += (.*)$", body, re.MULTILINE)
-    assert found is not None, body
-    return found[1]
+    match = re.search(rf"^  {name} += (.*)$", body, re.MULTILINE)
+    assert match is not None, body
+    return match[1]
 
 
-def text(quoted: str) -> str:
-    return quoted.removeprefix('"').removesuffix('"').replace('\\"', '"')
+def text(string: str) -> str:
+    return string.removeprefix('"').removesuffix('"').replace('\\"', '"')
 
 
 def section(title: str) -> list[str]:
@@ -55,29 +55,29 @@ def test_the_readme_lists_the_outputs_as_they_are() -> None:
 def test_lock_files_name_the_provider_that_is_tested() -> None:
     """The module and its examples accept one major version, and lock the version that the README says."""
     roots = [INFRA, *(INFRA / root for root in ("examples/basic", "examples/production", "observability/cloudwatch"))]
-    accepted = [
+    constraints = [
         re.findall(r'^ +version = "(.*)"', (root / file).read_text(), re.MULTILINE)
         for root, file in zip(roots, FILES, strict=True)
     ]
     locks = {(root / ".terraform.lock.hcl").read_text() for root in roots}
-    assert accepted == 4 * [[">= 5.80, < 6.0"]]
+    assert constraints == 4 * [[">= 5.80, < 6.0"]]
     assert len(locks) == 1
     (lock,) = locks
     assert re.findall(r'constraints = "(.*)"', lock) == [">= 5.80.0, < 6.0.0"]
-    (locked,) = re.findall(r'  version += "(.*)"', lock)
-    assert f"name {locked}, with which everything is tested" in README
+    (version,) = re.findall(r'  version += "(.*)"', lock)
+    assert f"name {version}, with which everything is tested" in README
 
 
 def test_the_restore_takes_tables_out_of_the_state_before_it_imports_others() -> None:
     """Terraform refuses to import into an address that its state has: the addresses are the module's."""
     steps = (INFRA.parent / "docs" / "backup-and-restore.md").read_text()
-    (removed,) = re.findall(r"terraform state rm (.*)", steps)
-    imported = re.findall(r"terraform import ('.*') restored", steps)
-    assert removed.split() == imported
+    (addresses,) = re.findall(r"terraform state rm (.*)", steps)
+    imports = re.findall(r"terraform import ('.*') restored", steps)
+    assert addresses.split() == imports
     assert steps.index("terraform state rm") < steps.index("terraform import")
     (tables,) = re.findall(r"  tables = \{\n(.*?)\n  \}", (INFRA / "main.tf").read_text(), re.DOTALL)
     names = re.findall(r"^    (\w+) = \{", tables, re.MULTILINE)
-    assert imported == [f"""'module.dynastate.aws_dynamodb_table.state["{name}"]'""" for name in names]
+    assert imports == [f"""'module.dynastate.aws_dynamodb_table.state["{name}"]'""" for name in names]
 
 
 def test_names_and_keys_are_the_packages() -> None:
@@ -86,5 +86,5 @@ def test_names_and_keys_are_the_packages() -> None:
     assert (defaults["delta_table_name"], defaults["snapshot_group_table_name"]) == (DELTA_TABLE, SNAPSHOT_TABLE)
     assert said(main, "hash_key") == f'"{SPECS["delta"].hash_key}"' == f'"{SPECS["snapshot"].hash_key}"'
     assert re.findall(r'range_key = "(\w+)"', main) == [SPECS["delta"].range_key, SPECS["snapshot"].range_key]
-    named = Settings(delta_table="other-delta", snapshot_table="other-snapshot", objects="s3://bucket").to_spark()
-    assert re.findall(rf'"({re.escape(PREFIX)}\w+)"', outputs) == list(named)
+    conf = Settings(delta_table="other-delta", snapshot_table="other-snapshot", objects="s3://bucket").to_spark()
+    assert re.findall(rf'"({re.escape(PREFIX)}\w+)"', outputs) == list(conf)

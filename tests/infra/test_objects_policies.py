@@ -87,13 +87,13 @@ def engine_at(proxy: FaultProxy, objects: str = "") -> Iterator[tuple[Engine, Bo
 
 def write_everything(engine: Engine, store: str) -> list[VersionId]:
     """Do what an executor does with objects: parts, an abort, a snapshot, and a clean-up by a next run."""
-    made = write_versions(engine, store, 11)
-    begin(engine, store, attempt(77), {b"x": b"y" * 9_000}, base=made[11]).abort()
-    save_snapshot(engine, store, made[10], numbers(10))
-    made += [write(engine, store, attempt(12), {b"12": b"12"}, base=made[11], run="run-2")]
-    engine.maintenance.clean_up(store, "run-2", *made[12], RETAIN, 1, 0)
+    versions = write_versions(engine, store, 11)
+    begin(engine, store, attempt(77), {b"x": b"y" * 9_000}, base=versions[11]).abort()
+    save_snapshot(engine, store, versions[10], numbers(10))
+    versions += [write(engine, store, attempt(12), {b"12": b"12"}, base=versions[11], run="run-2")]
+    engine.maintenance.clean_up(store, "run-2", *versions[12], RETAIN, 1, 0)
     assert read(engine, store, 12) == numbers(12)
-    return made
+    return versions
 
 
 def names_of(tables: BotoTables, store: str) -> list[ObjectId]:
@@ -116,8 +116,8 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
 def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
     store, policy = "objects-readers/0/0/default", objects_of("reader", "objects-readers")
     with engine_at(proxy, S3_URL) as (engine, tables):
-        made = write_everything(engine, store)
-        kept = names_of(tables, store)
+        versions = write_everything(engine, store)
+        object_names = names_of(tables, store)
     proxy.requests.clear()
     proxy.rule = enforce(policies_of("reader", "objects-readers"), let_pass)
     with engine_at(proxy) as (engine, tables):
@@ -126,14 +126,14 @@ def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(prox
         assert check_tables(settings_of(proxy, S3_URL)) == []
         assert spare(policy, proxy.requests) == set()
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
-            tables.objects.put(kept[0], b"x")
+            tables.objects.put(object_names[0], b"x")
         with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
-            tables.objects.delete(kept)
+            tables.objects.delete(object_names)
     proxy.rule = enforce(both(tables_of("writer", "objects-readers"), policy), let_pass)
     with engine_at(proxy, S3_URL) as (engine, tables):
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
-            write(engine, store, attempt(13), {b"13": b"13"}, base=made[12], run="run-2")
-        assert names_of(tables, store) == kept
+            write(engine, store, attempt(13), {b"13": b"13"}, base=versions[12], run="run-2")
+        assert names_of(tables, store) == object_names
         assert read(engine, store, 12) == numbers(12)
 
 
@@ -144,54 +144,54 @@ def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: 
     theirs = f"objects-theirs-{role}"
     store = f"{theirs}/0/0/default"
     with engine_at(proxy, S3_URL) as (engine, tables):
-        made = write_everything(engine, store)
-        kept = names_of(tables, store)
-    for own in ("objects", theirs[:-1], f"{theirs}2"):
-        proxy.rule = enforce(both(tables_of("writer", "*"), objects_of(role, own)), let_pass)
+        versions = write_everything(engine, store)
+        object_names = names_of(tables, store)
+    for namespace in ("objects", theirs[:-1], f"{theirs}2"):
+        proxy.rule = enforce(both(tables_of("writer", "*"), objects_of(role, namespace)), let_pass)
         with engine_at(proxy, S3_URL) as (engine, tables):
             with pytest.raises(ConfigurationError, match="denies permission for GetObject on the bucket"):
                 read(engine, store, 12)
             with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
-                write(engine, store, attempt(13), {b"13": b"13"}, base=made[12], run="run-2")
+                write(engine, store, attempt(13), {b"13": b"13"}, base=versions[12], run="run-2")
             with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
-                tables.objects.delete(kept)
+                tables.objects.delete(object_names)
             with pytest.raises(ConfigurationError, match="denies permission for ListObjectsV2 on the bucket"):
                 names_of(tables, store)
     proxy.rule = let_pass
     with engine_at(proxy) as (engine, tables):
-        assert names_of(tables, store) == kept
+        assert names_of(tables, store) == object_names
         assert read(engine, store, 12) == numbers(12)
 
 
 @pytest.mark.slow
 def test_a_fork_reads_objects_of_its_origin_and_writes_its_own(proxy: FaultProxy) -> None:
     """A query on a fork reads its origin's objects; fork, and drop of either, have the writer's policies of both."""
-    store, forked = "objects-origins/0/0/default", "objects-forked/0/0/default"
+    store, fork = "objects-origins/0/0/default", "objects-forked/0/0/default"
     operator = both(policies_of("writer", "objects-origins"), policies_of("writer", "objects-forked"))
     with engine_at(proxy, S3_URL) as (engine, tables):
         newest = write_everything(engine, store)[-1]
-        kept = names_of(tables, store)
+        object_names = names_of(tables, store)
         proxy.rule = enforce(operator, let_pass)
         fork_namespace(tables, "objects-origins", "objects-forked", None)
     proxy.rule = enforce(policies_of("writer", "objects-forked"), let_pass)
     with engine_at(proxy, S3_URL) as (engine, _), pytest.raises(ConfigurationError, match="denies permission"):
-        read(engine, forked, *newest)
+        read(engine, fork, *newest)
     proxy.rule = enforce(
         both(policies_of("reader", "objects-origins"), policies_of("writer", "objects-forked")), let_pass
     )
     with engine_at(proxy, S3_URL) as (engine, tables):
-        assert read(engine, forked, *newest) == numbers(12)
-        made = write_versions(engine, forked, 12, base=newest, run="test")
-        save_snapshot(engine, forked, made[9], numbers(21), run="test")
-        engine.maintenance.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)
-        assert read(engine, forked, *made[-1]) == numbers(24)
-        assert verify(tables, forked).is_whole
-        assert names_of(tables, store) == kept
+        assert read(engine, fork, *newest) == numbers(12)
+        versions = write_versions(engine, fork, 12, base=newest, run="test")
+        save_snapshot(engine, fork, versions[9], numbers(21), run="test")
+        engine.maintenance.clean_up(fork, "test", *versions[-1], RETAIN, 1, 0)
+        assert read(engine, fork, *versions[-1]) == numbers(24)
+        assert verify(tables, fork).is_whole
+        assert names_of(tables, store) == object_names
     proxy.rule = enforce(operator, let_pass)
     with engine_at(proxy) as (engine, tables):
-        drop_stores(tables, [forked])
+        drop_stores(tables, [fork])
         drop_stores(tables, [store])
-        assert (names_of(tables, forked), names_of(tables, store)) == ([], [])
+        assert (names_of(tables, fork), names_of(tables, store)) == ([], [])
 
 
 def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
@@ -215,10 +215,10 @@ def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
 def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
     """No wildcard of actions, no other bucket, no prefix of others, and nothing that changes a bucket is allowed."""
     policy = objects_of(role, "ours")
-    own = f"{ARN}/{KEYS}/ours/0/0/default#delta/1"
-    assert allows(policy, Access("s3:GetObject", own))
-    assert allows(policy, Access("s3:PutObject", own)) is (role == "writer")
-    assert allows(policy, Access("s3:DeleteObject", own)) is (role == "writer")
+    object_arn = f"{ARN}/{KEYS}/ours/0/0/default#delta/1"
+    assert allows(policy, Access("s3:GetObject", object_arn))
+    assert allows(policy, Access("s3:PutObject", object_arn)) is (role == "writer")
+    assert allows(policy, Access("s3:DeleteObject", object_arn)) is (role == "writer")
     assert allows(policy, Access("s3:ListBucket", ARN))  # HeadBucket
     for other in (f"{KEYS}/ours2/0/", f"{KEYS}/", "policies/other-groups/ours/0/", "policies/", ""):
         assert not allows(policy, Access("s3:ListBucket", ARN, {PREFIX: (other,)}))
@@ -231,7 +231,7 @@ def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
                 assert not allows(policy, Access(action, f"{resource}/{KEYS}/ours/0/0/default#delta/1"))
     for action in ("DeleteBucket", "PutBucketPolicy", "PutLifecycleConfiguration", "GetObjectVersion", "PutObjectAcl"):
         assert not allows(policy, Access(f"s3:{action}", ARN))
-        assert not allows(policy, Access(f"s3:{action}", own))
+        assert not allows(policy, Access(f"s3:{action}", object_arn))
 
 
 ROOT = """

@@ -14,22 +14,22 @@ CLOUDWATCH = observability.FOLDER / "cloudwatch"
 
 def series() -> dict[str, set[str]]:
     """The series that Prometheus has, with their labels."""
-    found: dict[str, set[str]] = {}
+    labels: dict[str, set[str]] = {}
     for metric in METRICS:
         names = [metric.name]
         if metric.kind == "histogram":
             names = [f"{metric.name}{end}" for end in ("_bucket", "_sum", "_count")]
-        found |= {name: {*metric.labels, *(["le"] if name.endswith("_bucket") else [])} for name in names}
-    return found
+        labels |= {name: {*metric.labels, *(["le"] if name.endswith("_bucket") else [])} for name in names}
+    return labels
 
 
 def test_expressions_are_over_exported_metrics() -> None:
     """Every panel and every rule reads series and labels that are exported; a real query's are in tests/spark."""
-    known = series()
-    for where, expression in (observability.of_dashboard() | observability.of_rules()).items():
-        assert observability.names(expression) <= known.keys(), where
+    labels = series()
+    for place, expression in (observability.of_dashboard() | observability.of_rules()).items():
+        assert observability.names(expression) <= labels.keys(), place
         for name in observability.names(expression):
-            assert observability.labels(expression) <= known[name], (where, name)
+            assert observability.labels(expression) <= labels[name], (place, name)
 
 
 def test_the_dashboard_has_what_matters() -> None:
@@ -42,8 +42,8 @@ def test_the_dashboard_has_what_matters() -> None:
         for y in range(each["gridPos"]["y"], each["gridPos"]["y"] + each["gridPos"]["h"])
     ]
     assert len(places) == len(set(places))
-    shown = {name for expression in observability.of_dashboard().values() for name in observability.names(expression)}
-    for wanted in (
+    names = {name for expression in observability.of_dashboard().values() for name in observability.names(expression)}
+    for metric in (
         "batch_duration",
         "commit",
         "rows",
@@ -55,22 +55,22 @@ def test_the_dashboard_has_what_matters() -> None:
         "retries",
         "lag",
     ):
-        assert any(wanted in name for name in shown), wanted
+        assert any(metric in name for name in names), metric
 
 
 def test_cloudwatch_reads_exported_metrics() -> None:
     text = (CLOUDWATCH / "main.tf").read_text()
     assert f'namespace = "{NAMESPACE}"' in text
-    exported = {emf_name(each.name): each in OPERATOR_METRICS for each in METRICS}
-    named = set(re.findall(r"dynastate_\w+", text))
-    assert len(named) > 20
-    assert named <= exported.keys()
+    metric_names = {emf_name(each.name): each in OPERATOR_METRICS for each in METRICS}
+    names = set(re.findall(r"dynastate_\w+", text))
+    assert len(names) > 20
+    assert names <= metric_names.keys()
     panels = re.findall(r'dimensions = "([\w,]+)", metrics = \{(.*?)\} \}', text)
     assert len(panels) > 10
     for dimensions, metrics in panels:
         for name in re.findall(r"(dynastate_\w+) =", metrics):
-            assert dimensions == ("query,operator" if exported[name] else "query"), name
+            assert dimensions == ("query,operator" if metric_names[name] else "query"), name
     for key, of_operator in (("metrics", False), ("operators", True)):
         for block in re.findall(rf"^      {key} += \{{(.*?)\}}\n", text, re.MULTILINE | re.DOTALL):
             for name in re.findall(r'name = "(\w+)"', block):
-                assert exported[name] is of_operator, name
+                assert metric_names[name] is of_operator, name

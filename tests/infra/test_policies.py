@@ -71,47 +71,47 @@ def policy_of(role: str, namespace: str = "*") -> Policy:
 def engine_at(endpoint: str) -> Iterator[Engine]:
     """An engine as the sidecar makes it, which checks the tables first."""
     settings = Settings(endpoint=endpoint, region="us-east-1", shards=2, cache_mb=0)
-    found = Engines().get(settings, was_reached=False)
-    found.commits.inline_bytes = 0  # each commit has parts, as large ones do
+    instance = Engines().get(settings, was_reached=False)
+    instance.commits.inline_bytes = 0  # each commit has parts, as large ones do
     try:
-        yield found
+        yield instance
     finally:
-        found.close()
-        found._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
+        instance.close()
+        instance._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
 
 
 def write_everything(engine: Engine, store: str) -> tuple[VersionId, State]:
     """Do everything that an executor does with a store; return its newest version and rows."""
-    made = write_versions(engine, store, 3)
+    versions = write_versions(engine, store, 3)
     noisy = [{b"%d" % number: random.Random(number).randbytes(30_000)} for number in range(30)]  # noqa: S311
-    begin(engine, store, attempt(77), *noisy, base=made[3])  # it leaves orphans
-    begin(engine, store, attempt(78), *noisy, base=made[3]).abort()
-    made += write_versions(engine, store, VERSIONS - 3, base=made[3], run="run-2")[1:]
+    begin(engine, store, attempt(77), *noisy, base=versions[3])  # it leaves orphans
+    begin(engine, store, attempt(78), *noisy, base=versions[3]).abort()
+    versions += write_versions(engine, store, VERSIONS - 3, base=versions[3], run="run-2")[1:]
     state = numbers(VERSIONS)
     for version in (VERSIONS - 10, VERSIONS - 1):
-        save_snapshot(engine, store, made[version], numbers(version), lambda _: set(state), run="run-2")
-    assert engine.maintenance.clean_up(store, "run-2", *made[VERSIONS], RETAIN, 1, 0)[0].items_deleted > VERSIONS
+        save_snapshot(engine, store, versions[version], numbers(version), lambda _: set(state), run="run-2")
+    assert engine.maintenance.clean_up(store, "run-2", *versions[VERSIONS], RETAIN, 1, 0)[0].items_deleted > VERSIONS
     assert read(engine, store, VERSIONS) == state
-    return made[VERSIONS], state
+    return versions[VERSIONS], state
 
 
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 def test_the_writer_may_do_what_executors_do_and_nothing_else(proxy: FaultProxy) -> None:
     policy = policy_of("writer", "writers")
-    lost: list[Request] = []
+    unlogged: list[Request] = []
 
     def lose_first_commit(request: Request, forward: Forward) -> Reply:
         """The engine must check then whether it was applied."""
         answer = forward(request)
-        if request.operation == "UpdateItem" and "list_append" in request.body["UpdateExpression"] and not lost:
-            lost.append(request)
+        if request.operation == "UpdateItem" and "list_append" in request.body["UpdateExpression"] and not unlogged:
+            unlogged.append(request)
             raise CutError
         return answer
 
     proxy.rule = enforce(policy, lose_first_commit)
     with engine_at(proxy.endpoint) as engine:
         write_everything(engine, "writers/0/0/default")
-    assert lost
+    assert unlogged
     assert used(proxy.requests) == permitted(policy)
 
 
@@ -126,8 +126,8 @@ def test_the_reader_may_do_what_reading_takes_and_nothing_else(proxy: FaultProxy
     proxy.requests.clear()
     with engine_at(proxy.endpoint) as engine:
         assert read(engine, store, VERSIONS) == state
-        opened = engine.open(store, VERSIONS, newest[1], [newest])
-        assert list(opened.chunks) == []
+        content = engine.open(store, VERSIONS, newest[1], [newest])
+        assert list(content.chunks) == []
         ((version, chunks),) = engine.changes(store, VERSIONS, VERSIONS, newest[1]).versions
         assert (version, fold(chunks)) == (VERSIONS, {b"%d" % VERSIONS: b"%d" % VERSIONS})
         assert usage_of_namespace(engine._tables, "readers")[0].versions >= RETAIN  # dynastate cost
@@ -150,8 +150,8 @@ def test_a_failover_is_planned_with_the_readers_policy(proxy: FaultProxy) -> Non
     proxy.requests.clear()
     settings = Settings(endpoint=proxy.endpoint, region="us-east-1")
     with closing(BotoTables(settings)) as target:
-        found = plan_failover(BotoTables, settings, target, "moved")
-    assert (found.source.version, found.target.version, found.problems) == (3, 3, ())
+        plan = plan_failover(BotoTables, settings, target, "moved")
+    assert (plan.source.version, plan.target.version, plan.problems) == (3, 3, ())
     assert used(proxy.requests) == permitted(policy)
 
 
@@ -162,16 +162,16 @@ def test_tables_of_another_account_are_read_by_their_arns(proxy: FaultProxy) -> 
         StoreBuilder(engine, "owners/0/0/default").count_to(30)
     proxy.rule = enforce(policy_of("reader", "owners"), let_pass)
     proxy.requests.clear()
-    opened = dynastate.open_state(
+    source = dynastate.open_state(
         "owners/0", delta_table=DELTA, snapshot_table=SNAPSHOT, endpoint=proxy.endpoint, region="us-east-1"
     )
-    with closing(opened) as state:
+    with closing(source) as state:
         rows = list(state)
         assert rows
         key = {name: rows[0][name] for name in state.key_columns.names}
         assert state.get(key) == rows[0]
-    named = {table for request in proxy.requests for table in leading_keys(request.operation, request.body)}
-    assert named == {DELTA, SNAPSHOT}
+    arns = {table for request in proxy.requests for table in leading_keys(request.operation, request.body)}
+    assert arns == {DELTA, SNAPSHOT}
 
 
 @pytest.mark.usefixtures("dummy_credentials")
@@ -196,7 +196,7 @@ def test_another_namespace_is_out_of_reach(proxy: FaultProxy, role: str) -> None
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
 def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
     """Fork, clean and drop write to both namespaces; a query on the fork, and verify, only read that of its origin."""
-    store, forked = "origins/0/0/default", "forked/0/0/default"
+    store, fork = "origins/0/0/default", "forked/0/0/default"
     operator = both(policy_of("writer", "origins"), policy_of("writer", "forked"))
     with engine_at(proxy.endpoint) as engine:
         newest, state = write_everything(engine, store)
@@ -204,28 +204,28 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
         fork_namespace(engine._tables, "origins", "forked", None)
     proxy.rule = enforce(both(policy_of("reader", "origins"), policy_of("writer", "forked")), let_pass)
     with engine_at(proxy.endpoint) as engine:
-        assert read(engine, forked, *newest) == state
-        made = write_versions(engine, forked, 12, base=newest, run="test")
-        assert read(engine, forked, *made[-1]) == numbers(VERSIONS + 12)
-        held = numbers(VERSIONS + 9)
-        save_snapshot(engine, forked, made[9], held, lambda _: set(held), run="test")
-        assert engine.maintenance.clean_up(forked, "test", *made[-1], RETAIN, 1, 0)[0].items_deleted > 0
-        assert verify(engine._tables, forked).is_whole
+        assert read(engine, fork, *newest) == state
+        versions = write_versions(engine, fork, 12, base=newest, run="test")
+        assert read(engine, fork, *versions[-1]) == numbers(VERSIONS + 12)
+        keys = numbers(VERSIONS + 9)
+        save_snapshot(engine, fork, versions[9], keys, lambda _: set(keys), run="test")
+        assert engine.maintenance.clean_up(fork, "test", *versions[-1], RETAIN, 1, 0)[0].items_deleted > 0
+        assert verify(engine._tables, fork).is_whole
     proxy.rule = enforce(operator, let_pass)
     with engine_at(proxy.endpoint) as engine:
-        clean_store(engine, engine._tables, forked, RETAIN)
-        drop_stores(engine._tables, [forked])
+        clean_store(engine, engine._tables, fork, RETAIN)
+        drop_stores(engine._tables, [fork])
         clean_store(engine, engine._tables, store, RETAIN)
         drop_stores(engine._tables, [store])
 
 
 def test_one_foreign_key_in_a_batch_denies_it() -> None:
     policy = policy_of("writer", "ours")
-    own, foreign = "ours/0/0/default#1", "theirs/0/0/default#1"
+    key, foreign_key = "ours/0/0/default#1", "theirs/0/0/default#1"
     for action in ("BatchWriteItem", "BatchGetItem"):
         for table in (DELTA, SNAPSHOT):
-            assert allows(policy, Access(f"dynamodb:{action}", table, {LEADING_KEYS: (own, own)}))
-            assert not allows(policy, Access(f"dynamodb:{action}", table, {LEADING_KEYS: (own, foreign)}))
+            assert allows(policy, Access(f"dynamodb:{action}", table, {LEADING_KEYS: (key, key)}))
+            assert not allows(policy, Access(f"dynamodb:{action}", table, {LEADING_KEYS: (key, foreign_key)}))
 
 
 @pytest.mark.parametrize("role", ["writer", "reader", "operator"])
@@ -251,9 +251,11 @@ def test_no_policy_permits_requests_without_keys(role: str) -> None:
 @pytest.mark.parametrize("role", ["writer", "reader"])
 def test_a_scan_is_denied_where_it_is_added(role: str) -> None:
     """A Scan has no leading keys, which `ForAllValues` takes for met: the keys must be there."""
-    added = [each | {"Action": [*each["Action"], "dynamodb:Scan"]} for each in policy_of(role, "ours")["Statement"][1:]]
+    statements = [
+        each | {"Action": [*each["Action"], "dynamodb:Scan"]} for each in policy_of(role, "ours")["Statement"][1:]
+    ]
     for table in (DELTA, SNAPSHOT):
-        assert not allows({"Statement": added}, Access("dynamodb:Scan", table))
+        assert not allows({"Statement": statements}, Access("dynamodb:Scan", table))
 
 
 def test_conditions_are_where_there_are_keys() -> None:
@@ -376,12 +378,12 @@ def test_every_request_is_understood(proxy: FaultProxy, dummy_credentials: None)
     """The judge takes keys from where each operation has them; an operation it does not know is an error."""
     with engine_at(proxy.endpoint) as engine:
         write(engine, "understood/0/0/default", attempt(1), {b"a": b"1"})
-    found = {access.action: access.context for request in proxy.requests for access in accesses(request)}
-    assert found.pop("dynamodb:DescribeTable") == {}
-    assert set(found) == {
+    contexts = {access.action: access.context for request in proxy.requests for access in accesses(request)}
+    assert contexts.pop("dynamodb:DescribeTable") == {}
+    assert set(contexts) == {
         f"dynamodb:{each}" for each in ("BatchGetItem", "Query", "PutItem", "BatchWriteItem", "UpdateItem")
     }
-    for context in found.values():
+    for context in contexts.values():
         assert all(key.startswith("understood/") for key in context[LEADING_KEYS])
     with pytest.raises(AssertionError):
         accesses(Request("DynamoDB_20120810", "TransactGetItems", {"TransactItems": []}, {}))

@@ -89,11 +89,11 @@ def test_what_the_older_provider_knows_is_valid(terraform: Terraform, plugin_dir
     text = (root / "main.tf").read_text()
     outputs = "\n".join(evaluated(text, name) for name in ("replica", "global_table_witness"))
     for newer, older in NEWER:
-        text, found = re.subn(newer, older, text, flags=re.DOTALL)
-        assert found == 1, newer
-    (attached,) = (body for language, body in code(DOCS / "second-region.md") if language == "hcl")
+        text, count = re.subn(newer, older, text, flags=re.DOTALL)
+        assert count == 1, newer
+    (policy,) = (body for language, body in code(DOCS / "second-region.md") if language == "hcl")
     (root / "main.tf").write_text(text)
-    (root / "role.tf").write_text(f"{ROLE}\n{attached}")
+    (root / "role.tf").write_text(f"{ROLE}\n{policy}")
     (root / "newer.tf").write_text(outputs)
     (root / "tests" / "newer.tftest.hcl").write_text(EVALUATED)
     terraform.succeed(root, "init", plugin_dir)

@@ -53,16 +53,16 @@ def expect_no_changes(terraform: Terraform, root: Path, *arguments: str) -> None
 
 def expect_tables_that_fit(conf: Mapping[str, str], endpoint: str) -> Settings:
     """The tables that `spark_conf` names are what the package needs; the settings that reach them."""
-    given = {name.removeprefix(PREFIX): value for name, value in conf.items()}
-    settings = Settings.from_spark({**given, "endpoint": endpoint, "region": REGION})
+    options = {name.removeprefix(PREFIX): value for name, value in conf.items()}
+    settings = Settings.from_spark({**options, "endpoint": endpoint, "region": REGION})
     assert check_tables(settings) == []
     return settings
 
 
 def test_every_file_is_formatted(terraform: Terraform) -> None:
-    done = terraform.run(INFRA, "fmt", "-check", "-diff", "-recursive")
+    completed = terraform.run(INFRA, "fmt", "-check", "-diff", "-recursive")
 
-    assert done.returncode == 0, done.stdout
+    assert completed.returncode == 0, completed.stdout
 
 
 @pytest.mark.slow
@@ -131,20 +131,20 @@ def run_query(folder: Path, conf: Mapping[str, str], environment: Mapping[str, s
         "spark.sql.shuffle.partitions": "2",
         **conf,
     }
-    spelled = " ".join(f"--conf '{name}={value}'" for name, value in options.items())
-    done = subprocess.run(
+    conf_words = " ".join(f"--conf '{name}={value}'" for name, value in options.items())
+    completed = subprocess.run(
         [sys.executable, str(QUERY), str(folder / "files"), str(folder / "checkpoint"), *arguments],
         cwd=folder,
-        env={**environment, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {spelled} pyspark-shell"},
+        env={**environment, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf_words} pyspark-shell"},
         capture_output=True,
         text=True,
         check=False,
         timeout=QUERY_TIMEOUT_S,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     wait_until(lambda: not list(temporary.glob("dynastate-*")), "the sidecar left its socket behind")
-    counted: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return counted
+    counts: dict[str, int] = json.loads(completed.stdout.splitlines()[-1])
+    return counts
 
 
 @pytest.mark.slow
@@ -165,18 +165,18 @@ def test_a_query_runs_on_the_production_example(
         conf = json.loads(terraform.succeed(root, "output", "-json", "spark_conf"))
         settings = expect_tables_that_fit(conf, proxy.endpoint)
 
-        where = (proxy.endpoint, REGION, "orders")
+        arguments = (proxy.endpoint, REGION, "orders")
         counts = {f"customer-{number}": 1 + number % 2 for number in range(100)}  # too many for the version list
         keys = (key for key, count in counts.items() for _ in range(count))
         (files / "1.json").write_text("".join(json.dumps({"key": key}) + "\n" for key in keys))
-        assert run_query(folder, conf, environment, *where) == counts
+        assert run_query(folder, conf, environment, *arguments) == counts
 
         for name in (settings.delta_table, settings.snapshot_table):
             limits = dynamodb.describe_table(TableName=name)["Table"]["OnDemandThroughput"]
             assert limits == {"MaxReadRequestUnits": 12_000, "MaxWriteRequestUnits": 4_000}
-            stored = dynamodb.scan(TableName=name, ProjectionExpression="store_shard")["Items"]
-            assert stored
-            assert all(item["store_shard"]["S"].startswith("orders/") for item in stored)
+            items = dynamodb.scan(TableName=name, ProjectionExpression="store_shard")["Items"]
+            assert items
+            assert all(item["store_shard"]["S"].startswith("orders/") for item in items)
         expect_no_changes(terraform, root)
 
         terraform.succeed(root, "apply", "-auto-approve", UNPROTECTED)
@@ -226,15 +226,15 @@ def test_changes_in_place(terraform: Terraform, plugin_dir: str, module: Path, e
     root.mkdir()
     (root / "main.tf").write_text(CAPACITY)
     units = {"read": {"min": 10, "max": 20}, "write": {"min": 500, "max": 900}}
-    provisioned = {"provisioned_capacity": {"delta": units, "snapshot_group": units}}
+    arguments = {"provisioned_capacity": {"delta": units, "snapshot_group": units}}
 
     def given(**variables: object) -> str:
         return f"-var=dynastate={json.dumps(variables)}"
 
     with FaultProxy(endpoint, AsAws()) as proxy:
-        found = terraform.with_endpoint(proxy.endpoint)
+        local = terraform.with_endpoint(proxy.endpoint)
         path = f"{command.parent}:{terraform.environment['PATH']}"
-        terraform = Terraform(found.program, {**found.environment, "PATH": path})
+        terraform = Terraform(local.program, {**local.environment, "PATH": path})
         dynamodb = dynamodb_client(proxy.endpoint)
 
         def apply(**variables: object) -> Mapping[str, Any]:
@@ -244,13 +244,13 @@ def test_changes_in_place(terraform: Terraform, plugin_dir: str, module: Path, e
             return table
 
         terraform.succeed(root, "init", plugin_dir)
-        made = apply(
+        description = apply(
             on_demand_throughput={"delta": {"max_write_request_units": 2000}},
             warm_throughput={"delta": {"read_units_per_second": 13_000, "write_units_per_second": 5_000}},
         )
-        assert made["OnDemandThroughput"] == {"MaxWriteRequestUnits": 2_000}
-        assert made["WarmThroughput"]["ReadUnitsPerSecond"] == 13_000
-        assert made["WarmThroughput"]["WriteUnitsPerSecond"] == 5_000
+        assert description["OnDemandThroughput"] == {"MaxWriteRequestUnits": 2_000}
+        assert description["WarmThroughput"]["ReadUnitsPerSecond"] == 13_000
+        assert description["WarmThroughput"]["WriteUnitsPerSecond"] == 5_000
         assert log.read_text().split() == ["update-table", "wait"], "the table takes no other change meanwhile"
 
         unlimited = given(on_demand_throughput={"delta": {"max_write_request_units": -1}})
@@ -259,13 +259,13 @@ def test_changes_in_place(terraform: Terraform, plugin_dir: str, module: Path, e
         assert "OnDemandThroughput" not in table
         assert table["TableClassSummary"] == {"TableClass": "STANDARD_INFREQUENT_ACCESS"}
 
-        table = apply(**provisioned)
+        table = apply(**arguments)
         assert table["BillingModeSummary"]["BillingMode"] == "PROVISIONED"
         # Autoscaling works, and Terraform lets it.
         for name in ("dynastate-delta", "dynastate-snapshot-group"):
-            moved = {"ReadCapacityUnits": 15, "WriteCapacityUnits": 700}
-            dynamodb.update_table(TableName=name, ProvisionedThroughput=moved)
-        expect_no_changes(terraform, root, given(**provisioned))
+            capacity = {"ReadCapacityUnits": 15, "WriteCapacityUnits": 700}
+            dynamodb.update_table(TableName=name, ProvisionedThroughput=capacity)
+        expect_no_changes(terraform, root, given(**arguments))
 
         table = apply()
         assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
