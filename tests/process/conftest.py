@@ -13,24 +13,24 @@ from tests.support.sidecar import Sidecar, Start, Talk, spark_names
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    started: list[Sidecar] = []
+    sidecars: list[Sidecar] = []
 
     def make(**arguments: Any) -> Sidecar:
-        started.append(Sidecar(**arguments))
-        return started[-1]
+        sidecars.append(Sidecar(**arguments))
+        return sidecars[-1]
 
     yield make
-    for running in started:
-        running.close()
+    for child in sidecars:
+        child.close()
 
 
 @pytest.fixture(scope="module")
 def sidecar() -> Iterator[Sidecar]:
     """One sidecar for all tests that leave it alive."""
-    running = Sidecar()
-    assert running.said == "ready\n", running.log()
-    yield running
-    running.close()
+    server = Sidecar()
+    assert server.said == "ready\n", server.log()
+    yield server
+    server.close()
 
 
 @pytest.fixture

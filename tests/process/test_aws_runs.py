@@ -40,8 +40,8 @@ def aws_run(endpoint: str, environment: dict[str, str], folder: Path, *options: 
     variables = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(folder), *filter(None, [variables.get("PYTHONPATH")])])
     variables |= {"AWS_ENDPOINT_URL": endpoint, "PYTHONPATH": path}
-    with (folder / "said").open("wb") as said:
-        return subprocess.Popen(command, cwd=folder, env=variables, stdout=said, stderr=said)
+    with (folder / "said").open("wb") as log:
+        return subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=log)
 
 
 @pytest.mark.slow
@@ -50,12 +50,12 @@ def test_refused_credentials_end_a_run(embedded: EmbeddedDynamoDB, environment: 
     with FaultProxy(embedded.endpoint) as proxy:
         proxy.rule = lambda _request, _forward: error("UnrecognizedClientException", "The security token is invalid.")
         code = aws_run(proxy.endpoint, environment, tmp_path).wait(WITHIN_S)
-    said = (tmp_path / "said").read_text()
-    assert code == 2, said
-    assert "Exit: AWS refuses the credentials: The security token is invalid." in said
-    assert "tables may be left" in said
-    assert "Traceback" not in said
-    assert len(said.splitlines()) < 25, said
+    log = (tmp_path / "said").read_text()
+    assert code == 2, log
+    assert "Exit: AWS refuses the credentials: The security token is invalid." in log
+    assert "tables may be left" in log
+    assert "Traceback" not in log
+    assert len(log.splitlines()) < 25, log
 
 
 @pytest.mark.slow
@@ -69,9 +69,9 @@ def test_tables_of_a_run_that_a_signal_ends_are_deleted(
     run = aws_run(embedded.endpoint, environment, tmp_path, "-p", "hangs_always")
     try:
         wait_until(lambda: (tmp_path / "hangs").exists() or run.poll() is not None, "no test begins", WITHIN_S)
-        said = (tmp_path / "said").read_text()
-        match = NAMES.search(said)
-        assert match is not None, said
+        log = (tmp_path / "said").read_text()
+        match = NAMES.search(log)
+        assert match is not None, log
         with closing(make_client(embedded.settings)) as client:
             assert set(match.groups()) <= set(client.list_tables()["TableNames"])
             run.send_signal(number)
@@ -86,7 +86,9 @@ def test_the_region_is_asked_for_before_the_set_up(tmp_path: Path) -> None:
     """`make test-aws` without one says so where nothing is installed, and installs nothing."""
     environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "REGION")}
     command = ["make", "--no-print-directory", "test-aws", f"VENV={tmp_path / 'none'}", "SYSTEM_PYTHON="]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=WITHIN_S)
-    assert done.returncode == 2
-    assert done.stderr.startswith("dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1\n")
-    assert done.stdout == ""
+    completed = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=WITHIN_S
+    )
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("dynastate: say in which Region: make test-aws REGION=eu-west-1 CAP_USD=1\n")
+    assert completed.stdout == ""

@@ -42,17 +42,17 @@ ENTRY_POINT = str(Path(sys.executable).with_name("dynastate"))
 @pytest.fixture(scope="module", autouse=True)
 def database() -> Iterator[EmbeddedDynamoDB]:
     """One server for all tests, with a store of two versions; its credentials are in the environment."""
-    with EmbeddedDynamoDB() as running, pytest.MonkeyPatch.context() as patch:
+    with EmbeddedDynamoDB() as dynamodb, pytest.MonkeyPatch.context() as patch:
         for variable, value in credentials().items():
             patch.setenv(variable, value)
-        tables = BotoTables(running.settings)
+        tables = BotoTables(dynamodb.settings)
         engine = make_engine(tables)
         builder = StoreBuilder(engine, "look/0/0/default")
         builder.commit((user("a"), counted(1)))
         builder.commit(*((user(str(number)), counted(number)) for number in range(2_000)))
         engine.close()
         tables.close()
-        yield running
+        yield dynamodb
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
 
 def refused(*words: str, env: dict[str, str] | None = None) -> str:
     """Run a command that has to fail; return the one line it writes to standard error."""
-    done = run(*words, env=env)
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("dynastate: ")
-    return done.stderr
+    completed = run(*words, env=env)
+    assert completed.returncode == 2, completed
+    assert completed.stdout == ""
+    assert completed.stderr.count("\n") == 1, completed.stderr
+    assert completed.stderr.startswith("dynastate: ")
+    return completed.stderr
 
 
 def test_exit_codes(where: list[str]) -> None:
@@ -84,8 +84,8 @@ def test_exit_codes(where: list[str]) -> None:
         (2, [ENTRY_POINT, "show"]),
     ]
     for code, line in lines:
-        done = subprocess.run(line, capture_output=True, timeout=30, check=False)
-        assert done.returncode == code, done
+        completed = subprocess.run(line, capture_output=True, timeout=30, check=False)
+        assert completed.returncode == code, completed
 
 
 @pytest.mark.slow
@@ -103,11 +103,11 @@ def test_any_encoding(where: list[str], env: dict[str, str]) -> None:
     ]
     for code, words in lines:
         line = [*command(), *words, *where]
-        done = subprocess.run(line, capture_output=True, timeout=30, check=False, env=environment)
-        assert done.returncode == code, done
-        assert b"Traceback" not in done.stderr, done
+        completed = subprocess.run(line, capture_output=True, timeout=30, check=False, env=environment)
+        assert completed.returncode == code, completed
+        assert b"Traceback" not in completed.stderr, completed
         if "--json" in words:
-            assert json.loads(done.stdout.decode(errors="replace")) == [{"letters": "é鍵"}]
+            assert json.loads(completed.stdout.decode(errors="replace")) == [{"letters": "é鍵"}]
 
 
 def test_a_closed_pipe_ends_quietly(where: list[str]) -> None:
@@ -115,9 +115,11 @@ def test_a_closed_pipe_ends_quietly(where: list[str]) -> None:
     for words in (["export", "look/0", "--format", "ndjson"], ["versions", "look/0/0/default"]):
         reader, writer = os.pipe()
         os.close(reader)
-        with open(writer, "wb") as out:  # noqa: PTH123  # a descriptor
-            done = subprocess.run(command(*words, *where), stdout=out, stderr=subprocess.PIPE, timeout=30, check=False)
-        assert (done.returncode, done.stderr) == (141, b"")
+        with open(writer, "wb") as pipe:  # noqa: PTH123  # a descriptor
+            completed = subprocess.run(
+                command(*words, *where), stdout=pipe, stderr=subprocess.PIPE, timeout=30, check=False
+            )
+        assert (completed.returncode, completed.stderr) == (141, b"")
 
 
 def test_ctrl_c_is_one_line(where: list[str]) -> None:
@@ -125,17 +127,17 @@ def test_ctrl_c_is_one_line(where: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hangs = ["--endpoint", f"http://127.0.0.1:{silent.getsockname()[1]}", "--region", REGION]
         words = command("stores", *hangs)
-        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
             with silent.accept()[0]:
-                running.send_signal(signal.SIGINT)
-                assert running.communicate(timeout=20)[1] == "dynastate: interrupted\n"
-            assert running.returncode == 130
+                process.send_signal(signal.SIGINT)
+                assert process.communicate(timeout=20)[1] == "dynastate: interrupted\n"
+            assert process.returncode == 130
     words = command("top", "look", "--json", *where)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        assert json.loads(running.stdout.readline())["look"] == 1
-        running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 0
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["look"] == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 def test_completion_in_bash() -> None:
@@ -146,15 +148,15 @@ def test_completion_in_bash() -> None:
         complete_words dynastate to; echo "${{COMPREPLY[@]}}"
         complete_words dynastate top --look; echo "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["top", "--looks"], done
+    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert completed.stdout.split() == ["top", "--looks"], completed
 
 
 def test_the_command_line_imports_little() -> None:
     """What needs no table needs neither botocore, nor DuckDB, nor Rich, whose imports take longer than all else."""
     script = "import dynastate.cli.app, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert not {"botocore", "duckdb", "pyarrow", "pyspark", "rich.console"} & set(done.stdout.split())
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"botocore", "duckdb", "pyarrow", "pyspark", "rich.console"} & set(completed.stdout.split())
 
 
 @pytest.mark.parametrize("after_s", [0.01, 0.05, 0.2])
@@ -172,9 +174,9 @@ timer.start()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert "Traceback" not in done.stderr
-    assert (done.returncode, done.stderr) in [(130, "dynastate: interrupted\n"), (0, "")]  # `top` ends so
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in completed.stderr
+    assert (completed.returncode, completed.stderr) in [(130, "dynastate: interrupted\n"), (0, "")]  # `top` ends so
 
 
 def test_ctrl_c_leaves_no_jvm_that_starts() -> None:
@@ -194,9 +196,9 @@ def test_ctrl_c_leaves_no_jvm_that_starts() -> None:
 
 def test_ctrl_c_in_a_call_of_spark_is_quiet() -> None:
     """py4j logs the trace of a Ctrl-C, and of what follows; other errors that it logs stay."""
-    interrupt, broken = KeyboardInterrupt(), BrokenPipeError()
-    broken.__context__ = interrupt
-    for error, is_shown in ((interrupt, False), (broken, False), (OSError(), True), (None, True)):
+    interrupt, pipe_error = KeyboardInterrupt(), BrokenPipeError()
+    pipe_error.__context__ = interrupt
+    for error, is_shown in ((interrupt, False), (pipe_error, False), (OSError(), True), (None, True)):
         record = logging.LogRecord("", logging.ERROR, "", 1, "", (), (type(error), error, None) if error else None)
         assert session._is_of_no_interrupt(record) is is_shown
 
@@ -205,36 +207,36 @@ def test_a_transfer_is_checked_before_spark_starts(tmp_path: Path) -> None:
     """A missing checkpoint, a missing Region: within seconds, whichever command it is."""
     (tmp_path / "old" / "offsets").mkdir(parents=True)
     spark_never_starts = {"PYSPARK_GATEWAY_PORT": "1", "PYSPARK_GATEWAY_SECRET": "none"}
-    for words, says in {
+    for words, message in {
         ("import", "missing", "new", "--region", REGION): "there is no checkpoint in this folder checkpoint=missing",
         ("recover", "orders", "missing", "new", "--region", REGION): "there is no checkpoint in this folder",
         ("repartition", str(tmp_path / "old"), "new", "--partitions", "2"): "no AWS Region is known",
     }.items():
-        assert says in refused(*words, env=os.environ | spark_never_starts)
+        assert message in refused(*words, env=os.environ | spark_never_starts)
 
 
 def test_a_region_that_the_embedded_dynamodb_lacks(database: EmbeddedDynamoDB) -> None:
     """It has no tables there, at the first try; the server does not fail."""
-    said = refused("stores", "--endpoint", database.endpoint, "--region", "us-east-99")
-    assert "does not exist in the Region us-east-99" in said
+    message = refused("stores", "--endpoint", database.endpoint, "--region", "us-east-99")
+    assert "does not exist in the Region us-east-99" in message
 
 
 def test_progress_reports_from_a_pipe(tmp_path: Path) -> None:
     """`-` is standard input."""
     with open(reported(tmp_path, 4)) as lines:  # noqa: PTH123  # a child's standard input
-        piped = subprocess.run(
+        completed = subprocess.run(
             command("cost", "--progress", "-", "--json"), stdin=lines, capture_output=True, timeout=30, check=True
         )
-    assert json.loads(piped.stdout)["queries"][0]["batches"] == 4
+    assert json.loads(completed.stdout)["queries"][0]["batches"] == 4
 
 
 @pytest.mark.slow
 def test_an_unreachable_endpoint_is_reported_within_seconds() -> None:
-    since = time.monotonic()
-    said = refused("tables", "check", "--endpoint", "http://127.0.0.1:9", "--region", REGION)
-    assert time.monotonic() - since < ERROR_WITHIN_S
-    assert "cannot be reached at http://127.0.0.1:9" in said
-    assert "--endpoint" in said
+    start_s = time.monotonic()
+    message = refused("tables", "check", "--endpoint", "http://127.0.0.1:9", "--region", REGION)
+    assert time.monotonic() - start_s < ERROR_WITHIN_S
+    assert "cannot be reached at http://127.0.0.1:9" in message
+    assert "--endpoint" in message
 
 
 def without_pyspark(folder: Path) -> dict[str, str]:
@@ -264,18 +266,18 @@ MISSING: dict[str, tuple[str, Callable[[Path], dict[str, str]], str]] = {
 )
 def test_what_is_missing_is_one_line(what: str, where: list[str], tmp_path: Path) -> None:
     """It is said before anything starts, with exit code 2."""
-    words, environment, says = MISSING[what]
+    words, environment, message = MISSING[what]
     options = where if what == "credentials" else []
-    assert refused(*words.split(), *options, env=os.environ | environment(tmp_path)).startswith(f"dynastate: {says}")
+    assert refused(*words.split(), *options, env=os.environ | environment(tmp_path)).startswith(f"dynastate: {message}")
 
 
 def test_the_build_names_the_javas_to_install(tmp_path: Path) -> None:
     """Those of the README, where there is none."""
     command_line = [sys.executable, "jvm-bridge/build.py", "--check-java"]
-    lacks = os.environ | without_java(tmp_path)
-    done = subprocess.run(command_line, cwd=ROOT, env=lacks, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"dynastate: no Java in {tmp_path}; install a JDK or JRE 17, 21 or 25 (Debian")
+    variables = os.environ | without_java(tmp_path)
+    completed = subprocess.run(command_line, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert completed.returncode == 1
+    assert completed.stderr.startswith(f"dynastate: no Java in {tmp_path}; install a JDK or JRE 17, 21 or 25 (Debian")
     assert "Java 17, 21 or 25" in (ROOT / "README.md").read_text()
 
 
@@ -286,18 +288,18 @@ def test_local_reports_a_port_in_use(database: EmbeddedDynamoDB) -> None:
 
 def test_local_runs_until_it_is_stopped() -> None:
     """`local` prints what Spark needs, serves both tables, and at SIGTERM ends with its server."""
-    with subprocess.Popen(command("local", "--port", "0"), stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
+    with subprocess.Popen(command("local", "--port", "0"), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         lines: list[str] = []
         while not lines or not lines[-1].startswith("export AWS_SECRET_ACCESS_KEY"):
-            lines.append(running.stdout.readline().rstrip("\n"))
-            assert running.poll() is None, lines
+            lines.append(process.stdout.readline().rstrip("\n"))
+            assert process.poll() is None, lines
         conf = dict(line.split("=", 1) for line in lines if line.startswith("spark."))
         endpoint = conf["spark.sql.streaming.stateStore.dynastate.endpoint"]
         objects = ["--objects", "s3://dynastate-objects", "--objects-endpoint", endpoint]
         check = run("tables", "check", "--endpoint", endpoint, "--region", REGION, *objects)
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(10) == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
 
     assert endpoint in lines[0]
     ours = Settings(endpoint=endpoint, objects_endpoint=endpoint, region=REGION, python=sys.executable)
@@ -313,32 +315,32 @@ def test_local_runs_until_it_is_stopped() -> None:
 def test_local_for_programs() -> None:
     """With --json it writes one line as soon as it serves, with all that the other lines have; at Ctrl-C it ends."""
     words = command("local", "--port", "0", "--json")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        said = json.loads(running.stdout.readline())
-        check = run("tables", "check", "--endpoint", said["endpoint"], "--region", said["region"])
-        running.send_signal(signal.SIGINT)
-        assert running.stdout.read() == ""
-        assert running.wait(10) == 0
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        answer = json.loads(process.stdout.readline())
+        check = run("tables", "check", "--endpoint", answer["endpoint"], "--region", answer["region"])
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == ""
+        assert process.wait(10) == 0
     assert check.returncode == 0, check.stderr
-    at = said["endpoint"]
-    ours = Settings(endpoint=at, objects_endpoint=at, region=REGION, python=sys.executable)
-    assert said["spark"] == plain_conf() | ours.to_spark()
-    assert said["environment"] == credentials()
+    endpoint = answer["endpoint"]
+    ours = Settings(endpoint=endpoint, objects_endpoint=endpoint, region=REGION, python=sys.executable)
+    assert answer["spark"] == plain_conf() | ours.to_spark()
+    assert answer["environment"] == credentials()
 
 
 def test_local_without_a_spark(tmp_path: Path) -> None:
     """Where PySpark cannot be imported it serves all the same, and says on standard error why conf is missing."""
     words, pipe = command("local", "--port", "0"), subprocess.PIPE
     environment = os.environ | without_pyspark(tmp_path)
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
-        lines = list(takewhile(lambda line: not line.startswith("export AWS_SECRET_ACCESS_KEY"), running.stdout))
-        running.terminate()
-        said = running.stderr.read()
-    assert said.count("\n") == 1
-    assert "not all that Spark needs: pyspark is not installed here" in said
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = list(takewhile(lambda line: not line.startswith("export AWS_SECRET_ACCESS_KEY"), process.stdout))
+        process.terminate()
+        message = process.stderr.read()
+    assert message.count("\n") == 1
+    assert "not all that Spark needs: pyspark is not installed here" in message
     names = [line.partition("=")[0].rpartition(".")[2] for line in lines if line.startswith("spark.")]
     assert names == ["region", "endpoint", "python", "objectsEndpoint"]
 
@@ -354,10 +356,10 @@ admin.check_tables = None
 sys.argv = ["dynastate", "tables", "check"]
 app.main()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 2
-    assert "Traceback" in done.stderr
-    assert "TypeError" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert completed.returncode == 2
+    assert "Traceback" in completed.stderr
+    assert "TypeError" in completed.stderr
 
 
 def on_a_terminal(*words: str) -> tuple[str, str]:
@@ -365,19 +367,19 @@ def on_a_terminal(*words: str) -> tuple[str, str]:
     ours, theirs = pty.openpty()
     try:
         try:
-            running = subprocess.Popen(
+            process = subprocess.Popen(
                 command(*words), stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
             )
         finally:
             os.close(theirs)
-        with running:
-            shown = b"".join(read_to_the_end(ours))
-            assert running.stdout is not None
-            said = running.stdout.read()
-            assert running.wait(30) == 0, shown
+        with process:
+            display = b"".join(read_to_the_end(ours))
+            assert process.stdout is not None
+            output = process.stdout.read()
+            assert process.wait(30) == 0, display
     finally:
         os.close(ours)
-    return said.decode(), shown.decode()
+    return output.decode(), display.decode()
 
 
 def read_to_the_end(terminal: int) -> Iterator[bytes]:
@@ -389,12 +391,12 @@ def read_to_the_end(terminal: int) -> Iterator[bytes]:
 def test_progress_is_shown_on_a_terminal_only(where: list[str]) -> None:
     """On a terminal, standard error shows a bar; standard output is the same JSON; elsewhere there is no bar."""
     words = ("verify", "look/0/0/default", "--json", *where)
-    quiet = run(*words)
-    assert (quiet.returncode, quiet.stderr) == (0, "")
-    said, shown = on_a_terminal(*words)
-    assert json.loads(said) == json.loads(quiet.stdout)
-    assert "━" in shown
-    assert "100%" in shown
+    completed = run(*words)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    output, display = on_a_terminal(*words)
+    assert json.loads(output) == json.loads(completed.stdout)
+    assert "━" in display
+    assert "100%" in display
 
 
 @pytest.mark.slow
@@ -412,11 +414,11 @@ def test_copy_with_objects_in_s3(where: list[str], database: EmbeddedDynamoDB, m
     engine.close()
     tables.close()
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", database.endpoint)
-    to = ["--to-delta-table", other.delta_table, "--to-snapshot-table", other.snapshot_table, "--yes"]
-    assert "give the copy another location there: --to-objects" in refused("copy", "wide", *where, *to)
-    copied = run("copy", "wide", *where, *to, "--to-objects", f"s3a://{BUCKET}/copies/")
-    assert copied.returncode == 0, copied.stderr
-    assert re.search(r"items and 2 objects \([\d,]+ bytes\) of S3\s+are\s+equal", copied.stdout)
+    target = ["--to-delta-table", other.delta_table, "--to-snapshot-table", other.snapshot_table, "--yes"]
+    assert "give the copy another location there: --to-objects" in refused("copy", "wide", *where, *target)
+    copy = run("copy", "wide", *where, *target, "--to-objects", f"s3a://{BUCKET}/copies/")
+    assert copy.returncode == 0, copy.stderr
+    assert re.search(r"items and 2 objects \([\d,]+ bytes\) of S3\s+are\s+equal", copy.stdout)
     at_the_copy = ["--delta-table", other.delta_table, "--snapshot-table", other.snapshot_table]
-    verified = run("verify", "wide", *where, *at_the_copy)
-    assert verified.returncode == 0, verified.stdout
+    verification = run("verify", "wide", *where, *at_the_copy)
+    assert verification.returncode == 0, verification.stdout

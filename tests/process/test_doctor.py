@@ -50,7 +50,7 @@ def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
     """The embedded DynamoDB, which serves one request at a time; or DynamoDB Local, with its option."""
     progress: list[tuple[int, int]] = []
     with closing(Probe(embedded.settings)) as probe:
-        report = diagnose(probe, lambda *each: progress.append(each))
+        report = diagnose(probe, lambda *counts: progress.append(counts))
     assert failed(report) == set()
     assert report.is_trustworthy
     assert progress[-1] == (len(CHECKS), len(CHECKS))
@@ -62,21 +62,21 @@ def test_a_sound_engine_passes(embedded: EmbeddedDynamoDB) -> None:
 @pytest.mark.slow
 def test_dynoxide_passes(tmp_path: Path) -> None:
     """The engine of our tests of Spark, without a warning of its own."""
-    written = 0
+    byte_count = 0
 
     def count(request: Request, forward: Forward) -> Reply:
-        nonlocal written
-        written += int(request.headers["content-length"])
+        nonlocal byte_count
+        byte_count += int(request.headers["content-length"])
         return forward(request)
 
-    with Dynoxide(tmp_path / "dynoxide") as running, FaultProxy(running.endpoint, count) as proxy:
-        running.create_tables()
-        report = check(replace(running.settings, endpoint=proxy.endpoint))
+    with Dynoxide(tmp_path / "dynoxide") as dynoxide, FaultProxy(dynoxide.endpoint, count) as proxy:
+        dynoxide.create_tables()
+        report = check(replace(dynoxide.settings, endpoint=proxy.endpoint))
     # The proxy leaves out the checksums, since rules change answers.
     assert [each.name for each in report.checks if each.verdict != "pass"] == ["checksums of answers"]
     page = (ROOT / "docs" / "engines.md").read_text()
     assert f"{len(CHECKS)} times" in page
-    assert written < 20_000_000
+    assert byte_count < 20_000_000
     assert "writes below 20 MB" in page
 
 
@@ -159,7 +159,7 @@ def stale_reads() -> Rule:
     return rule
 
 
-def lost(operation: str, which: int) -> Rule:
+def lost(operation: str, period: int) -> Rule:
     """Every some-th request of a kind is answered as the one before it was, and not applied."""
     count, lock = itertools.count(1), threading.Lock()
     last: list[Reply] = []
@@ -168,7 +168,7 @@ def lost(operation: str, which: int) -> Rule:
         if request.operation != operation:
             return forward(request)
         with lock:
-            if next(count) % which == 0 and last:
+            if next(count) % period == 0 and last:
                 return last[-1]
             reply = forward(request)
             if reply.status == OK:
@@ -253,7 +253,7 @@ BROKEN: dict[str, tuple[Callable[[], Rule], set[str]]] = {
     "wrong numbers": (lambda: small_numbers, {"numbers"}),
     "cut bytes": (lambda: sent("PutItem", cut_bytes), {"binary values", "large items"}),
     "empty batches": (
-        lambda: answered("BatchGetItem", lambda body: [found.clear() for found in body.get("Responses", {}).values()]),
+        lambda: answered("BatchGetItem", lambda body: [items.clear() for items in body.get("Responses", {}).values()]),
         {"batches of reads"},
     ),
     "lists as sets": (lambda: answered("GetItem", sort_lists), {"lists, sets and maps"}),
@@ -267,8 +267,8 @@ BROKEN: dict[str, tuple[Callable[[], Rule], set[str]]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_engine_fails(name: str, embedded: EmbeddedDynamoDB, monkeypatch: pytest.MonkeyPatch) -> None:
     rule, checks = BROKEN[name]
-    wanted = checks | {each for check in checks for each in NEEDED.get(check, ())}
-    monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in wanted])
+    names = checks | {each for check in checks for each in NEEDED.get(check, ())}
+    monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in names])
     with FaultProxy(embedded.endpoint, rule()) as proxy, closing(Probe(settings_of(proxy))) as probe:
         report = diagnose(probe)
     assert checks <= failed(report)
@@ -281,8 +281,8 @@ def settings_of(proxy: FaultProxy) -> Settings:
 
 def test_each_check_that_fails_has_an_engine_that_fails_it() -> None:
     """Except the tables', which has a test of its own."""
-    named = set().union(*(checks for _, checks in BROKEN.values()))
-    assert named | {"tables"} == {each.name for each in CHECKS if not each.is_warning}
+    names = set().union(*(checks for _, checks in BROKEN.values()))
+    assert names | {"tables"} == {each.name for each in CHECKS if not each.is_warning}
 
 
 def test_tables_that_are_missing_end_the_checks(embedded: EmbeddedDynamoDB) -> None:
@@ -305,17 +305,17 @@ def test_command_shows_findings(embedded: EmbeddedDynamoDB, monkeypatch: pytest.
     """Its exit code is 1 where a check failed."""
     for name, value in {"COLUMNS": "80", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
-    some = ("tables", "deleted items", "read after write", "batches of more than 25 writes")
-    monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in some])
-    where = ("--endpoint", embedded.endpoint, "--region", REGION)
-    done = run("doctor", *where)
-    assert done.code == 0
-    text = " ".join(done.out.split())
+    names = ("tables", "deleted items", "read after write", "batches of more than 25 writes")
+    monkeypatch.setattr(diagnosis, "CHECKS", [each for each in CHECKS if each.name in names])
+    options = ("--endpoint", embedded.endpoint, "--region", REGION)
+    result = run("doctor", *options)
+    assert result.code == 0
+    text = " ".join(result.out.split())
     assert "pass read after write" in text
     assert "warning batches of more than 25 writes: accepted, not refused" in text
     assert "not checked: durability" in text
     assert text.endswith("dynastate can keep state here")
-    answer = shown("doctor", *where, "--namespace", "mine")
+    answer = shown("doctor", *options, "--namespace", "mine")
     assert answer["trustworthy"] is True
-    done = run("doctor", *where, "--delta-table", "missing")
-    assert (done.code, "1 check failed: do not keep state here" in done.out) == (1, True)
+    result = run("doctor", *options, "--delta-table", "missing")
+    assert (result.code, "1 check failed: do not keep state here" in result.out) == (1, True)

@@ -32,8 +32,8 @@ pytestmark = pytest.mark.usefixtures("dummy_credentials")
 @pytest.fixture(scope="module")
 def database() -> Iterator[EmbeddedDynamoDB]:
     """One server for all tests that only add to it."""
-    with EmbeddedDynamoDB() as running:
-        yield running
+    with EmbeddedDynamoDB() as dynamodb:
+        yield dynamodb
 
 
 def answers(endpoint: str) -> bool:
@@ -61,10 +61,10 @@ def test_it_has_both_tables_with_the_keys_the_package_needs(database: EmbeddedDy
 
 
 def test_it_takes_names_and_region_from_the_settings() -> None:
-    with EmbeddedDynamoDB(settings=Settings(delta_table="one", snapshot_table="two", region="eu-west-1")) as running:
-        at = running.endpoint
-        assert running.settings == Settings("one", "two", "eu-west-1", at, objects_endpoint=at)
-        assert check_tables(running.settings) == []
+    with EmbeddedDynamoDB(settings=Settings(delta_table="one", snapshot_table="two", region="eu-west-1")) as dynamodb:
+        endpoint = dynamodb.endpoint
+        assert dynamodb.settings == Settings("one", "two", "eu-west-1", endpoint, objects_endpoint=endpoint)
+        assert check_tables(dynamodb.settings) == []
 
 
 def test_only_what_is_missing_is_made(database: EmbeddedDynamoDB) -> None:
@@ -136,8 +136,8 @@ def test_the_environment_of_the_caller_does_not_reach_it(monkeypatch: pytest.Mon
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("INITIAL_NO_AUTH_ACTION_COUNT", "0")
-    with EmbeddedDynamoDB() as running:
-        assert answers(running.endpoint)
+    with EmbeddedDynamoDB() as dynamodb:
+        assert answers(dynamodb.endpoint)
 
 
 def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,15 +148,15 @@ def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path, monke
 
 
 def test_its_own_end_is_an_error_in_wait() -> None:
-    with EmbeddedDynamoDB() as running:
-        os.kill(running.pid, signal.SIGKILL)
+    with EmbeddedDynamoDB() as dynamodb:
+        os.kill(dynamodb.pid, signal.SIGKILL)
         with pytest.raises(UnavailableError, match="has ended"):
-            running.wait()
+            dynamodb.wait()
 
 
 def test_it_has_no_endpoint_before_it_runs() -> None:
-    stopped = EmbeddedDynamoDB()
+    dynamodb = EmbeddedDynamoDB()
     with pytest.raises(InternalError, match="does not run"):
-        _ = stopped.endpoint
+        _ = dynamodb.endpoint
     with pytest.raises(InternalError, match="does not run"):
-        _ = stopped.pid
+        _ = dynamodb.pid

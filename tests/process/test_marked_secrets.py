@@ -38,9 +38,9 @@ class Echo(BaseHTTPRequestHandler):
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         text = "".join(f"{name}: {value}\n" for name, value in self.headers.items())
-        spelt = [text, repr(text), quote(text), html.escape(text), base64.encodebytes(text.encode()).decode()]
-        spelt += [repr(value.encode())[:40] for value in self.headers.values()]
-        body = json.dumps({"__type": "x#ValidationException", "message": "\n".join(spelt)}).encode()
+        texts = [text, repr(text), quote(text), html.escape(text), base64.encodebytes(text.encode()).decode()]
+        texts += [repr(value.encode())[:40] for value in self.headers.values()]
+        body = json.dumps({"__type": "x#ValidationException", "message": "\n".join(texts)}).encode()
         self.send_response(407 if self.command == "CONNECT" else 400)
         self.send_header("Content-Type", "application/x-amz-json-1.0")
         self.send_header("Content-Length", str(len(body)))
@@ -62,36 +62,41 @@ def echo() -> Iterator[str]:
         server.shutdown()
 
 
-def leaks(shown: str) -> list[str]:
+def leaks(output: str) -> list[str]:
     """The pieces of the secret in what was put out, also where lines are broken within it, and in base64."""
-    text = re.sub(r"\s|\\n", "", shown)
+    text = re.sub(r"\s|\\n", "", output)
     needles = [CORE, *(base64.b64encode(bytes(n) + CORE.encode()).decode()[2 + n : 24] for n in range(3))]
-    return [n[at : at + PIECE] for n in needles for at in range(len(n) - PIECE + 1) if n[at : at + PIECE] in text]
+    return [
+        n[index : index + PIECE]
+        for n in needles
+        for index in range(len(n) - PIECE + 1)
+        if n[index : index + PIECE] in text
+    ]
 
 
-def keys(where: str = "", secret: str = "") -> dict[str, str]:
+def keys(place: str = "", secret: str = "") -> dict[str, str]:
     """Credentials in the environment, one of which is this."""
-    given = {
+    defaults = {
         "access key": ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
         "secret access key": ("AWS_SECRET_ACCESS_KEY", "notthisone"),
         "session token": ("AWS_SESSION_TOKEN", "northatone1"),
     }
-    return {variable: secret if name == where else usual for name, (variable, usual) in given.items()}
+    return {variable: secret if name == place else usual for name, (variable, usual) in defaults.items()}
 
 
 def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str], str]]:
     """Of each case the environment, the command, and what it has to say."""
-    reached = {"AWS_ENDPOINT_URL": f"http://{echo}"}
+    endpoint = {"AWS_ENDPOINT_URL": f"http://{echo}"}
     stores = ["stores", "--region", "us-east-1"]
     cases_: dict[str, tuple[dict[str, str], list[str], str]] = {}
     for place in PLACES:
         variable = next(name for name, value in keys(place, SECRET).items() if value == SECRET)
-        cases_[f"{place}, right"] = (reached | keys(place, SECRET), stores, r"DynamoDB refuses the request.*\*\*\*")
-        cases_[f"{place}, program"] = (reached | keys(place, SECRET), [], r"DynamoDB refuses the request.*\*\*\*")
+        cases_[f"{place}, right"] = (endpoint | keys(place, SECRET), stores, r"DynamoDB refuses the request.*\*\*\*")
+        cases_[f"{place}, program"] = (endpoint | keys(place, SECRET), [], r"DynamoDB refuses the request.*\*\*\*")
         for kind, secret in BROKEN.items():
-            said = rf"{variable}, the {place} of the AWS credentials, has a character that it cannot have"
-            cases_[f"{place}, {kind}"] = (reached | keys(place, secret), stores, said)
-        cases_[f"{place}, program, broken"] = (reached | keys(place, f"{SECRET}\n"), [], f"{variable}, the {place}")
+            pattern = rf"{variable}, the {place} of the AWS credentials, has a character that it cannot have"
+            cases_[f"{place}, {kind}"] = (endpoint | keys(place, secret), stores, pattern)
+        cases_[f"{place}, program, broken"] = (endpoint | keys(place, f"{SECRET}\n"), [], f"{variable}, the {place}")
     profile = folder / "credentials"
     program = json.dumps({"Version": 1, "AccessKeyId": "AKIDEXAMPLE", "SecretAccessKey": "x", "SessionToken": SECRET})
     (folder / "token.json").write_text(program.replace(SECRET, f"{SECRET}\\n"))
@@ -102,8 +107,8 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
         f"[profile url]\nendpoint_url = http://user:{CORE}@{echo}\n"
     )
     files = {"AWS_SHARED_CREDENTIALS_FILE": str(profile), "AWS_CONFIG_FILE": str(config)}
-    cases_["profile"] = (reached | files | {"AWS_PROFILE": "marked"}, stores, "source=shared-credentials-file")
-    cases_["process"] = (reached | files | {"AWS_PROFILE": "process"}, stores, "session token has a.*=custom-process")
+    cases_["profile"] = (endpoint | files | {"AWS_PROFILE": "marked"}, stores, "source=shared-credentials-file")
+    cases_["process"] = (endpoint | files | {"AWS_PROFILE": "process"}, stores, "session token has a.*=custom-process")
     cases_["profile's endpoint"] = (
         files | keys() | {"AWS_PROFILE": "url"},
         stores,
@@ -111,8 +116,8 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
     )
     container = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://{echo}/", "AWS_CONTAINER_AUTHORIZATION_TOKEN": ""}
     for kind, secret in BROKEN.items():
-        given = reached | container | {"AWS_CONTAINER_AUTHORIZATION_TOKEN": secret}
-        cases_[f"container, {kind}"] = (given, stores, "variable AWS_CONTAINER_AUTHORIZATION_TOKEN has a character")
+        variables = endpoint | container | {"AWS_CONTAINER_AUTHORIZATION_TOKEN": secret}
+        cases_[f"container, {kind}"] = (variables, stores, "variable AWS_CONTAINER_AUTHORIZATION_TOKEN has a character")
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"):
         for kind, url in (("right", f"http://user:{CORE}@{echo}"), ("broken", f"user:{CORE}@{echo}\n")):
             cases_[f"{name}, {kind}"] = (keys() | {name: url}, stores, f"{name} must be a URL such as .*without user")
@@ -120,14 +125,14 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
     objects = ["compact", "marked/0", "--region", "us-east-1", "--objects", "s3://bucket"]
     cases_["AWS_ENDPOINT_URL_S3"] = (keys() | s3, objects, "AWS_ENDPOINT_URL_S3 must be a URL")
     cases_["--endpoint"] = (keys(), [*stores, "--endpoint", f"user:{CORE}@{echo}\n"], "--endpoint must be a URL")
-    far = {"AWS_ENDPOINT_URL": "http://dynamodb.invalid", "NO_PROXY": "", "no_proxy": ""}
+    remote = {"AWS_ENDPOINT_URL": "http://dynamodb.invalid", "NO_PROXY": "", "no_proxy": ""}
     for name in ("HTTP_PROXY", "http_proxy"):
-        proxy = far | keys() | {name: f"http://user:{quote(SECRET, safe='')}@{echo}"}
+        proxy = remote | keys() | {name: f"http://user:{quote(SECRET, safe='')}@{echo}"}
         cases_[f"{name}, right"] = (proxy, stores, "DynamoDB refuses the request")
-        proxy = far | keys() | {name: f"http://user:{CORE}\n@{echo}"}
+        proxy = remote | keys() | {name: f"http://user:{CORE}\n@{echo}"}
         cases_[f"{name}, broken"] = (proxy, stores, f"the environment variable {name} has a character")
     proxy = {"HTTPS_PROXY": f"http://user:{CORE}@{echo}"}
-    tunnel = far | keys() | proxy | {"AWS_ENDPOINT_URL": "https://dynamodb.invalid"}
+    tunnel = remote | keys() | proxy | {"AWS_ENDPOINT_URL": "https://dynamodb.invalid"}
     cases_["HTTPS_PROXY"] = (tunnel, stores, "DynamoDB cannot be reached at https://dynamodb.invalid")
     return cases_
 
@@ -135,25 +140,25 @@ def cases(echo: str, folder: Path) -> dict[str, tuple[dict[str, str], list[str],
 @pytest.mark.slow
 def test_no_command_and_no_program_shows_a_secret(echo: str, tmp_path: Path) -> None:
     """Each ends with an error that names what is wrong, at once where it is malformed, and without the secret."""
-    wanted = cases(echo, tmp_path)
-    given = {name: (environment, words) for name, (environment, words, _) in wanted.items()}
+    examples = cases(echo, tmp_path)
+    inputs = {name: (environment, words) for name, (environment, words, _) in examples.items()}
     program = [sys.executable, str(ROOT / "tests" / "process" / "programs" / "shows_errors.py")]
     usual = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(program, input=json.dumps(given), capture_output=True, text=True, check=True, env=usual)
-    ended: dict[str, Any] = json.loads(done.stdout)
-    for name, (_, _, said) in wanted.items():
-        shown = ended[name]["shown"]
-        assert leaks(shown) == [], f"{name}: {shown}"
-        assert ended[name]["code"] == 2, f"{name}: {shown}"
-        assert re.search(said, shown, re.DOTALL), f"{name}: {shown}"
-        assert "retried" not in shown or name == "HTTPS_PROXY", f"{name}: {shown}"
+    completed = subprocess.run(program, input=json.dumps(inputs), capture_output=True, text=True, check=True, env=usual)
+    results: dict[str, Any] = json.loads(completed.stdout)
+    for name, (_, _, pattern) in examples.items():
+        output = results[name]["shown"]
+        assert leaks(output) == [], f"{name}: {output}"
+        assert results[name]["code"] == 2, f"{name}: {output}"
+        assert re.search(pattern, output, re.DOTALL), f"{name}: {output}"
+        assert "retried" not in output or name == "HTTPS_PROXY", f"{name}: {output}"
 
 
 def test_the_search_finds_a_leak() -> None:
     """A secret is found as it is, cut off, with a line break in it, and in base64."""
-    encoded = [base64.encodebytes(f"{before}{SECRET}".encode()).decode() for before in ("", "a", "ab")]
-    for shown in (SECRET, CORE[:12], f"{CORE[:6]}\n{CORE[6:]}", *encoded):
-        assert leaks(f"said: {shown}."), shown
+    encodings = [base64.encodebytes(f"{prefix}{SECRET}".encode()).decode() for prefix in ("", "a", "ab")]
+    for text in (SECRET, CORE[:12], f"{CORE[:6]}\n{CORE[6:]}", *encodings):
+        assert leaks(f"said: {text}."), text
 
 
 @pytest.mark.parametrize(
@@ -170,10 +175,10 @@ def test_no_sidecar_shows_a_secret(echo: str, environment: dict[str, str], said:
     with closing(Sidecar(environment=environment)) as sidecar:
         talk = sidecar.connect().hello({"endpoint": f"http://{echo}", "region": "us-east-1"})
         _, _, answer = error_of(talk.check())
-        for shown in (answer, sidecar.log()):
-            assert leaks(shown) == []
-            assert bytes(range(32)).hex() not in shown
-            assert said in shown
+        for text in (answer, sidecar.log()):
+            assert leaks(text) == []
+            assert bytes(range(32)).hex() not in text
+            assert said in text
 
 
 def test_the_pages_token_is_in_no_command_line(echo: str, tmp_path: Path) -> None:
@@ -185,18 +190,18 @@ def test_the_pages_token_is_in_no_command_line(echo: str, tmp_path: Path) -> Non
     browser.chmod(0o755)
     words = command("ui", "--port", "0", "--endpoint", f"http://{echo}", "--region", "us-east-1")
     environment = os.environ | keys() | {"BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as running:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
-            assert running.stdout is not None
-            url = running.stdout.readline().split()[0]
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[0]
             while not (tmp_path / "seen").exists():
-                assert running.poll() is None
-            opened, mode, page = (tmp_path / "seen").read_text().splitlines()
+                assert process.poll() is None
+            arguments, mode, page = (tmp_path / "seen").read_text().splitlines()
             token = url.rstrip("/").rpartition("/")[2]
-            assert token not in opened
+            assert token not in arguments
             assert mode == "600"
             assert f"url={url}" in page
         finally:
-            running.send_signal(2)
-            assert running.wait(20) == 0
+            process.send_signal(2)
+            assert process.wait(20) == 0
     assert not list(tmp_path.glob("dynastate-ui-*"))

@@ -89,10 +89,10 @@ def test_maven_accepts_the_pom(folder: Path, tmp_path: Path) -> None:
         pytest.skip("Maven is missing; install it (Debian: apt-get install maven)")
     command = ["mvn", "--offline", "--batch-mode", f"-Dmaven.repo.local={tmp_path}"]
     command += ["--file", str(folder / f"{STEM}.pom"), "validate"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stdout
-    assert f"Building dynastate for Spark {SPARK} {__version__}" in done.stdout
-    assert "WARNING" not in done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert completed.returncode == 0, completed.stdout
+    assert f"Building dynastate for Spark {SPARK} {__version__}" in completed.stdout
+    assert "WARNING" not in completed.stdout
 
 
 @pytest.mark.every_spark
@@ -126,9 +126,9 @@ def keyring(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_signed_bundle_holds_a_signature_of_every_file(keyring: str, tmp_path: Path) -> None:
     """GnuPG verifies each; checksums have none; the bundle has the folders of a repository."""
-    *_, said = make_repository(tmp_path / "maven", "--key", keyring)
+    *_, message = make_repository(tmp_path / "maven", "--key", keyring)
     bundle = tmp_path / f"dynastate-{__version__}-central.zip"
-    assert said == f"signed; upload {bundle}"
+    assert message == f"signed; upload {bundle}"
     with zipfile.ZipFile(bundle) as archive:
         archive.extractall(tmp_path / "bundle")
     folder = tmp_path / "bundle" / "io" / "github" / "dynastate" / ARTIFACT / __version__
@@ -140,8 +140,8 @@ def test_signed_bundle_holds_a_signature_of_every_file(keyring: str, tmp_path: P
 def test_unknown_key_is_refused(keyring: str, tmp_path: Path) -> None:
     """The error names the key, and comes before anything is built."""
     command = [sys.executable, "jvm-bridge/maven.py", "--repository", str(tmp_path / "maven"), "--key", "a@b.invalid"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 1
-    assert done.stderr.startswith("dynastate: gpg has no secret key a@b.invalid; ")
-    assert done.stdout == ""
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    assert completed.returncode == 1
+    assert completed.stderr.startswith("dynastate: gpg has no secret key a@b.invalid; ")
+    assert completed.stdout == ""
     assert list(tmp_path.iterdir()) == []

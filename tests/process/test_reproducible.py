@@ -31,19 +31,19 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in (variables | {"SOURCE_DATE_EPOCH": EPOCH}).items():
                 patch.setenv(variable, value)
-            before = os.umask(umask)
+            previous = os.umask(umask)
             try:
                 make_repository(root / "repository", root=root)
                 build = [sys.executable, "-m", "hatchling", "build", "-d", str(root / "dist")]
-                done = subprocess.run(build, cwd=root, capture_output=True, text=True, check=False)
+                completed = subprocess.run(build, cwd=root, capture_output=True, text=True, check=False)
             finally:
-                os.umask(before)
-        assert done.returncode == 0, done.stdout + done.stderr
-        files = [file for at in ("repository", "dist") for file in (root / at).rglob("*") if file.is_file()]
+                os.umask(previous)
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        files = [file for part in ("repository", "dist") for file in (root / part).rglob("*") if file.is_file()]
         digests.append({file.relative_to(root): hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
         for archive in [*(root / "dist").glob("*.whl"), *(root / "repository").rglob("*.jar")]:
-            with zipfile.ZipFile(archive) as packed:
-                assert {entry.date_time for entry in packed.infolist()} == {(2026, 1, 1, 0, 0, 0)}, archive
+            with zipfile.ZipFile(archive) as zip_file:
+                assert {entry.date_time for entry in zip_file.infolist()} == {(2026, 1, 1, 0, 0, 0)}, archive
     assert f"SOURCE_DATE_EPOCH := {EPOCH}" in (ROOT / "Makefile").read_text()
     one, another = digests
     assert {".whl", ".gz", ".jar", ".pom"} <= {file.suffix for file in one}
@@ -52,12 +52,12 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
 
 def copy_checkout(root: Path, umask: int) -> None:
     """Copy what releases are built of; jars and times are not among it."""
-    before = os.umask(umask)
+    previous = os.umask(umask)
     try:
         for folder in ("src", "jvm-bridge"):
-            ignored = shutil.ignore_patterns("__pycache__", "jars")
-            shutil.copytree(ROOT / folder, root / folder, ignore=ignored, copy_function=shutil.copyfile)
+            ignore = shutil.ignore_patterns("__pycache__", "jars")
+            shutil.copytree(ROOT / folder, root / folder, ignore=ignore, copy_function=shutil.copyfile)
         for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
             shutil.copyfile(ROOT / name, root / name)
     finally:
-        os.umask(before)
+        os.umask(previous)

@@ -34,9 +34,9 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file
 
 @pytest.fixture
 def sidecar() -> Iterator[Sidecar]:
-    with closing(Sidecar()) as running:
-        assert running.said == "ready\n", running.log()
-        yield running
+    with closing(Sidecar()) as server:
+        assert server.said == "ready\n", server.log()
+        yield server
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701, 0o500])
@@ -116,15 +116,15 @@ def test_a_process_of_another_user_is_refused(sidecar: Sidecar, embedded: Embedd
 def test_tokens_are_compared_in_constant_time() -> None:
     tree = ast.parse(Path(under_test.__file__).read_text())
     users = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "_token"]
-    compared = [
+    arguments = [
         argument
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "hmac.compare_digest"
         for argument in node.args
     ]
-    read = [node for node in users if isinstance(node.ctx, ast.Load)]
-    assert len(read) == 1
-    assert read[0] in compared
+    reads = [node for node in users if isinstance(node.ctx, ast.Load)]
+    assert len(reads) == 1
+    assert reads[0] in arguments
 
 
 def test_nothing_listens_on_a_network_interface(sidecar: Sidecar, embedded: EmbeddedDynamoDB, store: str) -> None:
@@ -155,7 +155,7 @@ def test_no_code_of_ours_deserialises_objects_or_runs_a_shell(where: str) -> Non
     """No pickle, no Java serialisation, no `eval`, no shell: the frames of the protocol are read field by field."""
     files = [*ROOT.glob(where), ROOT / "jvm-bridge" / "build.py"]
     assert len(files) > 10
-    assert [f"{file.name}: {found}" for file in files if (found := FORBIDDEN[where].search(file.read_text()))] == []
+    assert [f"{file.name}: {match}" for file in files if (match := FORBIDDEN[where].search(file.read_text()))] == []
 
 
 def test_forbidden_code_is_found() -> None:
@@ -188,13 +188,13 @@ def test_a_refused_signature_shows_no_session_token(message: str, dummy_credenti
     client = make_client(Settings(region="us-east-1"))
     wire = Wire(client, wire_error("InvalidSignatureException", message))
     tables = BotoTables(Settings(region="us-east-1"), client=client)
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as info:
         tables.get([Key("delta", "s#0", "part")])
     wire.close()
     tables.close()
-    shown = "".join(traceback.format_exception(refused.value))
-    assert "AWS refuses the credentials: The request signature we calculated does not match" in shown
-    assert SESSION_TOKEN not in shown
+    trace = "".join(traceback.format_exception(info.value))
+    assert "AWS refuses the credentials: The request signature we calculated does not match" in trace
+    assert SESSION_TOKEN not in trace
 
 
 def test_the_regions_own_endpoint_is_tls(dummy_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,9 +209,9 @@ def test_the_regions_own_endpoint_is_tls(dummy_credentials: None, monkeypatch: p
 def test_there_is_no_setting_for_credentials() -> None:
     """A secret that is given as a setting is refused by name, and its value is not repeated."""
     for name in ("secretAccessKey", "sessionToken", "password"):
-        with pytest.raises(ConfigurationError, match=f"unknown setting .*{name}") as refused:
+        with pytest.raises(ConfigurationError, match=f"unknown setting .*{name}") as info:
             Settings.from_spark({name: SESSION_TOKEN})
-        assert SESSION_TOKEN not in str(refused.value)
-    with pytest.raises(ConfigurationError, match="without user or password") as refused:
+        assert SESSION_TOKEN not in str(info.value)
+    with pytest.raises(ConfigurationError, match="without user or password") as info:
         Settings(endpoint=f"https://user:{SESSION_TOKEN}@example.org")
-    assert SESSION_TOKEN not in str(refused.value)
+    assert SESSION_TOKEN not in str(info.value)

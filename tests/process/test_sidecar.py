@@ -42,10 +42,10 @@ atexit.register(lambda: print(sys.getswitchinterval()))
 main()
 """
     order = json.dumps({"socket": str(tmp_path / "socket"), "token": TOKEN.hex()}) + "\n"
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], input=order, capture_output=True, text=True, timeout=WITHIN_S, check=False
     )
-    assert float(ended.stdout) == pytest.approx(SWITCH_INTERVAL_S)
+    assert float(completed.stdout) == pytest.approx(SWITCH_INTERVAL_S)
     assert sys.getswitchinterval() > SWITCH_INTERVAL_S
 
 
@@ -91,8 +91,8 @@ def test_a_wrong_setting_is_refused(
 ) -> None:
     talk = connect()
     text = changed if isinstance(changed, str) else json.dumps(settings | changed if changed else changed)
-    found_kind, _, message = talk.last_error(hello(TOKEN, dynastate.__version__, text))
-    assert found_kind == kind
+    answer_kind, _, message = talk.last_error(hello(TOKEN, dynastate.__version__, text))
+    assert answer_kind == kind
     assert said in message
 
 
@@ -104,12 +104,12 @@ def test_settings_that_are_refused_leave_no_thread(start: Start, settings: dict[
         return len(list(Path(f"/proc/{sidecar.process.pid}/task").iterdir()))
 
     sidecar.connect().hello(settings).check()
-    before = threads()
+    count = threads()
     for number in range(3):
         talk = sidecar.connect().hello(settings | {"deltaTable": f"not-there-{number}"})
         assert error_of(talk.check())[0] == ConfigurationError.kind
         talk.close()
-    wait_until(lambda: threads() <= before, "threads are left")
+    wait_until(lambda: threads() <= count, "threads are left")
 
 
 def test_a_round_trip(talk: Talk, connect: Callable[[], Talk], settings: dict[str, str], store: str) -> None:
@@ -120,9 +120,9 @@ def test_a_round_trip(talk: Talk, connect: Callable[[], Talk], settings: dict[st
     talk.begin(store, B, one)
     talk.append({b"a": b"2"})
     talk.append({b"b": None, b"c": b"2"})
-    spent = talk.commit(keys=2)
-    assert (spent["parts"], spent["records"], spent["requests"]) == (2, 3, 2)
-    assert spent["writeUnits"] == 3
+    counters = talk.commit(keys=2)
+    assert (counters["parts"], counters["records"], counters["requests"]) == (2, 3, 2)
+    assert counters["writeUnits"] == 3
     other = connect().hello(settings)
     whole = other.open(store, 2)
     assert (whole.version, whole.base) == ((2, B), EMPTY)
@@ -137,8 +137,8 @@ def test_a_round_trip(talk: Talk, connect: Callable[[], Talk], settings: dict[st
 
 def test_a_missing_version_leaves_the_connection_ready(talk: Talk, store: str) -> None:
     talk.write(store, A, {b"a": b"1"})
-    kind, named, message = talk.fail(Open(store, 7, NO_ATTEMPT, ()))
-    assert (kind, named) == (VersionMissingError.kind, store)
+    kind, store_name, message = talk.fail(Open(store, 7, NO_ATTEMPT, ()))
+    assert (kind, store_name) == (VersionMissingError.kind, store)
     assert "version=7 versions=1" in message
     assert talk.fail(Open(store, 1, B, ()))[0] == VersionMissingError.kind
     assert talk.state(store, 1) == {b"a": b"1"}
@@ -164,16 +164,16 @@ def test_a_failure_is_reported_once_in_answer_to_commit(talk: Talk, store: str) 
         talk.append({b"b": b"1"})
         talk.send(end)
         if end == COMMIT:
-            kind, named, message = error_of(talk.answer())
-            assert (kind, named) == (ConfigurationError.kind, "a#name")
+            kind, store_name, message = error_of(talk.answer())
+            assert (kind, store_name) == (ConfigurationError.kind, "a#name")
             assert "a store name must have 1 to 1024 bytes" in message
     talk.write(store, B, {b"a": b"1"})
     assert talk.state(store, 1) == {b"a": b"1"}
 
 
-def begin_large(talk: Talk, http: BotoTables, store: str, by: Attempt) -> None:
+def begin_large(talk: Talk, http: BotoTables, store: str, name: Attempt) -> None:
     """Begin an attempt, and append until some parts are in the table."""
-    talk.begin(store, by)
+    talk.begin(store, name)
     for number in range(30):
         talk.append({b"%d" % number: b"1"})
     wait_until(lambda: len(parts_of(http, store)) == 25, "parts are missing")
@@ -219,8 +219,8 @@ def test_frames_out_of_order(connect: Callable[[], Talk], settings: dict[str, st
 @pytest.mark.parametrize("frame", [HELLO, OPEN, BEGIN, UNKNOWN])
 def test_frames_out_of_order_while_writing(talk: Talk, http: BotoTables, store: str, frame: bytes) -> None:
     begin_large(talk, http, store, A)
-    kind, named, message = talk.last_error(frame)
-    assert (kind, named) == (MismatchError.kind, store)
+    kind, store_name, message = talk.last_error(frame)
+    assert (kind, store_name) == (MismatchError.kind, store)
     assert "out of order state=writing" in message
     wait_until(lambda: parts_of(http, store) == [], "parts are left")
 
@@ -276,17 +276,17 @@ def test_its_log_names_store_version_and_attempt(start: Start, settings: dict[st
     sidecar = start()
     talk = sidecar.connect().hello(settings)
     one = talk.write(store, A, {b"a": b"1"})
-    for version, by, said in ((7, B, B.hex()), (7, NO_ATTEMPT, "any")):
-        talk.fail(Open(store, version, by, ()))
-        assert f"ERROR dynastate.sidecar: open failed store={store} version=7 attempt={said}: " in sidecar.log()
+    for version, name, label in ((7, B, B.hex()), (7, NO_ATTEMPT, "any")):
+        talk.fail(Open(store, version, name, ()))
+        assert f"ERROR dynastate.sidecar: open failed store={store} version=7 attempt={label}: " in sidecar.log()
     talk.begin("a#name", B, one)
     talk.fail(Commit({0: 1}, SCHEMA))
     assert f"ERROR dynastate.sidecar: commit failed store=a#name version=2 attempt={B.hex()}: " in sidecar.log()
     talk.begin(store, C, one)
     talk.send(append({b"a": b"2"})[:-1])
     talk.close()
-    ended = f"INFO dynastate.sidecar: connection ended store={store} version=2 attempt={C.hex()}: "
-    wait_until(lambda: ended in sidecar.log(), f"not said: {ended}")
+    line = f"INFO dynastate.sidecar: connection ended store={store} version=2 attempt={C.hex()}: "
+    wait_until(lambda: line in sidecar.log(), f"not said: {line}")
 
 
 def test_ctrl_c_is_for_spark(start: Start, settings: dict[str, str], store: str) -> None:
@@ -305,8 +305,8 @@ def test_the_token_is_never_shown(start: Start, settings: dict[str, str]) -> Non
     """The token is neither in the arguments, nor in the environment, nor in the log, whatever goes wrong."""
     sidecar = start()
     proc = Path(f"/proc/{sidecar.process.pid}")
-    shown = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
-    assert b"dynastate.sidecar" in shown
+    process_text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+    assert b"dynastate.sidecar" in process_text
     for frame in (
         hello(TOKEN, "9.9.9", "{}"),
         hello(TOKEN, dynastate.__version__, "no JSON"),
@@ -318,7 +318,7 @@ def test_the_token_is_never_shown(start: Start, settings: dict[str, str]) -> Non
     sidecar.connect().hello(settings)
     assert sidecar.end() == 0
     assert "9.9.9" in sidecar.log()
-    for text in (shown, sidecar.log().encode()):
+    for text in (process_text, sidecar.log().encode()):
         for form in (TOKEN, TOKEN.hex().encode(), repr(TOKEN).encode()):
             assert form not in text
 
@@ -330,13 +330,13 @@ def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
     assert isinstance(talk.answer(), protocol.Found)
     assert talk.answer() == protocol.Content(0, {0: 0})
     assert isinstance(talk.answer(), protocol.Opened)
-    together: State = {}
+    rows: State = {}
     for bucket in range(4):
         talk.send(protocol.encode(protocol.Read(store, *one, 0, 0, NO_ATTEMPT, 2, (bucket,))))
         answer = talk.answer()
         while not isinstance(answer, protocol.Opened):
             if isinstance(answer, ROWS):
-                together |= fold([chunk_of(answer)])
+                rows |= fold([chunk_of(answer)])
             else:
                 assert answer == protocol.Held(0)
                 answer = talk.answer()
@@ -344,7 +344,7 @@ def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
                 assert (answer.snapshot, answer.after) == (0, 0)
                 assert answer.raw_bytes > 40
             answer = talk.answer()
-    assert len(together) == 40
+    assert len(rows) == 40
     talk.send(protocol.encode(protocol.Read(store, *one, 0, *one, 2, (0, 1, 3))))
     assert talk.answer() == protocol.Held(1)
     assert talk.answer() == protocol.Deltas(0, 1, 0)

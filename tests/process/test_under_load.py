@@ -45,21 +45,21 @@ PARALLEL = Settings().parallel_requests
 @pytest.fixture(scope="module")
 def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedDynamoDB | Dynoxide]:
     """A DynamoDB that keeps up: the embedded one serves a request at a time, and the next two hundred wait."""
-    with fast_dynamodb(tmp_path_factory.mktemp("dynamodb") / "dynoxide") as running:
-        yield running
+    with fast_dynamodb(tmp_path_factory.mktemp("dynamodb") / "dynoxide") as database:
+        yield database
 
 
 @pytest.fixture
 def proxy(dynamodb: EmbeddedDynamoDB | Dynoxide) -> Iterator[FaultProxy]:
-    with FaultProxy(dynamodb.endpoint) as opened:
-        yield opened
+    with FaultProxy(dynamodb.endpoint) as fault_proxy:
+        yield fault_proxy
 
 
 @pytest.fixture
 def sidecar() -> Iterator[Sidecar]:
-    with closing(Sidecar(environment=credentials() | {"MALLOC_ARENA_MAX": "2"})) as running:
-        assert running.said == "ready\n", running.log()
-        yield running
+    with closing(Sidecar(environment=credentials() | {"MALLOC_ARENA_MAX": "2"})) as server:
+        assert server.said == "ready\n", server.log()
+        yield server
 
 
 @pytest.fixture
@@ -135,8 +135,8 @@ def test_200_stores_at_once(sidecar: Sidecar, proxy: FaultProxy, connect: Callab
 
     in_parallel(work, range(STORES))
     assert meeting.all_there.is_set()
-    most = memory_mib(sidecar.process.pid)
-    assert most < MEMORY_MIB + MEMORY_MIB_STORE * STORES, f"{most} MiB"
+    peak = memory_mib(sidecar.process.pid)
+    assert peak < MEMORY_MIB + MEMORY_MIB_STORE * STORES, f"{peak} MiB"
     assert "pool is full" not in sidecar.log()
 
     proxy.rule = let_pass
@@ -158,7 +158,7 @@ def test_throttles_hold_up_tasks(sidecar: Sidecar, proxy: FaultProxy, connect: C
     throttle = Throttle()
     proxy.rule = throttle
     talks = [connect() for _ in range(writers)]
-    sent = [0] * writers
+    sent_bytes = [0] * writers
 
     def work(partition: int) -> dict[str, int]:
         talk = talks[partition]
@@ -166,50 +166,50 @@ def test_throttles_hold_up_tasks(sidecar: Sidecar, proxy: FaultProxy, connect: C
         for number in range(chunks):
             frame = append(rows(partition * 1000 + number, 200))
             talk.send(frame)
-            sent[partition] += len(frame)
+            sent_bytes[partition] += len(frame)
         return talk.commit()
 
     bases = in_parallel(lambda n: talks[n].write(name(store, n), attempt(1), {b"a": b"1"}), range(writers))
     throttle.rate = 0
     with ThreadPoolExecutor(writers) as pool:
-        spent = [pool.submit(work, partition) for partition in range(writers)]
-        settled = wait_until_settled(lambda: sum(sent))
+        futures = [pool.submit(work, partition) for partition in range(writers)]
+        level = wait_until_settled(lambda: sum(sent_bytes))
         memory = memory_mib(sidecar.process.pid)
         time.sleep(3)
         # Each retry is a new request.
         assert memory_mib(sidecar.process.pid) <= memory + 8 * PARALLEL
         # What waits; what every connection has in hand and in its socket; nothing else.
-        assert Limits.queued_bytes_max / 2 < settled <= sum(sent) < Limits.queued_bytes_max + writers * 2 * MIB
+        assert Limits.queued_bytes_max / 2 < level <= sum(sent_bytes) < Limits.queued_bytes_max + writers * 2 * MIB
         assert memory < MEMORY_MIB, f"{memory} MiB"
         throttle.rate = None
-        counters = [future.result(WITHIN_S) for future in spent]
-    assert sum(sent) > 4 * settled
+        counters = [future.result(WITHIN_S) for future in futures]
+    assert sum(sent_bytes) > 4 * level
     assert sum(each["throttles"] for each in counters) > 0
     assert "DynamoDB throttles reasons=TableWriteProvisionedThroughputExceeded:arn:" in sidecar.log()
     fresh = connect(cacheMb="0")
     for partition in range(writers):
-        written = [rows(partition * 1000 + number, 200) for number in range(chunks)]
-        expected = {b"a": b"1"} | {key: value for each in written for key, value in each.items()}
+        batches = [rows(partition * 1000 + number, 200) for number in range(chunks)]
+        expected = {b"a": b"1"} | {key: value for each in batches for key, value in each.items()}
         assert fresh.state(name(store, partition), 2) == expected
 
 
 def wait_until_settled(value: Callable[[], int], still_s: float = 2.0) -> int:
     """Wait until a number has not changed for a while; the number."""
     deadline = time.monotonic() + WITHIN_S
-    last, since = value(), time.monotonic()
-    while time.monotonic() < since + still_s:
+    last, start_s = value(), time.monotonic()
+    while time.monotonic() < start_s + still_s:
         assert time.monotonic() < deadline, "it does not settle"
         time.sleep(0.05)
         if value() != last:
-            last, since = value(), time.monotonic()
+            last, start_s = value(), time.monotonic()
     return last
 
 
 class Crowd:
     """Answers no request of an operation before so many of them are under way at once, or some time has passed."""
 
-    def __init__(self, operation: str, wanted: int) -> None:
-        self._operation, self._wanted = operation, wanted
+    def __init__(self, operation: str, size: int) -> None:
+        self._operation, self._wanted = operation, size
         self._now = 0
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -284,10 +284,10 @@ class Partition:
     def fail(self, by: int) -> tuple[float, int, str]:
         """Commit, which must fail; the time until the error came, its kind and message."""
         self.begin(by)
-        since = time.monotonic()
+        start_s = time.monotonic()
         kind, _, message = error_of(commit(self._talk))
         self._talk.close()
-        return time.monotonic() - since, kind, message
+        return time.monotonic() - start_s, kind, message
 
     def connect(self) -> None:
         self._talk = self._connect()

@@ -30,10 +30,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def build(root: Path, into: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(into), *options]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def build(root: Path, target: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(target), *options]
+    completed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -54,13 +54,13 @@ def metadata(wheel: dict[str, bytes]) -> Message:
 def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> None:
     """Every module, the mark that it is typed, the log settings, the page's files, and of this checkout no other."""
     package = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate").rglob("*.py")}
-    named = set(wheel)
-    assert package | {"dynastate/py.typed"} <= named
-    assert not {name for name in named if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))}
-    kinds = {Path(name).suffix for name in named if name.startswith("dynastate/")}
+    names = set(wheel)
+    assert package | {"dynastate/py.typed"} <= names
+    assert not {name for name in names if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))}
+    kinds = {Path(name).suffix for name in names if name.startswith("dynastate/")}
     assert kinds == {".py", ".typed", ".jar", ".properties", ".html", ".css", ".js", ".txt"}
     page = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate" / "ui").rglob("*.*")}
-    assert {name for name in page if not name.endswith(".pyc")} <= named
+    assert {name for name in page if not name.endswith(".pyc")} <= names
 
 
 def test_jars_are_of_this_version(wheel: dict[str, bytes]) -> None:
@@ -87,20 +87,20 @@ def test_licence_is_in_both(built: Path, wheel: dict[str, bytes], metadata: Mess
 def test_source_distribution_makes_a_whole_wheel(built: Path, wheel: dict[str, bytes]) -> None:
     """All that the wheel holds is in it, the jars too, and the sources of those."""
     with tarfile.open(built / f"dynastate-{__version__}.tar.gz") as sources:
-        named = {name.removeprefix(f"dynastate-{__version__}/") for name in sources.getnames()}
-    assert {f"src/{name}" for name in wheel if name.startswith("dynastate/")} <= named
+        names = {name.removeprefix(f"dynastate-{__version__}/") for name in sources.getnames()}
+    assert {f"src/{name}" for name in wheel if name.startswith("dynastate/")} <= names
     scala = {str(file.relative_to(ROOT)) for file in (ROOT / "jvm-bridge").rglob("*.scala")}
-    assert scala | {"jvm-bridge/build.py", "pyproject.toml", "README.md"} <= named
+    assert scala | {"jvm-bridge/build.py", "pyproject.toml", "README.md"} <= names
 
 
 def test_wheel_of_the_source_distribution_is_the_same(built: Path, wheel: dict[str, bytes], tmp_path: Path) -> None:
     """As pip builds it where there is no wheel: every file, jars and metadata too, has the same bytes."""
     subprocess.run(["tar", "-xzf", built / f"dynastate-{__version__}.tar.gz", "-C", tmp_path], check=True)
     build(tmp_path / f"dynastate-{__version__}", tmp_path, "-t", "wheel")
-    again = files_of(tmp_path)
-    assert any(name.endswith(".jar") for name in again)
-    assert set(again) == set(wheel)
-    assert [name for name in wheel if again[name] != wheel[name]] == []
+    files = files_of(tmp_path)
+    assert any(name.endswith(".jar") for name in files)
+    assert set(files) == set(wheel)
+    assert [name for name in wheel if files[name] != wheel[name]] == []
 
 
 def test_description_leads_to_the_repository(metadata: Message) -> None:
@@ -108,8 +108,8 @@ def test_description_leads_to_the_repository(metadata: Message) -> None:
     description = str(metadata.get_payload())
     targets = re.findall(r"\]\(([^)]+)\)", description)
     assert [target for target in targets if not target.startswith(("https://", "#"))] == []
-    tagged = f"/dynastate/dynastate/blob/v{__version__}/docs/getting-started.md"
-    assert f"https://github.com{tagged}" in targets
+    path = f"/dynastate/dynastate/blob/v{__version__}/docs/getting-started.md"
+    assert f"https://github.com{path}" in targets
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", description)
     assert pictures
     assert all(f"/v{__version__}/docs/images/" in picture for picture in pictures)
@@ -119,9 +119,9 @@ def test_description_leads_to_the_repository(metadata: Message) -> None:
 def test_command_is_installed(wheel: dict[str, bytes], metadata: Message) -> None:
     """`dynastate` is on the path of who installs it, and pyspark only with an extra."""
     assert b"dynastate = dynastate.cli.__main__:main" in wheel[f"dynastate-{__version__}.dist-info/entry_points.txt"]
-    asked = metadata.get_all("Requires-Dist") or []
-    assert "pyspark<4.4,>=4.0.1; extra == 'spark'" in asked
-    assert not [text for text in asked if text.startswith("pyspark") and "extra ==" not in text]
+    requirements = metadata.get_all("Requires-Dist") or []
+    assert "pyspark<4.4,>=4.0.1; extra == 'spark'" in requirements
+    assert not [text for text in requirements if text.startswith("pyspark") and "extra ==" not in text]
 
 
 def test_minors_are_those_that_are_built() -> None:

@@ -51,16 +51,16 @@ def start(output: Path, environment: dict[str, str], words: list[str]) -> int:
 
 
 def run_all(folder: Path) -> None:
-    began, ended = dict[int, tuple[str, float]](), dict[str, dict[str, object]]()
+    starts, results = dict[int, tuple[str, float]](), dict[str, dict[str, object]]()
     for number, (name, (environment, words)) in enumerate(json.load(sys.stdin).items()):
-        began[start(folder / str(number), environment, words)] = (name, time.monotonic())
-    for number, child in enumerate(list(began)):
+        starts[start(folder / str(number), environment, words)] = (name, time.monotonic())
+    for number, child in enumerate(list(starts)):
         _, status = os.waitpid(child, 0)
-        name, since = began[child]
-        shown = (folder / str(number)).read_text(errors="replace")
+        name, start_s = starts[child]
+        output = (folder / str(number)).read_text(errors="replace")
         code = os.waitstatus_to_exitcode(status)
-        ended[name] = {"shown": shown, "code": code, "seconds": time.monotonic() - since}
-    json.dump(ended, sys.stdout)
+        results[name] = {"shown": output, "code": code, "seconds": time.monotonic() - start_s}
+    json.dump(results, sys.stdout)
 
 
 if __name__ == "__main__":
