@@ -70,18 +70,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Those with a long timeout of their own begin first: at the end no process waits for another.
     """
     files = sorted({item.path for item in items})
-    chosen = {*part_of(files, config.getoption("part"))}
-    config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
-    items[:] = [item for item in items if item.path in chosen]
-    together: dict[Path, float] = {}
+    paths = {*part_of(files, config.getoption("part"))}
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in paths])
+    items[:] = [item for item in items if item.path in paths]
+    timeouts: dict[Path, float] = {}
     for item in items:
         if not {"boto_client", "embedded"}.isdisjoint(item.fixturenames):  # type: ignore[attr-defined]
             item.add_marker("emulator")
         fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
         if any(definition.scope == "module" for definitions in fixtures for definition in definitions):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-            together[item.path] = max(timeout_of(item), together.get(item.path, 0.0))
-    items.sort(key=lambda item: -together.get(item.path, timeout_of(item)))
+            timeouts[item.path] = max(timeout_of(item), timeouts.get(item.path, 0.0))
+    items.sort(key=lambda item: -timeouts.get(item.path, timeout_of(item)))
 
 
 def part_of(files: Sequence[Path], part: str) -> Sequence[Path]:
@@ -112,15 +112,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.fixture(scope="session")
 def embedded(pytestconfig: pytest.Config) -> Iterator[EmbeddedDynamoDB | DynamoDBLocal]:
     """One embedded DynamoDB, over HTTP, for all tests that use stores of their own."""
-    with DynamoDBLocal() if pytestconfig.getoption("dynamodb_local") else EmbeddedDynamoDB() as running:
-        yield running
+    with DynamoDBLocal() if pytestconfig.getoption("dynamodb_local") else EmbeddedDynamoDB() as dynamodb:
+        yield dynamodb
 
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """Environment of processes that use an embedded DynamoDB: dummy credentials, and no settings of another Spark."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
-    return kept | credentials() | {"SPARK_LOCAL_IP": "127.0.0.1"}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+    return variables | credentials() | {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 @pytest.fixture
@@ -133,9 +133,9 @@ def dummy_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder with a short path: a socket's may have 107 bytes."""
-    made = Path(tempfile.mkdtemp(prefix="dyn-"))
-    yield made
-    remove_tree(made)
+    path = Path(tempfile.mkdtemp(prefix="dyn-"))
+    yield path
+    remove_tree(path)
 
 
 @pytest.fixture

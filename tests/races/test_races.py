@@ -18,5 +18,5 @@ SHORT = ["-jvmArgs", "-XX:+UseG1GC -Xmx2g", "-sc", "false", "-f", "1", "-fsm", "
 def test_a_version_stays_as_it_was_made_beside_folds(tmp_path: Path) -> None:
     """Gets and iterators of versions, on the heap and on disk, see no row of another version, and no torn one."""
     command = harness_command("jcstress", Path(__file__).parent, [*SHORT, "-r", str(tmp_path)])
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500)
+    assert completed.returncode == 0, completed.stdout[-5000:] + completed.stderr
