@@ -57,15 +57,15 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture
 def folder(scratch: Path) -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="test-", dir=scratch))
-    yield made
-    remove_tree(made)
+    path = Path(tempfile.mkdtemp(prefix="test-", dir=scratch))
+    yield path
+    remove_tree(path)
 
 
 @pytest.fixture(scope="session")
 def database(scratch: Path) -> Iterator[Database]:
-    with fast_dynamodb(scratch / "dynoxide") as running:
-        yield running
+    with fast_dynamodb(scratch / "dynoxide") as dynamodb:
+        yield dynamodb
 
 
 @pytest.fixture(scope="session", name="tests_jar")
@@ -206,19 +206,19 @@ def sessions(spark: SparkSession) -> Sessions:
 @pytest.fixture(scope="session")
 def tables(database: Database, environment: dict[str, str]) -> Iterator[BotoTables]:
     with only(environment):
-        found = BotoTables(database.settings)
-    yield found
-    found.close()
+        result = BotoTables(database.settings)
+    yield result
+    result.close()
 
 
 @pytest.fixture
 def opened(database: Database, environment: dict[str, str]) -> Iterator[Open]:
-    with ExitStack() as made:
+    with ExitStack() as stack:
 
         def open_one(store: str, **options: Any) -> StateReader:
             with only(environment):
                 options |= {"endpoint": database.endpoint, "region": database.settings.region}
-                return made.enter_context(dynastate.open_state(store, **options))
+                return stack.enter_context(dynastate.open_state(store, **options))
 
         yield open_one
 
@@ -232,8 +232,8 @@ def items(tables: BotoTables) -> Items:
 @pytest.fixture(scope="session")
 def graphs(items: Items) -> Graphs:
     """Read the version lists of a store, by its name, and which snapshots it has."""
-    told = ("list/", "meta", "snapshot/")
-    return lambda store: VersionGraph(store, [pair for pair in items(store) if pair[0].sort.startswith(told)])
+    prefixes = ("list/", "meta", "snapshot/")
+    return lambda store: VersionGraph(store, [pair for pair in items(store) if pair[0].sort.startswith(prefixes)])
 
 
 def interpreter(folder: Path, *lines: str, command: str = f'{sys.executable} "$@"') -> str:

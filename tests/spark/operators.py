@@ -43,9 +43,9 @@ class Case:
         return Running(self.on(session, sources), checkpoint, self.mode, disturb)
 
 
-def sums(rows: DataFrame, *by: str) -> DataFrame:
+def sums(rows: DataFrame, *columns: str) -> DataFrame:
     """Count, sum and maximum; no sum of floats, which depends on the order."""
-    return rows.groupBy(*by).agg(
+    return rows.groupBy(*columns).agg(
         f.count("*").alias("rows"), f.sum("amount").alias("amount"), f.max("note").alias("note")
     )
 
@@ -56,13 +56,13 @@ def expected_sums(session: SparkSession, source: Source) -> list[tuple[object, .
 
 
 def windows(rows: DataFrame, _: DataFrame) -> DataFrame:
-    late = rows.withWatermark("at", DELAY)
-    return late.groupBy(f.window("at", "20 seconds", "10 seconds"), "key").agg(f.count("*"), f.sum("amount"))
+    events = rows.withWatermark("at", DELAY)
+    return events.groupBy(f.window("at", "20 seconds", "10 seconds"), "key").agg(f.count("*"), f.sum("amount"))
 
 
 def deduplicated_windows(rows: DataFrame, _: DataFrame) -> DataFrame:
-    late = rows.withWatermark("at", DELAY).dropDuplicates(["id", "at"])
-    return late.groupBy(f.window("at", "10 seconds")).agg(f.count("*"), f.sum("id"))
+    events = rows.withWatermark("at", DELAY).dropDuplicates(["id", "at"])
+    return events.groupBy(f.window("at", "10 seconds")).agg(f.count("*"), f.sum("id"))
 
 
 def group_state(
@@ -86,16 +86,16 @@ def group_state(
             count += len(frame)
             amount += int(frame["amount"].sum())
             newest = max(newest, int(frame["at"].max().timestamp() * 1000))
-        what = "full" if count > rows_most else "counted"
-        if what == "full":
+        kind = "full" if count > rows_most else "counted"
+        if kind == "full":
             state.remove()
         else:
             state.update((count, amount))
             state.setTimeoutTimestamp(max(state.getCurrentWatermarkMs(), newest) + idle_ms)
-        yield pd.DataFrame({"key": [key[0]], "what": [what], "rows": [count], "amount": [amount]})
+        yield pd.DataFrame({"key": [key[0]], "what": [kind], "rows": [count], "amount": [amount]})
 
-    late = rows.withWatermark("at", DELAY)
-    return late.groupBy("key").applyInPandasWithState(
+    events = rows.withWatermark("at", DELAY)
+    return events.groupBy("key").applyInPandasWithState(
         update,
         "key string, what string, rows long, amount long",
         "rows long, amount long",
@@ -111,23 +111,25 @@ def in_scala(rows: DataFrame, program: str, method: str) -> DataFrame:
 
 
 def session_windows(rows: DataFrame, _: DataFrame) -> DataFrame:
-    late = rows.withWatermark("at", DELAY)
-    return late.groupBy(f.session_window("at", "2 seconds"), "key").agg(f.count("*"), f.sum("amount"))
+    events = rows.withWatermark("at", DELAY)
+    return events.groupBy(f.session_window("at", "2 seconds"), "key").agg(f.count("*"), f.sum("amount"))
 
 
 def deduplicated_sessions(rows: DataFrame, _: DataFrame) -> DataFrame:
-    late = rows.withWatermark("at", DELAY).dropDuplicatesWithinWatermark(["id"])
-    return late.groupBy(f.session_window("at", "2 seconds"), "key").agg(f.count("*"), f.sum("id"))
+    events = rows.withWatermark("at", DELAY).dropDuplicatesWithinWatermark(["id"])
+    return events.groupBy(f.session_window("at", "2 seconds"), "key").agg(f.count("*"), f.sum("id"))
 
 
-def joined(how: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
+def joined(join_type: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
     def build(rows: DataFrame, others: DataFrame) -> DataFrame:
         left = rows.select("id", "amount", f.col("at").alias("left_at")).withWatermark("left_at", DELAY)
         right = others.select(
             f.col("id").alias("right_id"), f.col("note").alias("right_note"), f.col("at").alias("right_at")
         ).withWatermark("right_at", "8 seconds")
-        near = f.expr("id = right_id AND right_at BETWEEN left_at - INTERVAL 4 SECOND AND left_at + INTERVAL 9 SECOND")
-        return left.join(right, near, how)
+        condition = f.expr(
+            "id = right_id AND right_at BETWEEN left_at - INTERVAL 4 SECOND AND left_at + INTERVAL 9 SECOND"
+        )
+        return left.join(right, condition, join_type)
 
     return build
 

@@ -39,8 +39,8 @@ def transformed_in_pandas(rows: DataFrame, _: DataFrame) -> DataFrame:
             self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + idle_ms)
             if count > 60:
                 self.files.clear()
-            listed = f"{sum(1 for _ in self.amounts.get())} {sorted(file[0] for file in self.files.keys())}"
-            yield pd.DataFrame({"key": [key[0]], "what": ["seen"], "rows": [count], "amounts": [listed]})
+            text = f"{sum(1 for _ in self.amounts.get())} {sorted(file[0] for file in self.files.keys())}"
+            yield pd.DataFrame({"key": [key[0]], "what": ["seen"], "rows": [count], "amounts": [text]})
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
             amounts = sorted(amount[0] for amount in self.amounts.get())
@@ -51,8 +51,8 @@ def transformed_in_pandas(rows: DataFrame, _: DataFrame) -> DataFrame:
         def close(self) -> None:
             pass
 
-    late = rows.na.fill(0, ["amount"]).withWatermark("at", DELAY)
-    return late.groupBy("key").transformWithStateInPandas(Counts(), OUTPUT, "append", "eventTime")
+    events = rows.na.fill(0, ["amount"]).withWatermark("at", DELAY)
+    return events.groupBy("key").transformWithStateInPandas(Counts(), OUTPUT, "append", "eventTime")
 
 
 def transformed_rows(rows: DataFrame, _: DataFrame) -> DataFrame:
@@ -64,9 +64,9 @@ def transformed_rows(rows: DataFrame, _: DataFrame) -> DataFrame:
             self.newest = handle.getListState("newest", "amount long, note string")
 
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-            taken = sorted((row.at, row.amount, row.note) for row in rows)
-            count = (self.count.get()[0] if self.count.exists() else 0) + len(taken)
-            newest = [*self.newest.get(), *((amount, note) for _, amount, note in taken)][-3:]
+            tuples = sorted((row.at, row.amount, row.note) for row in rows)
+            count = (self.count.get()[0] if self.count.exists() else 0) + len(tuples)
+            newest = [*self.newest.get(), *((amount, note) for _, amount, note in tuples)][-3:]
             if count > 40:
                 self.count.clear()
                 self.newest.clear()
@@ -102,8 +102,8 @@ def transformed_from_initial(rows: DataFrame, _: DataFrame) -> DataFrame:
     initial = rows.sparkSession.createDataFrame(
         [("key-1", 1_000), ("key-2", 2_000), ("UA", 3_000), ("alone", 5)], "key string, amount long"
     )
-    known = rows.na.fill(0, ["amount"])
-    return known.groupBy("key").transformWithState(Sums(), OUTPUT, "append", "none", initial.groupBy("key"))
+    amounts = rows.na.fill(0, ["amount"])
+    return amounts.groupBy("key").transformWithState(Sums(), OUTPUT, "append", "none", initial.groupBy("key"))
 
 
 def transformed_by_processing_time(rows: DataFrame) -> DataFrame:
@@ -119,20 +119,20 @@ def transformed_by_processing_time(rows: DataFrame) -> DataFrame:
 
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
             amounts = sorted(row.amount for row in rows)
-            found = [
+            values = [
                 *(state.get()[0] if state.exists() else None for state in self.values),
                 *([value[0] for value in state.get()] for state in self.lists),
                 *(sorted((key[0], value[0]) for key, value in state.iterator()) for state in self.maps),
             ]
             for value in self.values:
                 value.update((sum(amounts),))
-            for listed in self.lists:
-                listed.appendList([(amount,) for amount in amounts])
-            for mapped in self.maps:
+            for list_state in self.lists:
+                list_state.appendList([(amount,) for amount in amounts])
+            for map_state in self.maps:
                 for amount in amounts:
-                    mapped.updateValue((amount % 5,), (amount,))
+                    map_state.updateValue((amount % 5,), (amount,))
             self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
-            yield Row(key=key[0], what="seen", rows=len(amounts), amounts=str(found))
+            yield Row(key=key[0], what="seen", rows=len(amounts), amounts=str(values))
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
             yield Row(key=key[0], what="due", rows=0, amounts="")
@@ -153,11 +153,11 @@ def evolved(rows: DataFrame, variables: tuple[str, ...], kind: str = "long") -> 
                 handle.deleteIfExists(name)
 
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-            taken = [row.amount for row in rows]
+            amounts = [row.amount for row in rows]
             for state in self.sums.values():
-                state.update(((state.get()[0] if state.exists() else 0) + sum(taken),))
-            found = {name: state.get()[0] for name, state in self.sums.items()}
-            yield Row(key=key[0], what="seen", rows=len(taken), amounts=str(found))
+                state.update(((state.get()[0] if state.exists() else 0) + sum(amounts),))
+            values = {name: state.get()[0] for name, state in self.sums.items()}
+            yield Row(key=key[0], what="seen", rows=len(amounts), amounts=str(values))
 
         def close(self) -> None:
             pass
@@ -190,8 +190,8 @@ def with_schemas(rows: DataFrame, turn: int) -> DataFrame:
 
         def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
             count = sum(map(len, rows))
-            files = sorted((file[0], tuple(found)) for file, found in self.map.iterator())
-            found = [self.value.get(), [tuple(each) for each in self.list.get()], files]
+            files = sorted((file[0], tuple(part)) for file, part in self.map.iterator())
+            values = [self.value.get(), [tuple(each) for each in self.list.get()], files]
             if turn == 0:
                 self.value.update((count, "first"))
                 self.list.appendList([(count,), (-count,)])
@@ -204,7 +204,7 @@ def with_schemas(rows: DataFrame, turn: int) -> DataFrame:
                 self.value.update((count + 0.25,))
                 self.list.appendValue((count + 0.25, [(1,), (None,)]))
                 self.map.updateValue((turn,), ((count + 0.25,),))
-            yield pd.DataFrame({"key": [key[0]], "what": ["seen"], "rows": [count], "amounts": [str(found)]})
+            yield pd.DataFrame({"key": [key[0]], "what": ["seen"], "rows": [count], "amounts": [str(values)]})
 
         def close(self) -> None:
             pass

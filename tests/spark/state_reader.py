@@ -27,14 +27,14 @@ def read_states(session: SparkSession, checkpoint: Path, batches: range, *, part
 
     Without `partitions` they do not show the partition they are in.
     """
-    hidden = () if partitions else ("partition_id",)
-    found: States = []
+    columns = () if partitions else ("partition_id",)
+    states: States = []
     for _, options in parts_of(read_metadata(session, checkpoint)):
         for batch in batches:
-            frame = read_state(session, checkpoint, batchId=str(batch), **options).drop(*hidden)
+            frame = read_state(session, checkpoint, batchId=str(batch), **options).drop(*columns)
             rows = frame.select(f.struct("*").cast("string"))
-            found += [(batch, json.dumps(options), *row) for row in rows.collect()]
-    return sorted(found)
+            states += [(batch, json.dumps(options), *row) for row in rows.collect()]
+    return sorted(states)
 
 
 def last_states(session: SparkSession, checkpoint: Path, outcome: Outcome, *, partitions: bool = True) -> States:

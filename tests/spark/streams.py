@@ -37,11 +37,11 @@ def make_rows(seed: int, file: int, rows: int = ROWS) -> list[Record]:
     """The rows of one file: few keys (one null, one empty), many repeated ids, and some late rows."""
     choose = random.Random(f"{seed}/{file}")  # noqa: S311  # test data
     keys: list[str | None] = [None, "", *(f"key-{number}" for number in range(8)), "schlüssel-ß-鍵"]
-    made: list[Record] = []
+    records: list[Record] = []
     for _ in range(rows):
         late_s = 40 if choose.random() < 0.1 else 0
-        at = START + timedelta(seconds=file * FILE_S + choose.randrange(FILE_S) - late_s)
-        made.append(
+        event_time = START + timedelta(seconds=file * FILE_S + choose.randrange(FILE_S) - late_s)
+        records.append(
             {
                 "file": file,
                 # Some keys are in some files only, so that their state expires.
@@ -49,16 +49,16 @@ def make_rows(seed: int, file: int, rows: int = ROWS) -> list[Record]:
                 "id": choose.randrange(10 * file, 10 * file + 40),
                 "amount": choose.randrange(-100, 1_000),
                 "note": "x" * choose.randrange(30),
-                "at": at.isoformat(),
+                "at": event_time.isoformat(),
             }
         )
-    return made
+    return records
 
 
 def make_wide_rows(file: int, keys: int, note_bytes: int) -> list[Record]:
     """One row for each key, with a note that LZ4 cannot make smaller."""
     choose = random.Random(file)  # noqa: S311  # test data
-    at = START.isoformat()
+    event_time = START.isoformat()
     return [
         {
             "file": file,
@@ -66,7 +66,7 @@ def make_wide_rows(file: int, keys: int, note_bytes: int) -> list[Record]:
             "id": key,
             "amount": choose.randrange(1000),
             "note": base64.b85encode(choose.randbytes(note_bytes)).decode(),
-            "at": at,
+            "at": event_time,
         }
         for key in range(keys)
     ]
@@ -80,18 +80,18 @@ def make_flights(files: int, *, arrivals: bool = False) -> list[list[Record]]:
     """
     day = flights.load(days=2).flights
     day = day[day["day"] == 1]
-    happened, planned = ("arr_time", "sched_arr_time") if arrivals else ("dep_time", "sched_dep_time")
-    made: list[list[Record]] = [[] for _ in range(files)]
+    actual, schedule = ("arr_time", "sched_arr_time") if arrivals else ("dep_time", "sched_dep_time")
+    records: list[list[Record]] = [[] for _ in range(files)]
     for flight in day.to_dict("records"):
         planned_minute, minute = (
             int(clock) // 100 * 60 + int(clock) % 100 - 5 * 60
-            for clock in (flight[planned], flight[planned] if pd.isna(flight[happened]) else flight[happened])
+            for clock in (flight[schedule], flight[schedule] if pd.isna(flight[actual]) else flight[actual])
         )
         file = planned_minute // 120
         if not 0 <= file < files:
             continue
         delay = flight["dep_delay"]
-        made[file].append(
+        records[file].append(
             {
                 "file": file,
                 "key": flight["carrier"],
@@ -101,7 +101,7 @@ def make_flights(files: int, *, arrivals: bool = False) -> list[list[Record]]:
                 "at": (START + timedelta(minutes=minute) * FILE_S / (120 * 60)).isoformat(),
             }
         )
-    return made
+    return records
 
 
 class Source:
@@ -111,8 +111,8 @@ class Source:
         self._waiting = folder / "waiting"
         self._released = folder / RELEASED
         self._files = len(files)
-        for made in (self._waiting, self._released):
-            made.mkdir(parents=True)
+        for path in (self._waiting, self._released):
+            path.mkdir(parents=True)
         for number, rows in enumerate(files):
             file = self._waiting / f"{number:04d}.json"
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -122,9 +122,9 @@ class Source:
     def release(self, files: int | None = None) -> None:
         """Let queries see the first `files` files, or all files if it is None."""
         for number in range(self._files if files is None else files):
-            seen = self._released / f"{number:04d}.json"
-            if not seen.exists():
-                os.link(self._waiting / seen.name, seen)
+            target = self._released / f"{number:04d}.json"
+            if not target.exists():
+                os.link(self._waiting / target.name, target)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         return open_stream(spark, self._released.parent)
@@ -180,19 +180,19 @@ class Outcome:
     #: dynastate's own metrics, summed over operators and partitions.
     metrics: dict[int, dict[str, int]] = field(default_factory=dict)
 
-    def add(self, later: Outcome) -> None:
-        self.rows.update(later.rows)
-        self.state.update(later.state)
-        self.metrics.update(later.metrics)
+    def add(self, other: Outcome) -> None:
+        self.rows.update(other.rows)
+        self.state.update(other.state)
+        self.metrics.update(other.metrics)
 
 
 #: What to do with a batch's frame before its rows are collected, by batch id.
 Disturb = Callable[[DataFrame, int], DataFrame]
 
 
-def hang_in(batch: int, partition: int, ms: int, told: Path) -> Disturb:
+def hang_in(batch: int, partition: int, ms: int, mark: Path) -> Disturb:
     """Let a partition's task hang in one batch: Disturbing.scala is called for each row of a stateful operator."""
-    condition = f.expr(f"reflect('io.dynastate.tests.Disturbing', 'hang', {partition}, {ms}L, '{told}') = 'true'")
+    condition = f.expr(f"reflect('io.dynastate.tests.Disturbing', 'hang', {partition}, {ms}L, '{mark}') = 'true'")
     return lambda frame, number: frame.where(condition) if number == batch else frame
 
 
@@ -205,8 +205,8 @@ class Running:
         self._outcome = Outcome()
 
         def sink(batch: DataFrame, number: int) -> None:
-            seen = batch if disturb is None else disturb(batch, number)
-            self._outcome.rows[number] = sorted((tuple(row) for row in seen.collect()), key=repr)
+            rows = batch if disturb is None else disturb(batch, number)
+            self._outcome.rows[number] = sorted((tuple(row) for row in rows.collect()), key=repr)
 
         writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
         self._query: StreamingQuery = writer.foreachBatch(sink).trigger(availableNow=True).start()
@@ -222,10 +222,10 @@ class Running:
             StreamingQueryException: the query failed.
         """
         try:
-            ended = self._query.awaitTermination(timeout_s)
+            is_over = self._query.awaitTermination(timeout_s)
         finally:
             self._query.stop()
-        assert ended, f"the query did not end within {timeout_s} s"
+        assert is_over, f"the query did not end within {timeout_s} s"
         for progress in self._query.recentProgress:
             if "addBatch" in progress.durationMs:
                 self._note(progress)
@@ -263,16 +263,16 @@ def take_all(query: StreamingQuery) -> None:
 def first_error(frame: DataFrame, checkpoint: Path, mode: OutputMode = "append", within_s: int = 50) -> str:
     """Run a query that must fail before `requestDeadlineS`; the error that its user reads, in one line."""
     writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", str(checkpoint))
-    started = time.monotonic()
+    start_s = time.monotonic()
     query = writer.trigger(availableNow=True).start()
     try:
         query.awaitTermination(120)
-    except StreamingQueryException as failed:
-        said = " ".join(str(failed).split())
+    except StreamingQueryException as error:
+        message = " ".join(str(error).split())
     else:
         raise AssertionError("the query did not fail")
     finally:
         query.stop()
-    seconds = time.monotonic() - started
-    assert seconds < within_s, f"it took {seconds:.1f} s: {said}"
-    return said
+    seconds = time.monotonic() - start_s
+    assert seconds < within_s, f"it took {seconds:.1f} s: {message}"
+    return message

@@ -61,7 +61,7 @@ def test_a_benchmark_runs_end_to_end(
     """Its results have all targets, met or not; no file is left behind."""
     monkeypatch.syspath_prepend(FOLDER)
     targets = importlib.import_module(name).targets
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py"), *TINY[name].split()],
         env=environment
         | {"BENCHMARK_RESULTS": str(results.relative_to(ROOT)), "TMPDIR": str(tmp_path)}
@@ -72,17 +72,17 @@ def test_a_benchmark_runs_end_to_end(
         timeout=WITHIN_S,
         check=False,
     )
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said, said
-    assert done.returncode in (0, 1), said
-    assert f"kept in {results.relative_to(ROOT)}/{name}.json" in said
-    kept = json.loads((results / f"{name}.json").read_text())
-    assert kept["targets"] == [target.as_json for target in targets(*JUDGED[name](kept["figures"]))]
-    assert not any(each["measured"] is None for each in kept["targets"])
-    wanted = [target.text for target in targets(*MET[name]) if not OMITTED.match(target.text)]
-    judged = [re.sub("|".join(SIZES), lambda size: SIZES[size[0]], each["figure"]) for each in kept["targets"]]
-    assert judged == wanted
-    assert done.returncode == (0 if all(each["verdict"] == "PASS" for each in kept["targets"]) else 1)
+    output = completed.stdout + completed.stderr
+    assert "Traceback" not in output, output
+    assert completed.returncode in (0, 1), output
+    assert f"kept in {results.relative_to(ROOT)}/{name}.json" in output
+    result = json.loads((results / f"{name}.json").read_text())
+    assert result["targets"] == [target.as_json for target in targets(*JUDGED[name](result["figures"]))]
+    assert not any(each["measured"] is None for each in result["targets"])
+    texts = [target.text for target in targets(*MET[name]) if not OMITTED.match(target.text)]
+    figures = [re.sub("|".join(SIZES), lambda size: SIZES[size[0]], each["figure"]) for each in result["targets"]]
+    assert figures == texts
+    assert completed.returncode == (0 if all(each["verdict"] == "PASS" for each in result["targets"]) else 1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,8 +92,8 @@ def test_the_benchmarks_in_jmh_run(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     options = [*small, "-jvmArgsPrepend", f"-Djava.io.tmpdir={tmp_path}", "-rf", "json", "-rff", str(results)]
     command = harness_command("jmh", FOLDER / "jmh", options)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     names = {each["benchmark"].rpartition(".")[2] for each in json.loads(results.read_text())}
     assert names == {"get", "put", "fold", "load"}
     assert list(tmp_path.iterdir()) == [results]

@@ -43,36 +43,36 @@ def test_the_commands_run(sessions: Sessions, folder: Path, database: Database, 
     checkpoints = folder / "checkpoints"
     query(sessions, {f"{CONF}.dynastate.namespace": NAME}, source, checkpoints / NAME)
     query(sessions, {}, source, checkpoints / "template")
-    began = read_state(sessions({f"{CONF}.dynastate.namespace": NAME}), checkpoints / NAME)
-    rows = began.select("key", "value").collect()
-    began.select("key", "value").where("key.key is not null").write.parquet(str(folder / "history.parquet"))
+    state = read_state(sessions({f"{CONF}.dynastate.namespace": NAME}), checkpoints / NAME)
+    rows = state.select("key", "value").collect()
+    state.select("key", "value").where("key.key is not null").write.parquet(str(folder / "history.parquet"))
     (function,) = blocks("python")
     (folder / "changes.py").write_text(function)
 
-    said = [follow(block.replace("orders", NAME), folder, database, environment) for block in blocks("sh")]
-    assert len(said) == 5
+    outputs = [follow(block.replace("orders", NAME), folder, database, environment) for block in blocks("sh")]
+    assert len(outputs) == 5
     for text, phrase in zip(
-        said,
+        outputs,
         ("repartitioned 8 stores", "migrated 2 stores", "bootstrapped 2 stores", "recovered 2 stores", "exported 2"),
         strict=True,
     ):
         assert phrase in text
-    assert "before {'count': " in said[1]
+    assert "before {'count': " in outputs[1]
     # The commands' own session has ids, as dynastate.configure says.
     on_rocksdb = sessions({**ON_ROCKSDB, f"{CONF}.checkpointFormatVersion": "2"})
-    found = read_state(on_rocksdb, checkpoints / f"{NAME}-5").select("key", "value").collect()
-    assert sorted(found, key=repr) == sorted(rows, key=repr)
+    last_rows = read_state(on_rocksdb, checkpoints / f"{NAME}-5").select("key", "value").collect()
+    assert sorted(last_rows, key=repr) == sorted(rows, key=repr)
     first = read_state(sessions({f"{CONF}.dynastate.namespace": f"{NAME}-3"}), checkpoints / f"{NAME}-3").count()
     assert first == len(rows) - 1
 
 
 def follow(block: str, folder: Path, database: Database, environment: Mapping[str, str]) -> str:
     paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-    own = {"PATH": paths, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
-    own |= {"AWS_ENDPOINT_URL": database.endpoint, "AWS_REGION": database.settings.region}
+    variables = {"PATH": paths, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
+    variables |= {"AWS_ENDPOINT_URL": database.endpoint, "AWS_REGION": database.settings.region}
     words = ["bash", "-eu", "-c", block]
-    done = subprocess.run(
-        words, cwd=folder, env={**environment, **own}, capture_output=True, text=True, check=False, timeout=200
+    completed = subprocess.run(
+        words, cwd=folder, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=200
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout

@@ -95,11 +95,16 @@ def test_checkpoint_started_over(conf: Mapping[str, str], sessions: Sessions, gr
         outcome = resume(session, second, files, checkpoint)
         assert outcome.rows[files - 1] == expected_sums(session, second)
         assert outcome.state[files - 1][0].total == len(outcome.rows[files - 1])
-    made = graphs(f"{folder.name}/0/0/default")
-    assert {version: len(made._entries[version]) for version in made.versions()} == {1: 2, 2: 2, 3: 2, 4: 2}
-    assert made.meta is not None
-    assert made.meta.query == json.loads((checkpoint / "metadata").read_text())["id"]
-    assert made.meta.location == f"file:{checkpoint}/state"
+    version_graph = graphs(f"{folder.name}/0/0/default")
+    assert {version: len(version_graph._entries[version]) for version in version_graph.versions()} == {
+        1: 2,
+        2: 2,
+        3: 2,
+        4: 2,
+    }
+    assert version_graph.meta is not None
+    assert version_graph.meta.query == json.loads((checkpoint / "metadata").read_text())["id"]
+    assert version_graph.meta.location == f"file:{checkpoint}/state"
 
 
 @pytest.mark.parametrize("conf", [pytest.param(V1, marks=pytest.mark.slow), V2], ids=["format 1", "format 2"])
@@ -131,10 +136,10 @@ def test_started_over_with_fewer_partitions(sessions: Sessions, folder: Path, ta
     state = opened(f"{namespace}/0")
     assert {(row["id"], row["note"]) for row in state} == expected
     assert len(state) == len(expected)
-    found = of_namespace(tables, namespace)
-    assert (len(found.current), len(found.earlier)) == (4, 4)
+    stores = of_namespace(tables, namespace)
+    assert (len(stores.current), len(stores.earlier)) == (4, 4)
     assert fork_namespace(tables, namespace, f"{namespace}-test", None).stores == 4
-    assert not any(each.kept for each in clean_earlier(tables, found.earlier).all())
+    assert not any(each.kept for each in clean_earlier(tables, stores.earlier).all())
     source.release()
     run(sums(source.stream(session), "id", "note"), checkpoint, "update")
     assert state.refresh()
@@ -156,11 +161,11 @@ def test_a_batch_that_threads_write(sessions: Sessions, source: Source, folder: 
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
         assert query.exception() is None
-    own = json.loads((checkpoint / "metadata").read_text())["id"]
-    found = of_namespace(tables, folder.name)
-    assert (len(found.current), found.earlier) == (3, [])
-    metas = tables.get([meta_key(store) for store in found.current])
-    assert [item["queries"] for item in metas.values()] == [{"1": own}] * 3
+    query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+    stores = of_namespace(tables, folder.name)
+    assert (len(stores.current), stores.earlier) == (3, [])
+    metas = tables.get([meta_key(store) for store in stores.current])
+    assert [item["queries"] for item in metas.values()] == [{"1": query_id}] * 3
 
 
 @pytest.mark.slow
@@ -175,10 +180,10 @@ def test_a_drop_beside_a_running_query(
     """It is refused while the query writes; with --force the query fails, and a new checkpoint can be begun there."""
     checkpoint, namespace = folder / "checkpoint", folder.name
     session = sessions(V2 | {NAMESPACE: namespace})
-    where = ["--endpoint", database.endpoint, "--region", str(database.settings.region)]
+    connection = ["--endpoint", database.endpoint, "--region", str(database.settings.region)]
 
     def drop(*options: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "dynastate.cli", "drop", namespace, "--yes", *where, *options]
+        words = [sys.executable, "-m", "dynastate.cli", "drop", namespace, "--yes", *connection, *options]
         pipe = subprocess.PIPE
         return subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True)
 
@@ -188,29 +193,29 @@ def test_a_drop_beside_a_running_query(
     query = writer.start()
     try:
         take_all(query)
-        with drop() as looking:
-            assert looking.stderr is not None
-            assert looking.stderr.readline().startswith("looking for ")
-            looking.send_signal(signal.SIGSTOP)  # between its two looks
+        with drop() as process:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("looking for ")
+            process.send_signal(signal.SIGSTOP)  # between its two looks
             try:
                 source.release(3)
                 take_all(query)
             finally:
-                looking.send_signal(signal.SIGCONT)
-            _, said = looking.communicate(timeout=120)
-        assert (looking.returncode, "a query writes to this namespace: stop it" in said) == (2, True), said
-        with drop("--force") as dropping:
-            done = dropping.communicate(timeout=120)
-        assert (dropping.returncode, "2 stores with" in done[0]) == (0, True), done
+                process.send_signal(signal.SIGCONT)
+            _, message = process.communicate(timeout=120)
+        assert (process.returncode, "a query writes to this namespace: stop it" in message) == (2, True), message
+        with drop("--force") as forced:
+            output = forced.communicate(timeout=120)
+        assert (forced.returncode, "2 stores with" in output[0]) == (0, True), output
         source.release(4)
         with pytest.raises(StreamingQueryException, match=r"may not commit any more.*dynastate drop"):
             query.awaitTermination(60)
     finally:
         query.stop()
-    said = first_error(sums(source.stream(session), "key"), checkpoint, "complete")
-    moved = r"If the checkpoint was moved, set .*dynastate\.namespace"
-    gone = "If the state was dropped, start with a new checkpoint"
-    assert re.search(rf"no state of this store .* {moved} .* {gone}", said), said
+    message = first_error(sums(source.stream(session), "key"), checkpoint, "complete")
+    move_hint = r"If the checkpoint was moved, set .*dynastate\.namespace"
+    drop_hint = "If the state was dropped, start with a new checkpoint"
+    assert re.search(rf"no state of this store .* {move_hint} .* {drop_hint}", message), message
     shutil.rmtree(checkpoint)
     outcome = resume(session, source, FILES, checkpoint)
     assert outcome.rows[max(outcome.rows)] == expected_sums(session, source)
@@ -242,9 +247,9 @@ def test_copy_of_a_checkpoint_is_refused(
     resume(session, source, 3, folder / "here")
     shutil.copytree(folder / "here", folder / "there")
     source.release(4)
-    said = first_error(sums(source.stream(session), "key"), folder / "there", "complete")
+    message = first_error(sums(source.stream(session), "key"), folder / "there", "complete")
     locations = rf"file:{folder}/here/state, .*file:{folder}/there/state.*dynastate adopt {namespace} --checkpoint"
-    assert re.search(locations, said), said
+    assert re.search(locations, message), message
     assert min(resume(session, source, 4, folder / "here").rows) == 3
     shutil.rmtree(folder / "there")
     shutil.move(folder / "here", folder / "there")
@@ -262,15 +267,15 @@ def test_checkpoint_of_another_provider_is_refused(sessions: Sessions, source: S
     source.release(1)
     run(stateless, folder / "stateless")
     resume(sessions(ON_ROCKSDB), source, 1, checkpoint)
-    before = sorted(path for path in checkpoint.rglob("*"))
-    with pytest.raises(AnalysisException) as refused:
+    files = sorted(path for path in checkpoint.rglob("*"))
+    with pytest.raises(AnalysisException) as info:
         resume(ours, source, 2, checkpoint)
     assert re.search(
         r"^dynastate \(configuration\): this checkpoint was begun on another state store.*'dynastate import'.*"
         rf"checkpoint=file:{checkpoint} providerClass=.*RocksDBStateStoreProvider",
-        str(refused.value),
+        str(info.value),
     )
-    assert sorted(path for path in checkpoint.rglob("*")) == before
+    assert sorted(path for path in checkpoint.rglob("*")) == files
     assert list(run(source.stream(ours).select("key"), folder / "stateless").rows) == [1]
     for name, value in ON_ROCKSDB.items():
         ours.conf.set(name, value)
@@ -287,7 +292,7 @@ def on_both(
     """Run a query on ours and on RocksDB; session and checkpoint of each."""
     sources = make_sources(folder, seed=7, files=3)
     sources.release()
-    both = [(sessions(own), folder / store) for store, own in (("ours", conf), ("rocksdb", rocksdb))]
+    both = [(sessions(options), folder / store) for store, options in (("ours", conf), ("rocksdb", rocksdb))]
     for session, checkpoint in both:
         CASES[name].start(session, sources, checkpoint).finish()
     return both
@@ -307,7 +312,7 @@ def test_state_reader_reads_every_partition(
 ) -> None:
     """Spark's state reader finds the same as with RocksDB: the last and earlier batches, and both sides of a join."""
     both = on_both(name, conf, ON_ROCKSDB, sessions, folder)
-    ours, rocksdb = ([sorted(map(repr, read_state(*at, **each).collect())) for each in wanted] for at in both)
+    ours, rocksdb = ([sorted(map(repr, read_state(*pair, **each).collect())) for each in wanted] for pair in both)
     assert ours == rocksdb
     assert all(ours)
     if name == AGGREGATION:
@@ -331,16 +336,16 @@ CHANGELOG = {f"{CONF}.rocksdb.changelogCheckpointing.enabled": "true"}
 )
 def test_change_feed(name: str, options: Mapping[str, str], sessions: Sessions, folder: Path) -> None:
     """Spark's reader shows what each batch changed as it does with RocksDB's changelog."""
-    found = []
-    for at in on_both(name, V2, ON_ROCKSDB | CHANGELOG, sessions, folder):
-        feed = partial(read_state, *at, readChangeFeed="true", **options)
+    feeds = []
+    for pair in on_both(name, V2, ON_ROCKSDB | CHANGELOG, sessions, folder):
+        feed = partial(read_state, *pair, readChangeFeed="true", **options)
         whole = feed(changeStartBatchId="0").collect()
         part = feed(changeStartBatchId="1", changeEndBatchId="2").collect()
         assert sorted(map(repr, part)) == sorted(repr(row) for row in whole if row.batch_id in (1, 2))
-        found.append(whole)
+        feeds.append(whole)
     # RocksDB's changelog has every put; ours has the last one of each key and batch, which is the state after it.
-    last = {(row.batch_id, repr(row.key), row.partition_id): repr(row) for row in found[1]}
-    assert sorted(map(repr, found[0])) == sorted(last.values())
+    last = {(row.batch_id, repr(row.key), row.partition_id): repr(row) for row in feeds[1]}
+    assert sorted(map(repr, feeds[0])) == sorted(last.values())
 
 
 @pytest.mark.slow
@@ -352,8 +357,8 @@ def test_replay_from_an_earlier_version(sessions: Sessions, source: Source, fold
     at_batch_3 = partial(read_state, session, folder / "checkpoint", batchId="3")
     plain = sorted(map(repr, at_batch_3().collect()))
     for partition in ("0", "1"):
-        replayed = sorted(map(repr, at_batch_3(snapshotPartitionId=partition, snapshotStartBatchId="1").collect()))
-        assert replayed == [row for row in plain if row.endswith(f"partition_id={partition})")] != []
+        rows = sorted(map(repr, at_batch_3(snapshotPartitionId=partition, snapshotStartBatchId="1").collect()))
+        assert rows == [row for row in plain if row.endswith(f"partition_id={partition})")] != []
 
 
 @pytest.mark.slow
@@ -366,15 +371,15 @@ def test_checkpoint_started_over_where_the_clock_is_behind(
     environment: dict[str, str],
 ) -> None:
     """Two operators, then one, on a machine whose clock is ten minutes behind: `clean` deletes the first one's only."""
-    late = folder / "late"
-    late.mkdir()
-    (late / "sitecustomize.py").write_text(
+    scripts = folder / "late"
+    scripts.mkdir()
+    (scripts / "sitecustomize.py").write_text(
         "from datetime import datetime, timedelta, timezone\n"
         "from dynastate.engine.engine import Engine\n"
         "Engine.__init__.__defaults__ = (lambda: datetime.now(timezone.utc) - timedelta(minutes=10),)\n"
     )
-    python = late / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={late}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python = scripts / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={scripts}:$PYTHONPATH exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     checkpoint, namespace = folder / "checkpoint", folder.name
     source.release(1)
@@ -390,8 +395,8 @@ def test_checkpoint_started_over_where_the_clock_is_behind(
     assert second < first
     options = ("--region", database.settings.region, "--endpoint", database.endpoint)
     command = (sys.executable, "-m", "dynastate.cli", "clean", namespace, "--yes", "--json", *options)
-    cleaned = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
-    assert {each["store"]: each["is_earlier"] for each in cleaned} == {
+    reports = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert {each["store"]: each["is_earlier"] for each in reports} == {
         f"{namespace}/{operator}/{partition}/default": operator == 1 for operator in range(2) for partition in range(2)
     }
     assert resume(session, source, 3, checkpoint).rows[2] == expected_sums(session, source)

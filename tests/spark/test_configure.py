@@ -62,8 +62,8 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> SparkSession.Builder:
 
 
 def options(builder: SparkSession.Builder) -> dict[str, str]:
-    found: dict[str, str] = builder._options
-    return found
+    result: dict[str, str] = builder._options
+    return result
 
 
 def test_it_sets_jar_provider_and_checkpoint_format(builder: SparkSession.Builder) -> None:
@@ -84,20 +84,20 @@ def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkey
     """Each minor has a jar for all its patches; the error for a missing jar says how to build it."""
     monkeypatch.setattr(dynastate.spark.jar, "__file__", str(tmp_path / "spark" / "jar.py"))
     monkeypatch.setattr(pyspark, "__version__", version)
-    wanted = tmp_path / "jars" / f"dynastate-spark-{version[:3]}_2.13-{dynastate.__version__}.jar"
-    with pytest.raises(ConfigurationError, match=f"the jar is not built; run 'make setup'.* expected={wanted}"):
+    path = tmp_path / "jars" / f"dynastate-spark-{version[:3]}_2.13-{dynastate.__version__}.jar"
+    with pytest.raises(ConfigurationError, match=f"the jar is not built; run 'make setup'.* expected={path}"):
         jar_path()
-    wanted.parent.mkdir()
-    wanted.touch()
-    assert jar_path() == wanted
+    path.parent.mkdir()
+    path.touch()
+    assert jar_path() == path
 
 
 @pytest.mark.parametrize("version", ["3.5.9", "4.0.0", "4.4.0", "4.30.0", "5.0.0.dev1"])
 def test_spark_without_a_jar_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as info:
         jar_path()
-    assert str(refused.value) == (
+    assert str(info.value) == (
         f"pyspark {version} is installed, and dynastate {dynastate.__version__} has no jar for it; "
         "it has one each for Spark 4.0, 4.1, 4.2, 4.3, but none for 4.0.0"
     )
@@ -117,9 +117,9 @@ def test_it_keeps_what_spark_submit_was_given(builder: SparkSession.Builder, mon
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "'for another JVM")  # it is not read
-    submitted = [(JARS, f"/a.jar,{jar_path()}"), (EXTENSIONS, "a.B"), (PLUGINS, "c.D")]
+    pairs = [(JARS, f"/a.jar,{jar_path()}"), (EXTENSIONS, "a.B"), (PLUGINS, "c.D")]
     monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda: None)
-    monkeypatch.setattr(dynastate.spark.configure, "SparkConf", lambda: SimpleNamespace(getAll=lambda: submitted))
+    monkeypatch.setattr(dynastate.spark.configure, "SparkConf", lambda: SimpleNamespace(getAll=lambda: pairs))
     dynastate.configure(builder.config(EXTENSIONS, "e.F"))
     assert JARS not in options(builder)
     assert options(builder)[EXTENSIONS] == f"e.F,{EXTENSION_CLASS}"
@@ -192,16 +192,16 @@ def test_every_setting_of_sparks_stores_is_documented(spark: SparkSession) -> No
     names = {name for entry in entries.toArray() if (name := entry.key()).startswith(f"{CONF}.")}
     _, _, table = (ROOT / "docs" / "settings.md").read_text().partition("\n### Settings of Spark's state stores\n")
     minor = [int(part) for part in pyspark.__version__.split(".")[:2]]
-    documented = {
+    doc_names = {
         f"{CONF}.{name}"
-        for listed, since in re.findall(r"^\| (`.*`) \| ([0-9.]*) ?\| .*\|$", table, re.MULTILINE)
-        if [int(part) for part in (since or "4.0").split(".")] <= minor
-        for name in re.findall(r"`([^`]+)`", listed)
+        for names_cell, minimum in re.findall(r"^\| (`.*`) \| ([0-9.]*) ?\| .*\|$", table, re.MULTILINE)
+        if [int(part) for part in (minimum or "4.0").split(".")] <= minor
+        for name in re.findall(r"`([^`]+)`", names_cell)
     }
-    assert names <= documented
+    assert names <= doc_names
     # A patch may bring a setting that earlier ones lack.
     if pyspark.__version__ in SPARKS:
-        assert names == documented
+        assert names == doc_names
 
 
 @pytest.fixture
@@ -229,9 +229,17 @@ def test_it_keeps_what_pyspark_submit_args_have(
 ) -> None:
     """Options win over a file of properties, which takes the place of the defaults unless they are asked for, too."""
     defaults.write_text(f"{EXTENSIONS} of.Defaults\n{PLUGINS} of.Defaults\n")
-    own = tmp_path / "own.conf"
-    own.write_text(f"{EXTENSIONS} of.File\nspark.jars /file.jar\n")
-    words = ["--master", "local[2]", "--properties-file", str(own), "--conf", f"{EXTENSIONS}=a.B", "pyspark-shell"]
+    properties = tmp_path / "own.conf"
+    properties.write_text(f"{EXTENSIONS} of.File\nspark.jars /file.jar\n")
+    words = [
+        "--master",
+        "local[2]",
+        "--properties-file",
+        str(properties),
+        "--conf",
+        f"{EXTENSIONS}=a.B",
+        "pyspark-shell",
+    ]
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join(words))
     dynastate.configure(builder)
     assert options(builder)[EXTENSIONS] == f"a.B,{EXTENSION_CLASS}"
@@ -255,9 +263,9 @@ def test_it_keeps_what_pyspark_submit_args_have(
 def test_broken_args(given: str, reason: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the variable and says what to do; no usage text ends the program."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as info:
         dynastate.configure(builder)
-    assert str(refused.value) == (
+    assert str(info.value) == (
         f"PYSPARK_SUBMIT_ARGS cannot be read as options of spark-submit: {reason}; correct it, or unset it"
     )
 
@@ -272,7 +280,7 @@ def test_extensions_beside_those_of_the_defaults(folder: Path, environment: dict
         "region='us-east-1').config('spark.ui.enabled', 'false')\n"
         "print(builder.getOrCreate().conf.get('spark.sql.extensions'))"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         env=environment | {"SPARK_CONF_DIR": str(folder)},
         cwd=folder,
@@ -281,7 +289,7 @@ def test_extensions_beside_those_of_the_defaults(folder: Path, environment: dict
         check=True,
         timeout=120,
     )
-    assert done.stdout.splitlines()[-1] == f"not.There,{EXTENSION_CLASS}"
+    assert completed.stdout.splitlines()[-1] == f"not.There,{EXTENSION_CLASS}"
 
 
 @pytest.mark.parametrize(
@@ -338,13 +346,13 @@ class Submit:
 
     def __call__(self, program: str, options: str, *arguments: str) -> dict[str, Any]:
         answer = self.folder / "answer"
-        own = ["--master", "local[2]"]
+        conf_words = ["--master", "local[2]"]
         for name, value in (spark_conf(self.folder) | {"spark.pyspark.python": sys.executable}).items():
-            own += ["--conf", f"{name}={value}"]
+            conf_words += ["--conf", f"{name}={value}"]
         words = [PROGRAMS / program, self.folder / "files" / "released", self.folder / "checkpoint", answer, *arguments]
         path = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), self.environment["PATH"]])}
-        done = subprocess.run(
-            ["bash", "-euc", f"spark-submit {shlex.join(own)} {options} {shlex.join(map(str, words))}"],
+        completed = subprocess.run(
+            ["bash", "-euc", f"spark-submit {shlex.join(conf_words)} {options} {shlex.join(map(str, words))}"],
             cwd=self.folder,
             env=self.environment | path,
             capture_output=True,
@@ -352,11 +360,11 @@ class Submit:
             check=False,
             timeout=240,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert completed.returncode == 0, completed.stdout + completed.stderr
         # It ends when it notices that Spark has.
         wait_until(lambda: not list((self.folder / "tmp").glob("dynastate-*")), "the sidecar left its socket behind")
-        found: dict[str, Any] = json.loads(answer.read_text())
-        return found
+        result: dict[str, Any] = json.loads(answer.read_text())
+        return result
 
 
 @pytest.fixture
@@ -384,7 +392,7 @@ def documented() -> str:
 
 def documented_conf() -> dict[str, str]:
     words = shlex.split(documented())
-    pairs = (after.partition("=") for word, after in pairwise(words) if word == "--conf")
+    pairs = (text.partition("=") for word, text in pairwise(words) if word == "--conf")
     return {name: value for name, _, value in pairs}
 
 
@@ -402,17 +410,17 @@ def test_submit_with_the_pages_lines(expected: list[list[object]], submit: Submi
     of transformWithState.
     """
     settings = {name: value for name, value in documented_conf().items() if name.startswith(PREFIX)}
-    wanted = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
-    with EmbeddedDynamoDB(settings=wanted) as database:
+    table_settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
+    with EmbeddedDynamoDB(settings=table_settings) as database:
         answer = submit("submitted.py", f"{documented()} --conf {PREFIX}endpoint={database.endpoint}")
         with only(environment), closing(BotoTables(database.settings)) as tables:
-            found = [inspect_store(tables, store) for store in tables.find_stores()]
+            reports = [inspect_store(tables, store) for store in tables.find_stores()]
     for query in ("sums", "running"):
         assert sorted(answer[query]["rows"], key=repr) == expected
         assert answer[query]["metrics"]["dynastateRequests"] > 0
-    assert [each.version for each in found] == [2] * 4  # two files, two partitions of two queries
-    if wanted.namespace:
-        assert {each.store.split("/")[0] for each in found} == {wanted.namespace, "another"}
+    assert [each.version for each in reports] == [2] * 4  # two files, two partitions of two queries
+    if table_settings.namespace:
+        assert {each.store.split("/")[0] for each in reports} == {table_settings.namespace, "another"}
 
 
 @pytest.mark.slow

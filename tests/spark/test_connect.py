@@ -49,8 +49,8 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> SparkSession.Builder:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def says(spark: str, extensions: str) -> None:
-        told = ConnectServer(spark, extensions)
-        monkeypatch.setattr(dynastate.spark.configure, "describe_server", lambda _: told)
+        description = ConnectServer(spark, extensions)
+        monkeypatch.setattr(dynastate.spark.configure, "describe_server", lambda _: description)
 
     return says
 
@@ -76,11 +76,11 @@ def test_a_client_sets_what_a_session_can(
 def test_a_server_without_the_extension_is_refused(builder: SparkSession.Builder, server: Callable[..., None]) -> None:
     """The error says with which lines the server must be started, and does not show the token of the URL."""
     server("4.2.1", "a.B")
-    with pytest.raises(ConfigurationError, match=r"was started without dynastate.* start it with") as refused:
+    with pytest.raises(ConfigurationError, match=r"was started without dynastate.* start it with") as info:
         dynastate.configure(builder)
-    said = str(refused.value)
-    assert f"--jars dynastate-spark-4.2_2.13-{dynastate.__version__}.jar --conf spark.sql.extensions=" in said
-    assert said.endswith(" server=here:15002")
+    message = str(info.value)
+    assert f"--jars dynastate-spark-4.2_2.13-{dynastate.__version__}.jar --conf spark.sql.extensions=" in message
+    assert message.endswith(" server=here:15002")
     assert f"{CONF}.providerClass" not in builder._options
 
 
@@ -93,19 +93,19 @@ def test_a_server_of_another_spark_is_refused(builder: SparkSession.Builder, ser
 def test_a_connect_session_that_runs_is_asked(monkeypatch: pytest.MonkeyPatch, builder: SparkSession.Builder) -> None:
     """The session that runs is asked for the server's Spark and extensions."""
     conf = SimpleNamespace(get=lambda name, default: EXTENSION_CLASS if name == "spark.sql.extensions" else default)
-    running = SimpleNamespace(version="4.0.1", conf=conf)
+    session = SimpleNamespace(version="4.0.1", conf=conf)
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: running)
-    for made in (builder, SparkSession.builder.config("spark.remote", "local[2]")):
-        dynastate.configure(made)
-        assert made._options[f"{CONF}.checkpointFormatVersion"] == "1"
-        assert JARS not in made._options
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: session)
+    for client in (builder, SparkSession.builder.config("spark.remote", "local[2]")):
+        dynastate.configure(client)
+        assert client._options[f"{CONF}.checkpointFormatVersion"] == "1"
+        assert JARS not in client._options
 
 
 def documented(begin: str) -> str:
     """The options of the command line on the page that begins so."""
-    (found,) = (body for _, body in code(PAGE) if body.startswith(begin))
-    return found.removeprefix(begin)
+    (line,) = (body for _, body in code(PAGE) if body.startswith(begin))
+    return line.removeprefix(begin)
 
 
 def test_documented_options_are_what_a_server_needs() -> None:
@@ -144,34 +144,34 @@ class Cluster:
     @contextmanager
     def server(self, options: str) -> Iterator[str]:
         port = free_port()
-        own = self.conf | {
+        conf = self.conf | {
             "spark.connect.grpc.binding.port": str(port),
             "spark.connect.grpc.binding.address": "127.0.0.1",
         }
-        words = shlex.join(word for name, value in own.items() for word in ("--conf", f"{name}={value}"))
+        words = shlex.join(word for name, value in conf.items() for word in ("--conf", f"{name}={value}"))
         log = self.folder / "server.log"
         command = f"exec spark-submit --class {SERVER} --master 'local[2]' {words} {options} spark-internal"
-        with log.open("w") as told:
+        with log.open("w") as output:
             process = subprocess.Popen(
                 ["bash", "-euc", command],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=told,
+                stdout=output,
+                stderr=output,
             )
         try:
             wait_until(lambda: process.poll() is not None or answers(port), "the server did not start")
             assert process.poll() is None, log.read_text()
             yield f"sc://127.0.0.1:{port}"
         finally:
-            started = descendants(process.pid)
+            pids = descendants(process.pid)
             process.terminate()
             try:
                 process.wait(60)
             finally:
                 kill([process.pid])
-        wait_until(lambda: not any(map(is_alive, started)), "a process outlived its server")
+        wait_until(lambda: not any(map(is_alive, pids)), "a process outlived its server")
 
 
 @pytest.fixture
@@ -205,10 +205,10 @@ class Client:
         ]
         # Its server would have the one port that it may have been started with.
         testing = {"SPARK_TESTING": "1"} if url.startswith("local") else {}
-        done = self.cluster.run(sys.executable, PROGRAM, *words, more=testing)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found: dict[str, Any] = json.loads((folder / name).read_text())
-        return found
+        completed = self.cluster.run(sys.executable, PROGRAM, *words, more=testing)
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        result: dict[str, Any] = json.loads((folder / name).read_text())
+        return result
 
 
 def check(answer: dict[str, Any], expected: list[list[object]]) -> None:
@@ -230,8 +230,8 @@ def test_queries_of_clients_of_a_server(cluster: Cluster, spark: SparkSession, g
         for files in (1, 2):
             source.release(files)
             check(client(url, f"answer-{files}"), expect(spark, source))
-            exported = (cluster.folder / f"answer-{files}.metrics").read_text().splitlines()
-            batches = [json.loads(line)["batchId"] for line in exported]
+            lines = (cluster.folder / f"answer-{files}.metrics").read_text().splitlines()
+            batches = [json.loads(line)["batchId"] for line in lines]
             assert batches.count(files - 1) >= 2, "each query's batch is exported"
     # The first client's batch made version 1, the second's version 2.
     for query in ("sums", "running"):
@@ -277,8 +277,8 @@ def test_a_streaming_table_of_a_pipeline(cluster: Cluster, graphs: Graphs) -> No
     ((_, table),) = [(language, body) for language, body in code(PAGE) if "@dp.table" in body]
     files = cluster.folder / "orders"
     project = cluster.folder / "project"
-    for made in (files, project / "transformations"):
-        made.mkdir(parents=True)
+    for path in (files, project / "transformations"):
+        path.mkdir(parents=True)
     (project / "spark-pipeline.yml").write_text(PIPELINE.format(storage=(project / "storage").as_uri()))
     (project / "transformations" / "orders.py").write_text(table.replace("/data/orders", str(files)))
     (run,) = (body for _, body in code(PAGE) if body.startswith("spark-pipelines"))
@@ -287,11 +287,11 @@ def test_a_streaming_table_of_a_pipeline(cluster: Cluster, graphs: Graphs) -> No
             rows = [{"key": "every", "amount": batch}, {"key": f"only-{batch}", "amount": batch}]
             (files / f"{batch}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
             command = shlex.split(run.replace("sc://localhost:15002", url))
-            done = cluster.run(*command, folder=project)
-            assert done.returncode == 0, done.stdout + done.stderr
+            completed = cluster.run(*command, folder=project)
+            assert completed.returncode == 0, completed.stdout + completed.stderr
             keys = pd.read_parquet(cluster.folder / "warehouse" / "orders")["key"]
             assert sorted(keys) == ["every", *(f"only-{each}" for each in range(1, batch + 1))]
             for partition in (0, 1):
                 assert graphs(f"orders/0/{partition}/default").versions()[-1] == batch
-        refreshed = cluster.run(*command, "--full-refresh", "orders", folder=project)
-    assert "this namespace belongs to the query with the checkpoint" in refreshed.stdout + refreshed.stderr
+        refresh = cluster.run(*command, "--full-refresh", "orders", folder=project)
+    assert "this namespace belongs to the query with the checkpoint" in refresh.stdout + refresh.stderr

@@ -20,20 +20,20 @@ from tests.spark.streams import make_sources
 def test_copied_query_continues_in_other_tables(
     sessions: Sessions, folder: Path, tables: BotoTables, database: Database, environment: dict[str, str]
 ) -> None:
-    case, own = CASES["transformWithState in Scala"], {f"{CONF}.dynastate.namespace": folder.name}
+    case, conf = CASES["transformWithState in Scala"], {f"{CONF}.dynastate.namespace": folder.name}
     sources = make_sources(folder, seed=31, files=4)
     sources.release(2)
-    case.start(sessions(own), sources, folder / "ours").finish()
+    case.start(sessions(conf), sources, folder / "ours").finish()
     case.start(sessions(ON_ROCKSDB), sources, folder / "stays").finish()
     other = replace(database.settings, delta_table="copy-delta", snapshot_table="copy-snapshot")
     with only(environment):
         create_tables(other)
         with closing(BotoTables(other)) as target:
             plan = plan_copy(tables, target, folder.name, other)
-            done = copy_stores(tables, target, plan, other)
-    assert done.stores == 2
+            result = copy_stores(tables, target, plan, other)
+    assert result.stores == 2
     sources.release()
-    there = {f"{CONF}.dynastate.deltaTable": "copy-delta", f"{CONF}.dynastate.snapshotTable": "copy-snapshot"}
-    ours = case.start(sessions(own | there), sources, folder / "ours").finish()
-    stays = case.start(sessions(ON_ROCKSDB), sources, folder / "stays").finish()
-    assert (ours.rows, ours.state) == (stays.rows, stays.state)
+    other_names = {f"{CONF}.dynastate.deltaTable": "copy-delta", f"{CONF}.dynastate.snapshotTable": "copy-snapshot"}
+    ours = case.start(sessions(conf | other_names), sources, folder / "ours").finish()
+    reference = case.start(sessions(ON_ROCKSDB), sources, folder / "stays").finish()
+    assert (ours.rows, ours.state) == (reference.rows, reference.state)

@@ -47,31 +47,31 @@ def listen(session: SparkSession, file: Path) -> None:
 
 
 def listed(tables: BotoTables, store: str, shards: int = 4) -> StorageSize:
-    found = [
+    content = [
         item
         for role in SPECS
         for shard in range(shards)
         for _, item in tables.query(role, store_shard(store, shard), "!", "~")
     ]
-    return StorageSize(len(found), sum(map(item_bytes, found)))
+    return StorageSize(len(content), sum(map(item_bytes, content)))
 
 
 def spent(progress: Path, batches: range) -> QueryUsage:
     """Usage of some batches, once all of them are reported."""
-    wanted = [f'"batchId":{number},' for number in batches]
+    patterns = [f'"batchId":{number},' for number in batches]
 
     def lines() -> list[str]:
         text = progress.read_text() if progress.exists() else ""
         whole = text.split("\n")[:-1]
-        return [line for line in whole if any(each in line.replace(" ", "") for each in wanted)]
+        return [line for line in whole if any(each in line.replace(" ", "") for each in patterns)]
 
     def is_there() -> bool:
         return sum('"addBatch"' in line for line in lines()) >= len(batches)
 
     wait_until(is_there, "batches are not reported")
-    (found,) = usage_of_queries(lines(), progress.name, None)
-    assert found.batches == len(batches)
-    return found
+    (usage,) = usage_of_queries(lines(), progress.name, None)
+    assert usage.batches == len(batches)
+    return usage
 
 
 @pytest.mark.slow
@@ -97,33 +97,33 @@ def test_formula_is_what_is_counted(fresh_stores: None, sessions: Sessions, tabl
     source.release(WARM)
     frame = sums(source.stream(session), "id")
     run(frame, folder / "checkpoint")
-    (held,) = usage_of_namespace(tables, folder.name).values()
+    (storage,) = usage_of_namespace(tables, folder.name).values()
     stores = list(find_stores(tables, folder.name))
-    measured: dict[str, Any] = held.workload()
+    figures: dict[str, Any] = storage.workload()
     source.release()
 
     def pause(batch: DataFrame, _: int) -> DataFrame:
         # The formula assumes maintenance between two batches, as when they are seconds apart: wait until it is over.
-        before: list[StorageSize] = []
-        while before != (now := [listed(tables, store) for store in stores]):
-            before = now
+        sizes: list[StorageSize] = []
+        while sizes != (last_sizes := [listed(tables, store) for store in stores]):
+            sizes = last_sizes
             time.sleep(PAUSE_S)
         return batch
 
     run(frame, folder / "checkpoint", disturb=pause)
     # The first batches of the second run load the state, and the last maintenance has no batch after it.
-    found = spent(progress, range(WARM + 3, WARM + MEASURED))
-    print(found, measured)  # noqa: T201  # shown when it fails
-    assert found.interval_s is not None
-    of = Workload(batches_a_day=DAY_S / found.interval_s, retain=6, min_deltas=4, maintenance_s=0.02, **measured)
-    assert (of.stores, of.families) == (2, 1)
-    expected = predict(replace(of, state_rows=KEYS)).day * (found.batches / of.batches_a_day)
+    usage = spent(progress, range(WARM + 3, WARM + MEASURED))
+    print(usage, figures)  # noqa: T201  # shown when it fails
+    assert usage.interval_s is not None
+    workload = Workload(batches_a_day=DAY_S / usage.interval_s, retain=6, min_deltas=4, maintenance_s=0.02, **figures)
+    assert (workload.stores, workload.families) == (2, 1)
+    expected = predict(replace(workload, state_rows=KEYS)).day * (usage.batches / workload.batches_a_day)
     print(expected)  # noqa: T201  # shown when it fails
-    assert expected.requests == pytest.approx(found.requests, rel=WITHIN)
-    assert expected.write_units == pytest.approx(found.write_units, rel=WITHIN)
-    assert expected.read_units == pytest.approx(found.read_units, rel=WITHIN)
-    assert expected.delete_units == pytest.approx(found.delete_units, rel=WITHIN)
-    assert found.nanodollars == 1_000 * (found.write_units + found.delete_units) + 200 * found.read_units
+    assert expected.requests == pytest.approx(usage.requests, rel=WITHIN)
+    assert expected.write_units == pytest.approx(usage.write_units, rel=WITHIN)
+    assert expected.read_units == pytest.approx(usage.read_units, rel=WITHIN)
+    assert expected.delete_units == pytest.approx(usage.delete_units, rel=WITHIN)
+    assert usage.nanodollars == 1_000 * (usage.write_units + usage.delete_units) + 200 * usage.read_units
 
 
 @pytest.mark.slow
@@ -139,24 +139,24 @@ def test_stored_is_what_the_tables_have(sessions: Sessions, tables: BotoTables, 
     outcome = case.start(session, Sources(source, source), folder / "checkpoint").finish()
     stores = list(find_stores(tables, folder.name))
     assert len(stores) == 2 * (1 + 1 + 4)
-    there = [listed(tables, store) for store in stores]
+    sizes = [listed(tables, store) for store in stores]
     last = outcome.metrics[max(outcome.metrics)]
-    said = StorageSize(last["dynastateStoredItems"], last["dynastateStoredBytes"])
-    assert said.items == sum(each.items for each in there)
-    assert said.bytes == pytest.approx(sum(each.bytes for each in there), rel=0.03)
+    total = StorageSize(last["dynastateStoredItems"], last["dynastateStoredBytes"])
+    assert total.items == sum(each.items for each in sizes)
+    assert total.bytes == pytest.approx(sum(each.bytes for each in sizes), rel=0.03)
     for metrics in outcome.metrics.values():
         assert metrics["dynastateCacheHits"] + metrics["dynastateCacheMisses"] == len(stores)
         assert metrics["dynastateItemsWritten"] >= len(stores) + metrics["dynastateParts"]
         assert metrics["dynastateNanodollars"] == (
             625 * metrics["dynastateWriteUnits"] + 125 * metrics["dynastateReadUnits"]
         )
-    found = spent(progress, range(len(outcome.metrics)))
-    held = usage_of_namespace(tables, folder.name)
-    assert sum(each.versions for each in held.values()) == len(stores) * len(outcome.metrics)
+    usage = spent(progress, range(len(outcome.metrics)))
+    usage_by_operator = usage_of_namespace(tables, folder.name)
+    assert sum(each.versions for each in usage_by_operator.values()) == len(stores) * len(outcome.metrics)
     last_batch = ReportFile(str(progress)).last_batch(read_meta(tables, stores[0]).epochs.keys())
     assert last_batch is not None
-    reported = [each["dynastateStoredItems"] for each in last_batch.operators]
-    assert len(set(reported)) == len(reported) == len(case.operators)
-    assert dict(enumerate(reported)) == {operator: each.stored.items for operator, each in held.items()}
-    assert found.write_units == sum(each["dynastateWriteUnits"] for each in outcome.metrics.values())
-    assert found.stored == said
+    counts = [each["dynastateStoredItems"] for each in last_batch.operators]
+    assert len(set(counts)) == len(counts) == len(case.operators)
+    assert dict(enumerate(counts)) == {operator: each.stored.items for operator, each in usage_by_operator.items()}
+    assert usage.write_units == sum(each["dynastateWriteUnits"] for each in outcome.metrics.values())
+    assert usage.stored == total

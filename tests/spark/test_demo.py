@@ -50,12 +50,12 @@ class Played:
 def played() -> Iterator[Played]:
     """Run the demo once, for all tests that check its results."""
     folder = Path(tempfile.mkdtemp(prefix="dyn-"))
-    shown = io.StringIO()
+    output = io.StringIO()
     data, work = flights.load(DAYS), Layout(folder)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(play, "_PICKY_S", 3.0)  # there are few batches: kill in the next one
-        figures = play.play(work, data, DAYS_PER_FILE, Console(file=shown, width=200))
-    yield Played(data, work, shown.getvalue(), figures)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(play, "_PICKY_S", 3.0)  # there are few batches: kill in the next one
+        figures = play.play(work, data, DAYS_PER_FILE, Console(file=output, width=200))
+    yield Played(data, work, output.getvalue(), figures)
     shutil.rmtree(folder)
 
 
@@ -68,8 +68,8 @@ def tampered(played: Played, tmp_path: Path) -> Layout:
 
 def is_alive(pid: int) -> bool:
     """Whether a process of this group runs; a zombie, which waits for its parent's `wait`, does not."""
-    listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
-    return any(group == str(pid) and not stat.startswith("Z") for group, stat in map(str.split, listed.splitlines()))
+    output = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    return any(group == str(pid) and not stat.startswith("Z") for group, stat in map(str.split, output.splitlines()))
 
 
 def wait_until_ended(pid: int) -> None:
@@ -82,20 +82,20 @@ def test_every_value_is_equal_after_a_kill_in_mid_batch(played: Played) -> None:
     assert "was killed with SIGKILL in mid-batch" in played.shown
     assert re.search(r"batch \d+ under way, committed by \d+ of its \d+ stores", played.shown)
     assert "Spark starts again from the checkpoint" in played.shown
-    compared = verify.check(played.work, played.data)
-    assert [each.differences for each in compared] == [()] * 4
+    comparisons = verify.check(played.work, played.data)
+    assert [each.differences for each in comparisons] == [()] * 4
     assert played.shown.count(": equal") == 4
     hours = played.data.flights.groupby(["origin", "at"]).ngroups
-    assert [each.rows for each in compared[:2]] == [played.data.flights["tailnum"].nunique(dropna=False)] * 2
-    assert compared[2].rows + compared[3].rows == hours
-    assert compared[3].rows > 0
+    assert [each.rows for each in comparisons[:2]] == [played.data.flights["tailnum"].nunique(dropna=False)] * 2
+    assert comparisons[2].rows + comparisons[3].rows == hours
+    assert comparisons[3].rows > 0
 
 
 @pytest.mark.slow
 def test_stores_that_had_committed_the_killed_batch_made_it_twice(played: Played) -> None:
     """Exactly the stores whose commit Spark did not record have two attempts at that version."""
-    committed = sum(map(int, re.findall(r"committed by (\d+) of its", played.shown)))
-    assert sum(each.made_twice for each in played.figures.values()) == committed
+    commits = sum(map(int, re.findall(r"committed by (\d+) of its", played.shown)))
+    assert sum(each.made_twice for each in played.figures.values()) == commits
 
 
 @pytest.mark.slow
@@ -106,15 +106,15 @@ def test_figures_are_those_of_the_tables(played: Played) -> None:
     assert FILES - 1 <= aircraft.batches <= FILES
     assert FILES <= hours.batches <= FILES + 1
     assert (aircraft.stores, hours.stores) == (2, 10)
-    for each in (aircraft, hours):
-        assert each.versions == each.batches * each.stores
-        assert each.write_units >= each.delta_bytes / 1024
-        assert each.requests > each.versions
-        assert each.dollars > 0
+    for figures in (aircraft, hours):
+        assert figures.versions == figures.batches * figures.stores
+        assert figures.write_units >= figures.delta_bytes / 1024
+        assert figures.requests > figures.versions
+        assert figures.dollars > 0
 
-    shown = io.StringIO()
-    play.report(played.figures, Console(file=shown, width=80))
-    assert f"{aircraft.state_rows + hours.state_rows:,}" in shown.getvalue()
+    output = io.StringIO()
+    play.report(played.figures, Console(file=output, width=80))
+    assert f"{aircraft.state_rows + hours.state_rows:,}" in output.getvalue()
 
 
 @pytest.mark.slow
@@ -125,18 +125,18 @@ def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -
         return played.figures
 
     monkeypatch.setattr(play, "play", play_again)
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
-        done = CliRunner().invoke(app, ["demo", "--json"])
+        result = CliRunner().invoke(app, ["demo", "--json"])
     finally:
-        signal.signal(signal.SIGTERM, before)
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert sorted(found) == ["aircraft", "airport_hours"]
-    assert found["aircraft"]["state_rows"] == played.figures["aircraft"].state_rows
-    assert found["aircraft"]["dollars"] == played.figures["aircraft"].dollars
-    assert done.stderr.startswith("printed\n")
-    assert "all values are equal" in done.stderr
+        signal.signal(signal.SIGTERM, handler)
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)
+    assert sorted(figures) == ["aircraft", "airport_hours"]
+    assert figures["aircraft"]["state_rows"] == played.figures["aircraft"].state_rows
+    assert figures["aircraft"]["dollars"] == played.figures["aircraft"].dollars
+    assert result.stderr.startswith("printed\n")
+    assert "all values are equal" in result.stderr
 
 
 @pytest.mark.slow
@@ -180,24 +180,24 @@ def test_one_wrong_value_is_found(
     played: Played, tampered: Layout, part: str, change: Callable[[pd.DataFrame], pd.DataFrame], column: str
 ) -> None:
     change_file(tampered.root / part, change)
-    found = [difference for each in verify.check(tampered, played.data) for difference in each.differences]
-    assert [difference.column for difference in found] == [column]
+    differences = [difference for each in verify.check(tampered, played.data) for difference in each.differences]
+    assert [difference.column for difference in differences] == [column]
 
-    shown = io.StringIO()
+    output = io.StringIO()
     with pytest.raises(InternalError, match="differences=1 "):
-        play.compare(tampered, played.data, Console(file=shown, width=200))
-    assert shown.getvalue().count("DIFFER") == 1
-    assert ", ".join(map(str, found[0].key)) in shown.getvalue()
+        play.compare(tampered, played.data, Console(file=output, width=200))
+    assert output.getvalue().count("DIFFER") == 1
+    assert ", ".join(map(str, differences[0].key)) in output.getvalue()
 
 
 @pytest.mark.slow
 def test_a_batch_that_is_lost_at_the_sink_is_found(played: Played, tampered: Layout) -> None:
     """Without the last batch's rows, aircraft have older values: many differences, of which some are shown."""
     shutil.rmtree(max((tampered.outputs / "aircraft").glob("batch=*")))
-    shown = io.StringIO()
+    output = io.StringIO()
     with pytest.raises(InternalError, match="please report it"):
-        play.compare(tampered, played.data, Console(file=shown, width=200))
-    assert shown.getvalue().count("DIFFER") == 1
+        play.compare(tampered, played.data, Console(file=output, width=200))
+    assert output.getvalue().count("DIFFER") == 1
 
 
 @pytest.mark.slow
@@ -207,17 +207,17 @@ def test_a_demo_that_is_ended_leaves_no_process(end: signal.Signals, tmp_path: P
     with tempfile.TemporaryDirectory() as temporary:
         environment = os.environ | {"TMPDIR": temporary, "NO_COLOR": "1"}
         command = [sys.executable, "-m", "dynastate.cli", "demo"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
-            assert running.stdout is not None
-            started = next(line for line in running.stdout if "Spark in process" in line)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            assert process.stdout is not None
+            first_line = next(line for line in process.stdout if "Spark in process" in line)
             log = next(Path(temporary).glob("dyn-*")) / "spark.log"
             wait_until(lambda: "WARN" in log.read_text(), "the JVM is not at work", 120)
-            running.send_signal(end)
-            running.communicate(timeout=ENDED_WITHIN_S)
-        wait_until_ended(int(started.split()[-1]))
-        assert running.returncode == (130 if end is signal.SIGINT else -end)
-        left = list(Path(temporary).iterdir())
-        assert not left or end is signal.SIGKILL, left
+            process.send_signal(end)
+            process.communicate(timeout=ENDED_WITHIN_S)
+        wait_until_ended(int(first_line.split()[-1]))
+        assert process.returncode == (130 if end is signal.SIGINT else -end)
+        files = list(Path(temporary).iterdir())
+        assert not files or end is signal.SIGKILL, files
 
 
 def test_a_failed_spark_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

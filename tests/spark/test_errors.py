@@ -75,10 +75,10 @@ def test_mistake_in_the_settings(name: str, sessions: Sessions, folder: Path) ->
     """The query fails within 15 s, though tasks may fail three times, and its error says what to do."""
     source = make_source(folder / "files", seed=10, files=1)
     source.release()
-    settings, says = MISTAKES[name]
+    settings, pattern = MISTAKES[name]
     session = sessions({f"{PREFIX}{setting}": value for setting, value in settings(folder).items()})
-    said = first_error(source.stream(session).select("key").dropDuplicates(), folder / "checkpoint")
-    assert re.search(says, said), said
+    message = first_error(source.stream(session).select("key").dropDuplicates(), folder / "checkpoint")
+    assert re.search(pattern, message), message
 
 
 def test_a_mistake_is_reported_before_the_first_batch_is_computed(sessions: Sessions, folder: Path) -> None:
@@ -86,10 +86,10 @@ def test_a_mistake_is_reported_before_the_first_batch_is_computed(sessions: Sess
     source = make_source(folder / "files", seed=10, files=1)
     source.release()
     session = sessions({f"{PREFIX}deltaTable": "not-there"})
-    computed = folder / "computed"
+    mark = folder / "computed"
 
     def touch(frame: pd.DataFrame) -> None:
-        computed.touch()
+        mark.touch()
 
     first_error(group_state(source.stream(session), look=touch), folder / "checkpoint")
-    assert not computed.exists()
+    assert not mark.exists()

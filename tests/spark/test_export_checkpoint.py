@@ -52,23 +52,23 @@ def test_same_results_after_import_and_export(name: str, sessions: Sessions, fol
     case, conf = CASES[LEAVERS[name][0]], LEAVERS[name][1]
     sources = make_sources(folder, seed=6, files=STEPS[-1])
 
-    def step(files: int, checkpoint: str, own: Mapping[str, str]) -> None:
+    def step(files: int, checkpoint: str, step_conf: Mapping[str, str]) -> None:
         sources.release(files)
-        moves = case.start(sessions(own), sources, folder / checkpoint).finish()
-        stays = case.start(sessions(conf), sources, folder / "stays").finish()
-        assert (moves.rows, moves.state) == (stays.rows, stays.state)
-        state = last_states(sessions(own), folder / checkpoint, moves)
-        assert state == last_states(sessions(conf), folder / "stays", moves)
+        outcome = case.start(sessions(step_conf), sources, folder / checkpoint).finish()
+        reference = case.start(sessions(conf), sources, folder / "stays").finish()
+        assert (outcome.rows, outcome.state) == (reference.rows, reference.state)
+        state = last_states(sessions(step_conf), folder / checkpoint, outcome)
+        assert state == last_states(sessions(conf), folder / "stays", outcome)
 
     step(STEPS[0], "before", conf)
-    brought = import_checkpoint(sessions({}), str(folder / "before"), str(folder / "here"))
-    step(STEPS[1], "here", brought.confs)
+    arrival = import_checkpoint(sessions({}), str(folder / "before"), str(folder / "here"))
+    step(STEPS[1], "here", arrival.confs)
     files = contents(folder / "here")
     store = "hdfs" if "HDFS" in conf[f"{CONF}.providerClass"] else "rocksdb"
-    done = export_checkpoint(sessions({}), str(folder / "here"), str(folder / "after"), store)
+    departure = export_checkpoint(sessions({}), str(folder / "here"), str(folder / "after"), store)
     assert contents(folder / "here") == files
-    assert done.stores == brought.stores
-    assert {key: conf[key] for key in done.confs} == done.confs
+    assert departure.stores == arrival.stores
+    assert {key: conf[key] for key in departure.confs} == departure.confs
     assert not list((folder / "after").rglob("dynastate*"))
     step(STEPS[2], "after", conf)
 
@@ -85,16 +85,16 @@ def test_a_query_that_began_here_continues_on_hdfs(case: str, sessions: Sessions
     """Checkpoint format v2, with which queries begin here, becomes v1: each batch has the results of a twin there."""
     sources = make_sources(folder, seed=9, files=4)
 
-    def step(files: int, checkpoint: str, own: Mapping[str, str]) -> None:
+    def step(files: int, checkpoint: str, conf: Mapping[str, str]) -> None:
         sources.release(files)
-        moves = CASES[case].start(sessions(own), sources, folder / checkpoint).finish()
-        stays = CASES[case].start(sessions(ON_HDFS), sources, folder / "stays").finish()
-        assert (moves.rows, moves.state) == (stays.rows, stays.state)
+        outcome = CASES[case].start(sessions(conf), sources, folder / checkpoint).finish()
+        reference = CASES[case].start(sessions(ON_HDFS), sources, folder / "stays").finish()
+        assert (outcome.rows, outcome.state) == (reference.rows, reference.state)
 
     step(2, "here", {f"{CONF}.checkpointFormatVersion": "2"})
-    done = export(sessions, folder / "here", folder / "there", "hdfs")
-    assert done.confs == ON_HDFS
-    step(4, "there", done.confs)
+    result = export(sessions, folder / "here", folder / "there", "hdfs")
+    assert result.confs == ON_HDFS
+    step(4, "there", result.confs)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_export_cut_off_runs_again(stopped: Path, sessions: Sessions, folder: Pa
     first = export(sessions, stopped, new, "rocksdb")
     (new / "dynastate-export-checkpoint").write_text("\nan export that was killed\n")
     (new / "state" / "0" / "0" / "9.zip").write_text("half")
-    again = export(sessions, stopped, new, "rocksdb")
-    assert (again.stores, again.rows, again.bytes) == (first.stores, first.rows, first.bytes)
+    second = export(sessions, stopped, new, "rocksdb")
+    assert (second.stores, second.rows, second.bytes) == (first.stores, first.rows, first.bytes)
     assert not (new / "dynastate-export-checkpoint").exists()
     assert not (new / "state" / "0" / "0" / "9.zip").exists()

@@ -42,7 +42,7 @@ def test_metrics_of_a_query(sessions: Sessions, folder: Path) -> None:
     source, file = make_source(folder / "files", seed=3, files=FILES), folder / "progress.json"
     source.release()
     with (
-        dynastate.export_metrics(session, "prometheus:127.0.0.1:0") as served,
+        dynastate.export_metrics(session, "prometheus:127.0.0.1:0") as exporter,
         dynastate.export_metrics(session, f"file:{file}"),
     ):
         query = (
@@ -56,16 +56,16 @@ def test_metrics_of_a_query(sessions: Sessions, folder: Path) -> None:
         )
         query.awaitTermination()
         wait_until(
-            lambda: [each.value for each in scrape(served.address) if each.name == "dynastate_query_active"] == [0],
+            lambda: [each.value for each in scrape(exporter.address) if each.name == "dynastate_query_active"] == [0],
             "the end of the query is not exported",
         )
         wait_until(lambda: file.read_text().count("\n") >= FILES, "the reports are not in the file")
-        found = scrape(served.address)
-        check_expressions(found)
-        check_in_prometheus(served.address, folder)
+        samples = scrape(exporter.address)
+        check_expressions(samples)
+        check_in_prometheus(exporter.address, folder)
     reports = [json.loads(line) for line in file.read_text().splitlines()]
     (usage,) = usage_of_queries(file.read_text().splitlines(), "file", None)
-    values = {each.name: each.value for each in found}
+    values = {each.name: each.value for each in samples}
     assert values["dynastate_batches_total"] == len(reports) == usage.batches
     assert values["dynastate_batch_duration_seconds_count"] == len(reports)
     assert values["dynastate_input_rows_total"] == sum(each["numInputRows"] for each in reports) > 0
@@ -73,25 +73,25 @@ def test_metrics_of_a_query(sessions: Sessions, folder: Path) -> None:
     assert values["dynastate_cost_dollars_total"] == pytest.approx(usage.dollars)
     assert values["dynastate_stored_bytes"] == usage.stored.bytes
     assert values["dynastate_state_rows"] == reports[-1]["stateOperators"][0]["numRowsTotal"]
-    assert {each.labels["query"] for each in found if "query" in each.labels} == {"orders"}
+    assert {each.labels["query"] for each in samples if "query" in each.labels} == {"orders"}
     assert {each.name for each in METRICS if each.kind != "histogram"} - OF_KAFKA <= values.keys()
     with pytest.raises(OSError, match="refused"):
-        scrape(served.address)
+        scrape(exporter.address)
 
 
-def check_expressions(found: list[Sample]) -> None:
+def check_expressions(samples: list[Sample]) -> None:
     """Hold every expression of the dashboard and of the rules to the names and labels that were exported."""
-    exported: dict[str, set[str]] = {name: {"query", "query_id"} for name in OF_KAFKA}
-    for sample in found:
-        exported.setdefault(sample.name, set()).update(sample.labels)
+    labels: dict[str, set[str]] = {name: {"query", "query_id"} for name in OF_KAFKA}
+    for sample in samples:
+        labels.setdefault(sample.name, set()).update(sample.labels)
     expressions = observability.of_dashboard() | observability.of_rules()
     assert len(expressions) > 40
-    for where, expression in expressions.items():
-        read = observability.names(expression)
-        assert read, where
-        assert read <= exported.keys(), (where, read - exported.keys())
-        for name in read:
-            assert observability.labels(expression) <= exported[name], (where, name)
+    for place, expression in expressions.items():
+        names = observability.names(expression)
+        assert names, place
+        assert names <= labels.keys(), (place, names - labels.keys())
+        for name in names:
+            assert observability.labels(expression) <= labels[name], (place, name)
 
 
 def check_in_prometheus(address: str, folder: Path) -> None:
@@ -103,13 +103,13 @@ def check_in_prometheus(address: str, folder: Path) -> None:
 
         def ask(expression: str) -> list[object]:
             with urlopen(f"{api}/query?{urlencode({'query': expression})}") as answer:  # noqa: S310  # our own
-                found: list[object] = json.loads(answer.read())["data"]["result"]
-                return found
+                result: list[object] = json.loads(answer.read())["data"]["result"]
+                return result
 
         wait_until(lambda: bool(ask("rate(dynastate_batches_total[1m])")), "there are no metrics", ANSWERED_WITHIN_S)
-        for where, expression in observability.of_dashboard().items():
+        for place, expression in observability.of_dashboard().items():
             is_empty = observability.names(expression) & OF_KAFKA or "query_active == 1" in expression
-            assert bool(ask(expression)) != bool(is_empty), where
+            assert bool(ask(expression)) != bool(is_empty), place
         for expression in observability.of_rules().values():
             ask(expression)
 
@@ -150,10 +150,10 @@ def prometheus(address: str, folder: Path) -> Iterator[str]:
     reason="promtool is missing: apt-get install prometheus",
 )
 def test_promtool_accepts_the_rules() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         ["promtool", "check", "rules", str(observability.RULES)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 @pytest.mark.every_spark
@@ -162,7 +162,7 @@ def test_a_failed_query_is_counted(sessions: Sessions, folder: Path) -> None:
     session = sessions({})
     source = make_source(folder / "files", seed=3, files=1)
     source.release()
-    with dynastate.export_metrics(session, "prometheus:127.0.0.1:0") as served:
+    with dynastate.export_metrics(session, "prometheus:127.0.0.1:0") as exporter:
         query = (
             source.stream(session)
             .selectExpr("assert_true(id < 0)")
@@ -175,6 +175,6 @@ def test_a_failed_query_is_counted(sessions: Sessions, folder: Path) -> None:
             query.awaitTermination()
 
         def failures() -> list[float]:
-            return [each.value for each in scrape(served.address) if each.name == "dynastate_query_failures_total"]
+            return [each.value for each in scrape(exporter.address) if each.name == "dynastate_query_failures_total"]
 
         wait_until(lambda: failures() == [1], "the failure is not exported")

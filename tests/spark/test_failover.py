@@ -22,11 +22,11 @@ from tests.support.dynoxide import fast_dynamodb
 
 def replicate(source: Database, target: Database) -> None:
     """Put every item of both tables there, as a replica has them."""
-    with closing(make_client(source.settings)) as here, closing(make_client(target.settings)) as there:
+    with closing(make_client(source.settings)) as source_client, closing(make_client(target.settings)) as target_client:
         for table in (source.settings.delta_table, source.settings.snapshot_table):
-            for page in here.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
+            for page in source_client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
                 for item in page["Items"]:
-                    there.put_item(TableName=table, Item=item)
+                    target_client.put_item(TableName=table, Item=item)
 
 
 @pytest.mark.slow
@@ -34,14 +34,14 @@ def test_query_continues_in_the_other_region(
     sessions: Sessions, folder: Path, tables: BotoTables, database: Database, environment: dict[str, str]
 ) -> None:
     """The other Region lacks the last batch, and the checkpoint is in another place there, with that batch."""
-    case, own = CASES["aggregation in update mode"], {f"{CONF}.dynastate.namespace": folder.name}
+    case, options = CASES["aggregation in update mode"], {f"{CONF}.dynastate.namespace": folder.name}
     sources = make_sources(folder, seed=33, files=4)
-    conf = {"here": own, "stays": ON_ROCKSDB}
+    conf = {"here": options, "stays": ON_ROCKSDB}
     with fast_dynamodb(folder / "other-region") as other:
         for files in (1, 2, 3):
             sources.release(files)
-            for place, each in conf.items():
-                case.start(sessions(each), sources, folder / place).finish()
+            for place, place_conf in conf.items():
+                case.start(sessions(place_conf), sources, folder / place).finish()
             if files == 2:
                 with only(environment):
                     replicate(database, other)
@@ -51,22 +51,22 @@ def test_query_continues_in_the_other_region(
             *("--to-endpoint", other.endpoint, "--checkpoint", str(folder / "there")),
         ]
         with only(environment):
-            found = shown(*words)
-            behind = found["source"]["version"] - found["target"]["version"]
-            assert behind == found["undone"] > 0
-            stop, *steps, start = found["steps"]
+            plan = shown(*words)
+            lag = plan["source"]["version"] - plan["target"]["version"]
+            assert lag == plan["undone"] > 0
+            stop, *steps, start = plan["steps"]
             assert stop.startswith("Stop the query")
             for step in steps:
                 command = shlex.split(re.search(r"dynastate (.+)", step)[1])  # type: ignore[index]  # fails otherwise
-                done = run(*command, "--yes", *(["--force"] if command[0] == "rollback" else []))
-                assert done.code == 0, done.err
-            left = shown(*words)
-            assert (len(left["steps"]), left["undone"], left["batch"]) == (2, 0, found["batch"])
+                result = run(*command, "--yes", *(["--force"] if command[0] == "rollback" else []))
+                assert result.code == 0, result.err
+            rest = shown(*words)
+            assert (len(rest["steps"]), rest["undone"], rest["batch"]) == (2, 0, plan["batch"])
         settings = dict(re.findall(rf"({re.escape(PREFIX)}\w+)=([^ ,]+)", start))
         assert settings[f"{CONF}.dynastate.endpoint"] == other.endpoint
-        again = case.start(sessions(settings), sources, folder / "there").finish()
-        assert list(again.rows) == [found["batch"]]
+        first = case.start(sessions(settings), sources, folder / "there").finish()
+        assert list(first.rows) == [plan["batch"]]
         sources.release()
-        there = case.start(sessions(settings), sources, folder / "there").finish()
-        stays = case.start(sessions(ON_ROCKSDB), sources, folder / "stays").finish()
-    assert (there.rows, there.state) == (stays.rows, stays.state)
+        ours = case.start(sessions(settings), sources, folder / "there").finish()
+        reference = case.start(sessions(ON_ROCKSDB), sources, folder / "stays").finish()
+    assert (ours.rows, ours.state) == (reference.rows, reference.state)

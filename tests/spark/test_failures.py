@@ -44,40 +44,40 @@ def test_task_that_fails_after_its_commit(
     """Tasks fail once after commit, in two batches: they commit again, and all is as in a quiet run."""
     case = CASES[name]
     sources = make_sources(folder, seed=3, files=FILES)
-    disturbed = (1, 3)
+    fault_batches = (1, 3)
 
     def fail_once(frame: DataFrame, batch: int) -> DataFrame:
-        if batch not in disturbed:
+        if batch not in fault_batches:
             return frame
 
         def take_all_then_fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            taken = list(batches)  # the store commits when its operator has returned its last row
+            record_batches = list(batches)  # the store commits when its operator has returned its last row
             context = TaskContext.get()
             if context is not None and context.attemptNumber() == 0:
                 raise RuntimeError("the first attempt fails")
-            yield from taken
+            yield from record_batches
 
         return frame.mapInArrow(take_all_then_fail, frame.schema)
 
     outcomes = {"quiet": Outcome(), "disturbed": Outcome()}
     for files in (FILES - 1, FILES):
         sources.release(files)
-        running = {}
-        for what, disturb in (("quiet", None), ("disturbed", fail_once)):
-            conf = {"checkpointFormatVersion": checkpoint_format, "dynastate.namespace": f"{folder.name}-{what}"}
+        queries = {}
+        for label, disturbance in (("quiet", None), ("disturbed", fail_once)):
+            conf = {"checkpointFormatVersion": checkpoint_format, "dynastate.namespace": f"{folder.name}-{label}"}
             session = sessions({f"{CONF}.{key}": value for key, value in conf.items()})
-            running[what] = case.start(session, sources, folder / what, disturb)
-        for what, query in running.items():
-            outcomes[what].add(query.finish())
+            queries[label] = case.start(session, sources, folder / label, disturbance)
+        for label, query in queries.items():
+            outcomes[label].add(query.finish())
 
-    after, quiet = outcomes["disturbed"], outcomes["quiet"]
-    assert after.rows == quiet.rows
-    assert after.state == quiet.state
+    outcome, reference = outcomes["disturbed"], outcomes["quiet"]
+    assert outcome.rows == reference.rows
+    assert outcome.state == reference.state
     for store in stores:
         for partition in PARTITIONS:
             graph = graphs(f"{folder.name}-disturbed/0/{partition}/{store}")
-            made = [len(graph._entries[version]) for version in graph.versions()]
-            assert made == [2 if batch in disturbed else 1 for batch in range(len(made))]
+            counts = [len(graph._entries[version]) for version in graph.versions()]
+            assert counts == [2 if batch in fault_batches else 1 for batch in range(len(counts))]
 
 
 @pytest.mark.parametrize(
@@ -103,36 +103,36 @@ def test_lost_sidecars(sidecars: int, rows_before: int, how: signal.Signals, ses
     conf = {"python": interpreter(folder), "sidecars": str(sidecars), "namespace": namespace}
     session = sessions({f"{CONF}.dynastate.{name}": value for name, value in conf.items()})
     others = set(sidecars_of(jvm_pid()))
-    killed: list[int] = []
+    pids: list[int] = []
     mark = folder / "mark"
 
     def kill_sidecar(frame: DataFrame, batch: int) -> DataFrame:
         if batch != 1:
             return frame
-        killed.extend(set(sidecars_of(jvm_pid())) - others)
-        victims = list(killed)
+        pids.extend(set(sidecars_of(jvm_pid())) - others)
+        victims = list(pids)
 
         def kill_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = 0
-            for taken in batches:
-                rows += taken.num_rows
+            for record_batch in batches:
+                rows += record_batch.num_rows
                 if rows >= rows_before and not mark.exists():
                     mark.touch()
                     for pid in victims:
                         os.kill(pid, how)
-                yield taken
+                yield record_batch
 
         return frame.mapInArrow(kill_once, frame.schema)
 
-    after = run(sums(source.stream(session), "key"), folder / "checkpoint", "update", kill_sidecar)
+    outcome = run(sums(source.stream(session), "key"), folder / "checkpoint", "update", kill_sidecar)
 
-    assert after.rows[2] == expected_sums(session, source)
-    assert {batch: states[0].total for batch, states in after.state.items()} == {0: 200, 1: 200, 2: 200}
+    assert outcome.rows[2] == expected_sums(session, source)
+    assert {batch: states[0].total for batch, states in outcome.state.items()} == {0: 200, 1: 200, 2: 200}
     assert mark.exists()
     fresh = set(sidecars_of(jvm_pid())) - others
-    assert len(killed) == len(fresh) == sidecars
-    assert not fresh & set(killed)
-    assert not any(map(is_alive, killed))
+    assert len(pids) == len(fresh) == sidecars
+    assert not fresh & set(pids)
+    assert not any(map(is_alive, pids))
 
 
 @pytest.mark.slow
@@ -160,9 +160,9 @@ def test_spark_that_is_killed_in_mid_batch(
     words = [sys.executable, "-m", "tests.spark.programs.dies", str(folder), database.endpoint, checkpoint_format]
     with subprocess.Popen(words, cwd=ROOT, env=environment | {"PYSPARK_PYTHON": sys.executable}) as program:
         try:
-            quiet = run(group_state(quiet_source.stream(sessions({}))), folder / "quiet", "append")
-            ahead = f"{namespace}/0/{1 - PARTITION}/default"
-            wait_until(lambda: BATCH + 1 in graphs(ahead).versions(), "the other partition did not commit", 120)
+            reference = run(group_state(quiet_source.stream(sessions({}))), folder / "quiet", "append")
+            other_store = f"{namespace}/0/{1 - PARTITION}/default"
+            wait_until(lambda: BATCH + 1 in graphs(other_store).versions(), "the other partition did not commit", 120)
             (jvm,) = children(program.pid)
             (sidecar,) = sidecars_of(jvm)
             os.kill(jvm, signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_spark_that_is_killed_in_mid_batch(
     assert BATCH + 1 not in graphs(f"{namespace}/0/{PARTITION}/default").versions()
 
     source.release()
-    after = run(group_state(source.stream(sessions(settings))), folder / "checkpoint", "append")
-    assert min(after.rows) == BATCH
-    assert after.rows == {batch: rows for batch, rows in quiet.rows.items() if batch >= BATCH}
-    assert after.state == {batch: states for batch, states in quiet.state.items() if batch >= BATCH}
+    outcome = run(group_state(source.stream(sessions(settings))), folder / "checkpoint", "append")
+    assert min(outcome.rows) == BATCH
+    assert outcome.rows == {batch: rows for batch, rows in reference.rows.items() if batch >= BATCH}
+    assert outcome.state == {batch: states for batch, states in reference.state.items() if batch >= BATCH}

@@ -35,17 +35,17 @@ def recipe() -> str:
 
 def follow(name: str, folder: Path, database: Database, environment: Mapping[str, str]) -> None:
     paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-    where = {"AWS_ENDPOINT_URL": database.endpoint, "AWS_DEFAULT_REGION": REGION, "PATH": paths}
-    done = subprocess.run(
+    variables = {"AWS_ENDPOINT_URL": database.endpoint, "AWS_DEFAULT_REGION": REGION, "PATH": paths}
+    completed = subprocess.run(
         ["bash", "-eu", "-c", recipe().replace("orders", name)],
         cwd=folder,
-        env={**environment, **where},
+        env={**environment, **variables},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 class RunningQuery:
@@ -97,12 +97,12 @@ def two(folder: Path, left: Files, right: Files) -> Sources:
     return Sources(Source(folder / "left", left), Source(folder / "right", right))
 
 
-def put_in_place(folder: Path, files: Files, of: Files) -> None:
+def put_in_place(folder: Path, files: Files, old_files: Files) -> None:
     """Have other files in a released folder from `FIRST` on: a checkpoint's file source takes no other folder."""
-    for number in range(FIRST, len(of)):
+    for number in range(FIRST, len(old_files)):
         (folder / RELEASED / f"{number:04d}.json").unlink()
-    made = Source(folder / "others", files)
-    made.release()
+    source = Source(folder / "others", files)
+    source.release()
     for number, file in enumerate(sorted((folder / "others" / RELEASED).iterdir())):
         os.utime(file, (1_700_000_100 + number, 1_700_000_100 + number))
         file.rename(folder / RELEASED / f"other-{file.name}")
@@ -132,32 +132,32 @@ def test_both_run_on(
 
     sources = two(folder / "mine", *mine)
     sources.release(FIRST)
-    with RunningQuery(case, sources, on_dynastate(query), folder / query) as going:
-        going.take_released()
+    with RunningQuery(case, sources, on_dynastate(query), folder / query) as origin:
+        origin.take_released()
         follow(query, folder, database, environment)
-        going.take_rest()
+        origin.take_rest()
     forked_at = max(int(each.name) for each in (folder / fork / "commits").iterdir()) + 1
-    for side, files, of in zip(("left", "right"), other, mine, strict=True):
-        put_in_place(folder / "mine" / side, files, of)
-    with RunningQuery(case, sources, on_dynastate(fork), folder / fork) as forked:
-        forked.take_released()
+    for side, files, old_files in zip(("left", "right"), other, mine, strict=True):
+        put_in_place(folder / "mine" / side, files, old_files)
+    with RunningQuery(case, sources, on_dynastate(fork), folder / fork) as copy:
+        copy.take_released()
 
     rocksdb = sessions(ON_ROCKSDB)
-    both = two(folder / "both", *(first[:FIRST] + more for first, more in zip(mine, other, strict=True)))
-    for released in (FIRST, None):
-        both.release(released)
+    both = two(folder / "both", *(first[:FIRST] + rest for first, rest in zip(mine, other, strict=True)))
+    for count in (FIRST, None):
+        both.release(count)
         with RunningQuery(case, both, rocksdb, folder / "rocksdb") as expected:
             expected.take_released()
-    assert forked.rows == expected.rows
-    assert min(forked.rows) == forked_at
+    assert copy.rows == expected.rows
+    assert min(copy.rows) == forked_at
     assert f"store={fork}/0/0/" in (folder / fork / "state" / "0" / "0" / "dynastate").read_text()
-    assert any(forked.rows.values())
-    again = two(folder / "again", *mine)
-    again.release(FIRST)
-    with RunningQuery(case, again, rocksdb, folder / "rocksdb-again") as expected:
+    assert any(copy.rows.values())
+    original = two(folder / "again", *mine)
+    original.release(FIRST)
+    with RunningQuery(case, original, rocksdb, folder / "rocksdb-again") as expected:
         expected.take_released()
         expected.take_rest()
-    assert going.rows == expected.rows
+    assert origin.rows == expected.rows
 
     for namespace in (query, fork):
         stores = list(find_stores(tables, namespace))

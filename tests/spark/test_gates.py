@@ -30,10 +30,10 @@ def counted(spark: SparkSession, folder: Path) -> tuple[Source, Path]:
     return source, checkpoint
 
 
-def skip_if(said: str, *refusal: str) -> None:
+def skip_if(message: str, *refusal: str) -> None:
     """Skip the test where a message is a gate's refusal, which names it."""
-    if all(part in said for part in refusal):
-        pytest.skip(REFUSED + " ".join(said.split())[:300])
+    if all(part in message for part in refusal):
+        pytest.skip(REFUSED + " ".join(message.split())[:300])
 
 
 def test_real_time_mode(spark: SparkSession, folder: Path) -> None:
@@ -42,8 +42,8 @@ def test_real_time_mode(spark: SparkSession, folder: Path) -> None:
     writer = frame.writeStream.format("console").outputMode("update").option("checkpointLocation", str(folder / "c"))
     try:
         query = writer.trigger(realTime="5 minutes").start()  # type: ignore[call-overload]  # its stub is older
-    except PySparkException as refused:
-        skip_if(str(refused), "STREAMING_REAL_TIME_MODE", f"{CONF}.providerClass")
+    except PySparkException as error:
+        skip_if(str(error), "STREAMING_REAL_TIME_MODE", f"{CONF}.providerClass")
         raise
     query.stop()
 
@@ -57,13 +57,13 @@ def test_joins_in_the_newest_state_format(spark: SparkSession, folder: Path) -> 
     session.conf.set(JOIN_FORMAT, "2")
     expected = run(case.on(session, sources), folder / "older", case.mode)
     session.conf.set(JOIN_FORMAT, "4")
-    found = run(case.on(session, sources), folder / "newest", case.mode)
+    outcome = run(case.on(session, sources), folder / "newest", case.mode)
     offsets = (folder / "newest" / "offsets" / "0").read_text().splitlines()
     (conf,) = [json.loads(line)["conf"] for line in offsets if '"conf"' in line]
     if conf[JOIN_FORMAT] == "2":
         pytest.skip(f"{REFUSED}it gives a new join on this provider format 2, not 4")
     assert conf[JOIN_FORMAT] == "4"
-    assert found.rows == expected.rows
+    assert outcome.rows == expected.rows
 
 
 def test_reader_of_all_column_families(spark: SparkSession, counted: tuple[Source, Path]) -> None:
@@ -71,8 +71,8 @@ def test_reader_of_all_column_families(spark: SparkSession, counted: tuple[Sourc
     source, checkpoint = counted
     try:
         rows = spark.read.format("statestore").option("_readAllColumnFamilies", "true").load(str(checkpoint))
-    except (PySparkException, Py4JJavaError) as refused:
-        skip_if(str(refused), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER")
+    except (PySparkException, Py4JJavaError) as error:
+        skip_if(str(error), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER")
         raise
     assert "column_family_name" in rows.columns
     assert rows.count() == source.read(spark).select("key").distinct().count()
@@ -86,11 +86,11 @@ def test_transform_with_state_without_our_extension(spark: SparkSession, folder:
     expected = case.start(spark.newSession(), sources, folder / "with").finish()
     bare = without_extensions(spark)
     try:
-        found = case.start(bare, sources, folder / "without").finish()
-    except PySparkException as refused:
-        skip_if(str(refused), "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS")
+        outcome = case.start(bare, sources, folder / "without").finish()
+    except PySparkException as error:
+        skip_if(str(error), "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS")
         raise
-    assert found.rows == expected.rows
+    assert outcome.rows == expected.rows
 
 
 def without_extensions(spark: SparkSession) -> SparkSession:
@@ -100,8 +100,8 @@ def without_extensions(spark: SparkSession) -> SparkSession:
     none = jvm.scala.Option.empty()
     options = jvm.org.apache.spark.sql.SparkSessionExtensions()
     empty = conf.empty()
-    made = jvm.org.apache.spark.sql.classic.SparkSession(spark._jsc.sc(), none, none, options, conf, empty)
-    return SparkSession(spark.sparkContext, made)
+    session = jvm.org.apache.spark.sql.classic.SparkSession(spark._jsc.sc(), none, none, options, conf, empty)
+    return SparkSession(spark.sparkContext, session)
 
 
 def test_offline_repartition(spark: SparkSession, counted: tuple[Source, Path]) -> None:
@@ -109,8 +109,8 @@ def test_offline_repartition(spark: SparkSession, counted: tuple[Source, Path]) 
     source, checkpoint = counted
     try:
         spark._jsparkSession.streamingCheckpointManager().repartition(str(checkpoint), 3, True)
-    except (PySparkException, Py4JJavaError) as refused:
-        skip_if(str(refused), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER")
+    except (PySparkException, Py4JJavaError) as error:
+        skip_if(str(error), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER")
         raise
     rows = spark.read.format("statestore").load(str(checkpoint))
     assert {row.partition_id for row in rows.select("partition_id").collect()} <= {0, 1, 2}

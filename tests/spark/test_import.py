@@ -74,9 +74,9 @@ def bring(spark: SparkSession, clean_environment: None) -> Bring:
 
     def bring(old: Path, new: Path, namespace: str | None = None, session: SparkSession = spark) -> Moved:
         progress: list[tuple[int, int]] = []
-        done = import_checkpoint(session, str(old), str(new), namespace, lambda *each: progress.append(each))
-        assert all(0 <= count <= total == done.stores for count, total in progress)
-        return done
+        result = import_checkpoint(session, str(old), str(new), namespace, lambda *counts: progress.append(counts))
+        assert all(0 <= count <= total == result.stores for count, total in progress)
+        return result
 
     return bring
 
@@ -97,10 +97,10 @@ class ImportedTwin:
         return self.case.start(session, self._sources, checkpoint).finish()
 
     def leave(self, namespace: str | None = None) -> Moved:
-        before = contents(self.old)
-        done = self._bring(self.old, self.new, namespace)
-        assert contents(self.old) == before
-        return done
+        files = contents(self.old)
+        result = self._bring(self.old, self.new, namespace)
+        assert contents(self.old) == files
+        return result
 
     def finish(self, conf: Mapping[str, str] | None = None) -> tuple[Outcome, Outcome]:
         self._sources.release()
@@ -120,20 +120,20 @@ def test_an_imported_query_gives_the_same_results(name: str, sessions: Sessions,
     """At every batch its output, progress and rows of state are those of the query that stays."""
     case, conf = LEAVERS[name]
     twin = twins(case, conf)
-    done = twin.leave()
-    assert done.batch == max(int(each.name) for each in (twin.old / "commits").glob("[0-9]*"))
-    imported = range(done.batch, done.batch + 1)
-    own = read_states(sessions({}), twin.new, imported)
-    assert own == read_states(sessions(conf), twin.old, imported)
-    assert own
-    assert done.rows > 0
+    result = twin.leave()
+    assert result.batch == max(int(each.name) for each in (twin.old / "commits").glob("[0-9]*"))
+    batches = range(result.batch, result.batch + 1)
+    states = read_states(sessions({}), twin.new, batches)
+    assert states == read_states(sessions(conf), twin.old, batches)
+    assert states
+    assert result.rows > 0
 
-    ours, stays = twin.finish()
-    assert min(ours.rows) == done.batch + 1
-    assert ours.rows == stays.rows
-    assert ours.state == stays.state
-    later = range(done.batch + 1, max(ours.rows) + 1)
-    assert read_states(sessions({}), twin.new, later) == read_states(sessions(conf), twin.stays, later)
+    ours, reference = twin.finish()
+    assert min(ours.rows) == result.batch + 1
+    assert ours.rows == reference.rows
+    assert ours.state == reference.state
+    later_batches = range(result.batch + 1, max(ours.rows) + 1)
+    assert read_states(sessions({}), twin.new, later_batches) == read_states(sessions(conf), twin.stays, later_batches)
 
 
 @pytest.mark.slow
@@ -144,8 +144,8 @@ def test_a_batch_that_was_begun_runs_again(twins: Twins) -> None:
     (twin.old / "commits" / f"{last}").unlink()
 
     assert twin.leave().batch == last - 1
-    ours, stays = twin.finish()
-    twin.before.add(stays)
+    ours, reference = twin.finish()
+    twin.before.add(reference)
     assert min(ours.rows) == last
     assert ours.rows == {batch: rows for batch, rows in twin.before.rows.items() if batch >= last}
     assert ours.state == {batch: state for batch, state in twin.before.state.items() if batch >= last}
@@ -158,25 +158,25 @@ def test_a_checkpoint_that_was_moved(folder: Path, twins: Twins) -> None:
     twin.old = twin.old.rename(folder / "moved")
     twin.leave()
     shutil.rmtree(twin.old)
-    named = [each.read_text() for each in (twin.new / "state" / "0" / "_metadata" / "v2").glob("[0-9]*")]
-    assert named
-    assert all(f"{twin.new}/state/0/_stateSchema/default/" in each and "/old/" not in each for each in named)
-    ours, stays = twin.finish()
-    assert (ours.rows, ours.state) == (stays.rows, stays.state)
+    texts = [each.read_text() for each in (twin.new / "state" / "0" / "_metadata" / "v2").glob("[0-9]*")]
+    assert texts
+    assert all(f"{twin.new}/state/0/_stateSchema/default/" in each and "/old/" not in each for each in texts)
+    ours, reference = twin.finish()
+    assert (ours.rows, ours.state) == (reference.rows, reference.state)
 
 
 @pytest.mark.slow
 def test_import_with_little_memory_and_a_namespace(twins: Twins, tables: BotoTables, opened: Open) -> None:
     """Rows are read on demand; the namespace is the given one, and verify finds no error."""
     twin = twins("session windows")
-    done = twin.leave(namespace="imported.sessions")
-    assert done.namespace == "imported.sessions"
-    assert done.confs[f"{PREFIX}namespace"] == "imported.sessions"
+    result = twin.leave(namespace="imported.sessions")
+    assert result.namespace == "imported.sessions"
+    assert result.confs[f"{PREFIX}namespace"] == "imported.sessions"
     for partition in range(2):
         assert verify(tables, f"imported.sessions/0/{partition}/default").findings == ()
-    assert sum(1 for _ in opened("imported.sessions/0")) == done.rows
-    ours, stays = twin.finish(done.confs | {f"{PREFIX}memoryMb": "1", f"{PREFIX}diskMb": "0"})
-    assert ours.rows == stays.rows
+    assert sum(1 for _ in opened("imported.sessions/0")) == result.rows
+    ours, reference = twin.finish(result.confs | {f"{PREFIX}memoryMb": "1", f"{PREFIX}diskMb": "0"})
+    assert ours.rows == reference.rows
 
 
 @pytest.mark.slow
@@ -184,23 +184,23 @@ def test_an_import_cut_off_by_a_lost_file_runs_again(folder: Path, twins: Twins)
     """With an unreadable partition no checkpoint is made; once its file is back, the next import completes."""
     twin = twins("aggregation in append mode")
     version = max((twin.old / "state" / "0" / "1").glob("*.zip"), key=lambda path: int(path.stem))
-    away = folder / "away"
-    version.rename(away)
+    aside_path = folder / "away"
+    version.rename(aside_path)
     with pytest.raises(ConfigurationError, match="the old checkpoint cannot be read, or the new one not be written"):
         twin.leave()
     assert {each.name for each in twin.new.iterdir() if not each.name.startswith((".", f"{MARKER}-"))} <= {
         MARKER,
         "state",
     }
-    away.rename(version)
+    aside_path.rename(version)
 
     with pytest.raises(ConfigurationError, match="the same command for another namespace was cut off here"):
         twin.leave(namespace="another")
-    done = twin.leave()
+    result = twin.leave()
     assert not (twin.new / MARKER).exists()
-    assert done.rows == sum(state.total for state in twin.before.state[done.batch])
-    ours, stays = twin.finish()
-    assert ours.rows == stays.rows
+    assert result.rows == sum(state.total for state in twin.before.state[result.batch])
+    ours, reference = twin.finish()
+    assert ours.rows == reference.rows
 
 
 @pytest.mark.slow
@@ -219,19 +219,19 @@ def test_a_killed_import_command_runs_again(
     program = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     meta = meta_key("killed/0/0/left-keyToNumValues")
     wait_until(lambda: bool(tables.get([meta])), "the import does not begin", within_s=120)
-    there = [program.pid, *descendants(program.pid)]
-    kill(there)
+    pids = [program.pid, *descendants(program.pid)]
+    kill(pids)
     program.wait()
-    wait_until(lambda: not any(map(is_alive, there)), "a killed process lives")
+    wait_until(lambda: not any(map(is_alive, pids)), "a killed process lives")
     assert (twin.new / MARKER).read_text().startswith("killed\n")
     assert not list((twin.new / "commits").glob("*"))
 
-    again = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=200)
-    assert again.returncode == 0, again.stderr
-    said = json.loads(again.stdout)
-    assert (said["namespace"], said["stores"]) == ("killed", 8)
-    ours, stays = twin.finish(said["confs"])
-    assert ours.rows == stays.rows
+    completed = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert completed.returncode == 0, completed.stderr
+    answer = json.loads(completed.stdout)
+    assert (answer["namespace"], answer["stores"]) == ("killed", 8)
+    ours, reference = twin.finish(answer["confs"])
+    assert ours.rows == reference.rows
 
 
 @pytest.mark.slow
@@ -241,10 +241,10 @@ def test_an_import_cut_off_before_its_last_step_runs_again(stopped: Path, folder
     first = bring(stopped, new, "nearly")
     (new / MARKER).write_text("nearly\nan import that was killed\n")
     (new / "commits" / ".1.half.tmp").write_text("")
-    again = bring(stopped, new, "nearly")
+    second = bring(stopped, new, "nearly")
     # Numbers take a byte a digit, and checksums differ from run to run.
-    same = replace(first, bytes_written=again.bytes_written, write_units=again.write_units, seconds=again.seconds)
-    assert again == same
+    same = replace(first, bytes_written=second.bytes_written, write_units=second.write_units, seconds=second.seconds)
+    assert second == same
     assert not (new / MARKER).exists()
 
     (new / MARKER).write_text("")
@@ -292,8 +292,8 @@ def test_no_checkpoint_is_made_of_what_changes_meanwhile(
     old, new = shutil.copytree(stopped, folder / "old"), folder / "new"
     start: Any = steps.Transfer._start
 
-    def start_and_go_on(*given: Any) -> Any:
-        mark = start(*given)
+    def start_and_go_on(*arguments: Any) -> Any:
+        mark = start(*arguments)
         happens(old, new)
         return mark
 
@@ -324,14 +324,16 @@ def test_the_pages_command_runs(stopped: Path, folder: Path, environment: dict[s
     }
     block = on_the_page("sh", names)
     paths = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-    own = {"PATH": paths, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
+    variables = {"PATH": paths, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
     words = ["bash", "-eu", "-c", block]
-    done = subprocess.run(words, env=environment | own, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"imported 2 stores with \d+ rows \(\d+,?\d* bytes\): ", done.stdout)
-    assert "start the query with the new checkpoint, after batch 1, and with\n" in done.stdout
-    assert f"checkpointLocation={folder / 'new'}\n" in done.stdout
-    assert f"{PREFIX}namespace=orders-by-command\n" in done.stdout
+    completed = subprocess.run(
+        words, env=environment | variables, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert re.match(r"imported 2 stores with \d+ rows \(\d+,?\d* bytes\): ", completed.stdout)
+    assert "start the query with the new checkpoint, after batch 1, and with\n" in completed.stdout
+    assert f"checkpointLocation={folder / 'new'}\n" in completed.stdout
+    assert f"{PREFIX}namespace=orders-by-command\n" in completed.stdout
     assert (folder / "new" / "commits" / "1").exists()
 
 
@@ -345,10 +347,10 @@ def test_the_program_on_the_page_runs(
         '"orders"': '"orders-by-program"',
     }
     program = on_the_page("python", names)
-    printed: list[Any] = []
-    given = {"dynastate": dynastate, "SparkSession": SparkSession, "print": lambda *words: printed.extend(words)}
-    exec(program, given)  # noqa: S102  # our own documentation
-    rows, write_units, confs = printed
+    values: list[Any] = []
+    scope = {"dynastate": dynastate, "SparkSession": SparkSession, "print": lambda *words: values.extend(words)}
+    exec(program, scope)  # noqa: S102  # our own documentation
+    rows, write_units, confs = values
     assert min(rows, write_units) > 0
     assert confs[f"{PREFIX}namespace"] == "orders-by-program"
     assert (folder / "new" / "commits" / "1").exists()
@@ -360,18 +362,18 @@ def stopped(spark: SparkSession, scratch: Path) -> Iterator[Path]:
     session = spark.newSession()
     for name, value in ON_ROCKSDB.items():
         session.conf.set(name, value)
-    made = Path(tempfile.mkdtemp(prefix="stopped-", dir=scratch))
-    source = make_source(made / "source", seed=7, files=2)
+    path = Path(tempfile.mkdtemp(prefix="stopped-", dir=scratch))
+    source = make_source(path / "source", seed=7, files=2)
     source.release()
-    run(sums(source.stream(session), "key", "file"), made / "old")
-    yield made / "old"
-    shutil.rmtree(made)
+    run(sums(source.stream(session), "key", "file"), path / "old")
+    yield path / "old"
+    shutil.rmtree(path)
 
 
-def in_offsets(old: Path, before: str, after: str) -> None:
+def in_offsets(old: Path, old_text: str, new_text: str) -> None:
     for file in (old / "offsets").glob("[0-9]*"):
-        assert before in file.read_text()
-        file.write_text(file.read_text().replace(before, after))
+        assert old_text in file.read_text()
+        file.write_text(file.read_text().replace(old_text, new_text))
 
 
 def without(log: Path) -> None:
@@ -410,13 +412,13 @@ WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_imported_is_refused(name: str, stopped: Path, folder: Path, bring: Bring) -> None:
-    spoil, says = WRONG[name]
+    spoil, message = WRONG[name]
     old, new = shutil.copytree(stopped, folder / "old"), folder / "new"
     spoil(old, new)
-    before = contents(folder)
-    with pytest.raises(ConfigurationError, match=says):
+    files = contents(folder)
+    with pytest.raises(ConfigurationError, match=message):
         bring(old, new)
-    assert contents(folder) == before
+    assert contents(folder) == files
 
 
 @pytest.mark.slow
@@ -445,10 +447,10 @@ def test_another_operators_state_is_refused(stopped: Path, folder: Path, bring: 
 @pytest.mark.parametrize(("old", "new"), [("old", "old/new"), ("new/old", "new")])
 def test_nested_checkpoints_are_refused(old: str, new: str, stopped: Path, folder: Path, bring: Bring) -> None:
     shutil.copytree(stopped, folder / old)
-    before = contents(folder)
+    files = contents(folder)
     with pytest.raises(ConfigurationError, match="one of the two checkpoints lies in the other"):
         bring(folder / old, folder / new)
-    assert contents(folder) == before
+    assert contents(folder) == files
 
 
 @pytest.mark.slow

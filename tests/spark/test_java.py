@@ -28,9 +28,9 @@ def version_of(home: Path) -> int:
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return 0
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', said)
-    return int(found.group(1)) if found else 0
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d+)', output)
+    return int(match.group(1)) if match else 0
 
 
 @cache

@@ -43,20 +43,20 @@ def run_checks(
     environment: dict[str, str],
     folder: Path,
     temporary: Path,
-    *more: str,
+    *arguments: str,
     options: Sequence[str] = (),
 ) -> tuple[Verdicts, str]:
     """Run the checks in a JVM of their own, with options of `java`; the verdict on each, and the log."""
     temporary.mkdir(parents=True)
     words = [f"endpoint={database.endpoint}", f"python={sys.executable}", f"vectors={ROOT / 'tests' / 'vectors'}"]
-    words += [f"scratch={folder}", f"seed={SEED}", *more]
+    words += [f"scratch={folder}", f"seed={SEED}", *arguments]
     command = java_command("io.dynastate.tests.Main", temporary, words, *options)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     # It ends when it notices the end of its JVM.
     wait_until(lambda: not list(temporary.glob("dynastate-*")), "a sidecar left its socket behind")
-    lines = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
-    verdicts = {name: (verdict, why) for verdict, name, why in lines}
-    return verdicts, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    lines = [line.split("\t") for line in completed.stdout.splitlines() if "\t" in line]
+    verdicts = {name: (verdict, reason) for verdict, name, reason in lines}
+    return verdicts, f"exit code {completed.returncode}\n{completed.stdout}\n{completed.stderr}"
 
 
 def is_one_of(name: str, words: str) -> bool:
@@ -64,9 +64,9 @@ def is_one_of(name: str, words: str) -> bool:
 
 
 def assert_ok(name: str, verdicts: tuple[Verdicts, str]) -> None:
-    found, log = verdicts
-    verdict, why = found.get(name, ("not run", log))
-    assert verdict == "ok", f"{why}\n{log}"
+    verdict_by_name, log = verdicts
+    verdict, reason = verdict_by_name.get(name, ("not run", log))
+    assert verdict == "ok", f"{reason}\n{log}"
 
 
 @pytest.fixture(scope="module")
@@ -96,42 +96,48 @@ def test_check(name: str, verdicts: tuple[Verdicts, str]) -> None:
 def test_the_executors_log_has_what_a_sidecar_logs(verdicts: tuple[Verdicts, str]) -> None:
     """A line of the sidecar's comes with its level, and says store, version and attempt; so does its start."""
     _, log = verdicts
-    about = r"store=\S+/0/\d+/default version=\d+ attempt=\w+"
-    assert re.search(rf" WARN Sidecar: ERROR dynastate\.sidecar: open failed {about}: ", log), log
+    context = r"store=\S+/0/\d+/default version=\d+ attempt=\w+"
+    assert re.search(rf" WARN Sidecar: ERROR dynastate\.sidecar: open failed {context}: ", log), log
     assert re.search(r" INFO Sidecar: sidecar started pid=\d+ python=\S+ ms=\d+\n", log), log
 
 
 def test_the_log_says_that_no_sidecar_is_ready(verdicts: tuple[Verdicts, str]) -> None:
     """An executor whose sidecar does not start says so in one line, with the reason."""
     _, log = verdicts
-    said = re.findall(r" WARN Sidecar: sidecar was not made ready with the executor; the first task .*\n", log)
-    assert len(said) == 1, log
-    assert "/no/such/python" in said[0]
+    lines = re.findall(r" WARN Sidecar: sidecar was not made ready with the executor; the first task .*\n", log)
+    assert len(lines) == 1, log
+    assert "/no/such/python" in lines[0]
     assert "Exception in thread" not in log
 
 
 def test_the_log_says_that_rows_are_loaded_again(verdicts: tuple[Verdicts, str]) -> None:
     """After an error within a fold: once for each version that was in memory, of four checks."""
     _, log = verdicts
-    said = re.findall(r" WARN Provider: rows in memory were left half changed by an error, .* version=(\d+)/\w+\n", log)
-    assert said == ["1"] * 4, log
+    versions = re.findall(
+        r" WARN Provider: rows in memory were left half changed by an error, .* version=(\d+)/\w+\n", log
+    )
+    assert versions == ["1"] * 4, log
 
 
 def test_the_log_says_that_the_limit_is_too_small(verdicts: tuple[Verdicts, str]) -> None:
     """If the index takes more than `memoryMb`: with a number that suffices."""
     _, log = verdicts
-    said = r" WARN Provider: memoryMb is too small for .*set it to \d+ or more memoryMb=\d+ indexMb=\d+\n"
-    assert re.search(said, log), log
+    pattern = r" WARN Provider: memoryMb is too small for .*set it to \d+ or more memoryMb=\d+ indexMb=\d+\n"
+    assert re.search(pattern, log), log
 
 
 def test_one_attempt_is_found_in_both_logs(verdicts: tuple[Verdicts, str]) -> None:
     """The provider and the sidecar spell attempts in the same way, and as the tables do."""
     _, log = verdicts
-    spelt = re.compile(r"[0-9a-f]{32}")
-    for said in ("INFO Provider: loaded", "INFO Store: aborted", "WARN Sidecar: ERROR dynastate.sidecar: open failed"):
-        found = re.findall(rf" {re.escape(said)} store=\S+ version=\d+ attempt=(\w\S*)", log)
-        assert found, said
-        assert [each for each in found if not spelt.fullmatch(each.rstrip(":")) and each != "any:"] == []
+    pattern = re.compile(r"[0-9a-f]{32}")
+    for message in (
+        "INFO Provider: loaded",
+        "INFO Store: aborted",
+        "WARN Sidecar: ERROR dynastate.sidecar: open failed",
+    ):
+        attempts = re.findall(rf" {re.escape(message)} store=\S+ version=\d+ attempt=(\w\S*)", log)
+        assert attempts, message
+        assert [each for each in attempts if not pattern.fullmatch(each.rstrip(":")) and each != "any:"] == []
 
 
 @pytest.mark.parametrize(
@@ -158,8 +164,8 @@ def test_check_in_a_jvm_of_its_own(
 @pytest.mark.slow
 def test_another_collector(tests_jar: Path, database: Database, environment: dict[str, str], folder: Path) -> None:
     """Checks of rows on disk, and of what is released as garbage, pass under ParallelGC; all run under G1."""
-    only, options = ("only=memory", "named=disk|garbage"), ("-XX:+UseParallelGC",)
-    verdicts, log = run_checks(database, environment, folder, folder / "tmp", *only, options=options)
+    arguments, options = ("only=memory", "named=disk|garbage"), ("-XX:+UseParallelGC",)
+    verdicts, log = run_checks(database, environment, folder, folder / "tmp", *arguments, options=options)
     assert len(verdicts) > 20, log
     assert {name for name, (verdict, _) in verdicts.items() if verdict != "ok"} == set(), log
 

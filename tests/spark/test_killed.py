@@ -61,32 +61,32 @@ class Cluster:
         """The command lines of what it started, by process id."""
         assert self._program is not None
         assert self._program.poll() is None, f"the program has ended:\n{self.log()}"
-        there = {pid: arguments(pid) for pid in descendants(self._program.pid)}
-        self._seen |= there
-        return there
+        commands = {pid: arguments(pid) for pid in descendants(self._program.pid)}
+        self._seen |= commands
+        return commands
 
     def outlived(self) -> dict[int, bytes]:
         return {pid: command for pid, command in self._seen.items() if command and arguments(pid) == command}
 
-    def kill(self, what: str, chance: random.Random) -> None:
+    def kill(self, kind: str, chance: random.Random) -> None:
         """Kill one of a kind as soon as there is one, and restart what Spark does not restart."""
-        if what == "driver":
+        if kind == "driver":
             self.kill_driver()
             self.start()
-        elif what == "engine":
+        elif kind == "engine":
             self._engine.kill()
             time.sleep(ENGINE_AWAY_S)
             self._engine.start()
         else:
-            self._kill_one(WORDS[what], chance)
+            self._kill_one(WORDS[kind], chance)
 
     def _kill_one(self, word: str, chance: random.Random) -> None:
         deadline = time.monotonic() + PROGRESS_DEADLINE_S
         while True:
             assert time.monotonic() < deadline, f"there is no {word}\n{self.log()}"
-            if found := [pid for pid, command in self.look().items() if word.encode() in command]:
+            if pids := [pid for pid, command in self.look().items() if word.encode() in command]:
                 with suppress(ProcessLookupError):  # it has just ended: kill another one
-                    os.kill(chance.choice(found), signal.SIGKILL)
+                    os.kill(chance.choice(pids), signal.SIGKILL)
                     return
             time.sleep(0.05)
 
@@ -120,9 +120,9 @@ class Cluster:
 @pytest.fixture
 def engine(folder: Path) -> Iterator[Dynoxide]:
     """An engine that keeps its data when it is killed."""
-    with Dynoxide(folder / "engine") as running:
-        running.create_tables()
-        yield running
+    with Dynoxide(folder / "engine") as dynoxide:
+        dynoxide.create_tables()
+        yield dynoxide
 
 
 @pytest.mark.slow
@@ -132,38 +132,38 @@ def test_output_after_kills(sessions: Sessions, engine: Dynoxide, environment: d
     print(f"DYNASTATE_SEED={SEED}")  # noqa: T201  # shown with a failure
     chance = random.Random(SEED)  # noqa: S311  # a test, no secret
     source = make_source(folder / "files", seed=21, files=FILES_MOST)
-    own = environment | cluster_environment(folder) | {"PYSPARK_PYTHON": sys.executable}
-    victims = [what for what, times in VICTIMS.items() for _ in range(times)]
+    variables = environment | cluster_environment(folder) | {"PYSPARK_PYTHON": sys.executable}
+    victims = [victim for victim, times in VICTIMS.items() for _ in range(times)]
     chance.shuffle(victims)
-    cluster = Cluster(folder, engine, own)
+    cluster = Cluster(folder, engine, variables)
     in_mid_batch: Counter[str] = Counter()
-    started = time.monotonic()
+    start_s = time.monotonic()
     cluster.start()
     try:
-        for what in victims:
+        for victim in victims:
             wait_for_progress(cluster, source)
             time.sleep(chance.uniform(0, PAUSE_MOST_S))
             is_under_way = cluster.in_mid_batch()
-            in_mid_batch[what] += is_under_way
-            at = f"{time.monotonic() - started:.1f} s, batches {cluster.committed()}"
-            print(f"{at}: {what} killed {'in mid-batch' if is_under_way else 'between batches'}")  # noqa: T201
-            cluster.kill(what, chance)
+            in_mid_batch[victim] += is_under_way
+            moment = f"{time.monotonic() - start_s:.1f} s, batches {cluster.committed()}"
+            print(f"{moment}: {victim} killed {'in mid-batch' if is_under_way else 'between batches'}")  # noqa: T201
+            cluster.kill(victim, chance)
         files = wait_for_progress(cluster, source)
         cluster.finish()
     finally:
         cluster.close()
 
     wait_until(lambda: not cluster.outlived(), "a process outlived its parent")
-    logged = "".join((folder / name).read_text(errors="replace") for name in ("log", "executors"))
-    assert [line for line in logged.splitlines() if any(kind in line for kind in NEVER)] == []
-    assert logged.count("sidecar started pid=") > VICTIMS["sidecar"]
-    quiet = quiet_rows(sessions, source, folder)
+    text = "".join((folder / name).read_text(errors="replace") for name in ("log", "executors"))
+    assert [line for line in text.splitlines() if any(kind in line for kind in NEVER)] == []
+    assert text.count("sidecar started pid=") > VICTIMS["sidecar"]
+    reference = quiet_rows(sessions, source, folder)
     for name in QUERIES:
-        found: dict[int, set[str]] = {}
+        rows_by_batch: dict[int, set[str]] = {}
         for file in rows_folder(folder, name).glob("*.rows"):
-            found.setdefault(int(file.name.split("-")[0]), set()).add(file.read_text())
-        assert found == {batch: {repr(rows)} for batch, rows in quiet[name].items()}
-        assert sorted(found) == list(range(files))
+            rows_by_batch.setdefault(int(file.name.split("-")[0]), set()).add(file.read_text())
+        assert rows_by_batch == {batch: {repr(rows)} for batch, rows in reference[name].items()}
+        assert sorted(rows_by_batch) == list(range(files))
         last = range(files - 1, files)
         at_engine = sessions({f"{CONF}.dynastate.endpoint": engine.settings.endpoint})
         ours = read_states(at_engine, folder / "checkpoint" / name, last)
@@ -175,23 +175,23 @@ def test_output_after_kills(sessions: Sessions, engine: Dynoxide, environment: d
 
 def wait_for_progress(cluster: Cluster, source: Source) -> int:
     """Wait until all queries have ended another batch, with one more released; the number of released files."""
-    before = cluster.committed()
+    counts = cluster.committed()
     deadline = time.monotonic() + PROGRESS_DEADLINE_S
     while True:
-        now = cluster.committed()
-        released = max(now) + 2
-        assert released <= FILES_MOST
-        source.release(released)
-        if all(batches > ended for batches, ended in zip(now, before, strict=True)):
-            return released
+        current = cluster.committed()
+        count = max(current) + 2
+        assert count <= FILES_MOST
+        source.release(count)
+        if all(batches > start for batches, start in zip(current, counts, strict=True)):
+            return count
         cluster.look()
-        assert time.monotonic() < deadline, f"no progress: {now} after {before}\n{cluster.log()}"
+        assert time.monotonic() < deadline, f"no progress: {current} after {counts}\n{cluster.log()}"
         time.sleep(0.1)
 
 
 def quiet_rows(sessions: Sessions, source: Source, folder: Path) -> dict[str, dict[int, list[tuple[object, ...]]]]:
     session = sessions(ON_ROCKSDB | BATCH_BY_FILE)
-    running = {
+    queries = {
         name: case.start(session, Sources(source, source), folder / "quiet" / name) for name, case in QUERIES.items()
     }
-    return {name: query.finish(300).rows for name, query in running.items()}
+    return {name: query.finish(300).rows for name, query in queries.items()}

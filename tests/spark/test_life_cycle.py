@@ -23,12 +23,12 @@ def source(folder: Path) -> Source:
     return make_source(folder / "files", seed=15, files=FILES)
 
 
-def loaded(running: Running, checkpoint: Path, partitions: range = range(2)) -> list[bool]:
+def loaded(query: Running, checkpoint: Path, partitions: range = range(2)) -> list[bool]:
     """Whether this executor holds the providers of a query's first operator, by partition."""
     jvm = SparkContext._jvm
     assert jvm is not None
     state = jvm.org.apache.spark.sql.execution.streaming.state
-    run_id = jvm.java.util.UUID.fromString(running.run_id)
+    run_id = jvm.java.util.UUID.fromString(query.run_id)
     root = f"{checkpoint.as_uri()}/state"
     ids = [
         state.StateStoreProviderId(state.StateStoreId(root, 0, partition, "default"), run_id)
@@ -57,8 +57,8 @@ def test_maintenance_beside_the_query(fresh_stores: None, sessions: Sessions, gr
     stores = [f"{folder.name}/0/{partition}/default" for partition in (0, 1)]
 
     def is_maintained(store: str) -> bool:
-        found = graphs(store)
-        return bool(found.snapshots()) and found.versions()[0] > 1
+        graph = graphs(store)
+        return bool(graph.snapshots()) and graph.versions()[0] > 1
 
     def wait_for_maintenance(batch: DataFrame, number: int) -> DataFrame:
         if number == files - 1:
@@ -89,13 +89,13 @@ def test_providers_stay_between_batches_unless_they_are_unloaded(
     """With `unloadOnCommit` each batch opens its version again; else maintenance unloads them when the query ends."""
     source.release()
     session = sessions({f"{CONF}.{name}": value for name, value in conf.items()})
-    running = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
-    outcome = running.finish()
+    query = Running(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
+    outcome = query.finish()
     assert outcome.rows[FILES - 1] == expected_sums(session, source)
     assert [metrics["dynastateCacheMisses"] for metrics in outcome.metrics.values()] == misses
 
     def is_unloaded() -> bool:
-        return loaded(running, folder / "checkpoint") == [False, False]
+        return loaded(query, folder / "checkpoint") == [False, False]
 
     assert "unloadOnCommit" not in conf or is_unloaded()
     wait_until(is_unloaded, "providers of an ended query stay")
@@ -110,24 +110,24 @@ def test_query_that_is_stopped_while_tasks_run(name: str, sessions: Sessions, fo
     sources = Sources(source, source)
     session = sessions({})
     source.release(2)
-    quiet = case.start(session, sources, folder / "quiet").finish()
-    before = {pid: unix_sockets(pid) for pid in sidecars_of(jvm_pid())}
-    assert before
+    reference = case.start(session, sources, folder / "quiet").finish()
+    counts = {pid: unix_sockets(pid) for pid in sidecars_of(jvm_pid())}
+    assert counts
     for _ in range(3):
-        hanging = folder / "hanging"
-        hang = hang_in(1, 1, 60_000, hanging)
-        running = case.start(session, sources, folder / "checkpoint", hang)
+        mark = folder / "hanging"
+        hang = hang_in(1, 1, 60_000, mark)
+        query = case.start(session, sources, folder / "checkpoint", hang)
         try:
-            wait_until(hanging.exists, "no task hangs", 60)
+            wait_until(mark.exists, "no task hangs", 60)
         finally:
-            running.stop()
-        hanging.unlink()
+            query.stop()
+        mark.unlink()
     outcome = case.start(session, sources, folder / "checkpoint").finish()
-    assert outcome.rows[1] == quiet.rows[1]
-    assert outcome.state[1] == quiet.state[1]
+    assert outcome.rows[1] == reference.rows[1]
+    assert outcome.state[1] == reference.state[1]
     # Two tasks, or a task and maintenance, may overlap only later: two more connections. A leak would be three.
-    wait_until(lambda: all(unix_sockets(pid) <= most + 2 for pid, most in before.items()), "connections stay open")
-    assert set(sidecars_of(jvm_pid())) == set(before)
+    wait_until(lambda: all(unix_sockets(pid) <= count + 2 for pid, count in counts.items()), "connections stay open")
+    assert set(sidecars_of(jvm_pid())) == set(counts)
 
 
 @pytest.mark.slow
@@ -139,14 +139,14 @@ def test_queries_release_all_resources(fresh_stores: None, sessions: Sessions, s
     def resources() -> dict[int, int]:
         return {pid: sockets(pid) + threads(pid) for pid in sidecars_of(jvm_pid())}
 
-    before: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for turn in range(12):
         run(sums(source.stream(session), "key"), folder / f"checkpoint {turn}", "complete")
         if turn == 1:
-            before = resources()
+            counts = resources()
     # Two tasks may overlap only later: one more connection, its thread, and some to DynamoDB. A leak would be ten.
-    wait_until(lambda: all(now <= before[pid] + 6 for pid, now in resources().items()), "sockets or threads stay")
-    assert set(resources()) == set(before)
+    wait_until(lambda: all(count <= counts[pid] + 6 for pid, count in resources().items()), "sockets or threads stay")
+    assert set(resources()) == set(counts)
 
 
 def test_metrics_are_those_of_the_documentation(sessions: Sessions, folder: Path) -> None:
@@ -155,11 +155,11 @@ def test_metrics_are_those_of_the_documentation(sessions: Sessions, folder: Path
     source.release(2)
     outcome = run(sums(source.stream(sessions({})), "id"), folder / "checkpoint", "complete")
     page = (ROOT / "docs" / "metrics.md").read_text()
-    documented = re.findall(r"^\| `(?!dynastate_|emf`)(\w+)` \|", page, re.MULTILINE)
+    names = re.findall(r"^\| `(?!dynastate_|emf`)(\w+)` \|", page, re.MULTILINE)
     for metrics in outcome.metrics.values():
-        assert sorted(metrics) == sorted(documented)
-    counted = outcome.metrics[1]
-    assert counted["dynastateParts"] == 2
-    assert counted["dynastateCacheHits"] >= 2
-    assert counted["dynastateWriteUnits"] >= counted["dynastateItemsWritten"] > 2
-    assert counted["dynastateBytesWritten"] > 0
+        assert sorted(metrics) == sorted(names)
+    batch_metrics = outcome.metrics[1]
+    assert batch_metrics["dynastateParts"] == 2
+    assert batch_metrics["dynastateCacheHits"] >= 2
+    assert batch_metrics["dynastateWriteUnits"] >= batch_metrics["dynastateItemsWritten"] > 2
+    assert batch_metrics["dynastateBytesWritten"] > 0

@@ -32,23 +32,23 @@ def make_files() -> list[list[dict[str, str | int]]]:
     note = base64.b85encode(dice.randbytes(NOTE_BYTES)).decode()
 
     def row(file: int, key: int, amount: int) -> dict[str, str | int]:
-        at = dice.randrange(NOTE_BYTES)
-        shuffled = note[at:] + note[:at]
+        index = dice.randrange(NOTE_BYTES)
+        rotation = note[index:] + note[:index]
         return {
             "file": file,
             "key": f"key-{key}",
             "id": key,
             "amount": amount,
-            "note": shuffled,
+            "note": rotation,
             "at": START.isoformat(),
         }
 
     first = [row(0, key, key) for key in range(KEYS)]
-    later = [
+    others = [
         [row(file, dice.randrange(KEYS), file * 10_000 + number) for number in range(APPENDS)]
         for file in range(1, FILES)
     ]
-    return [first, *later]
+    return [first, *others]
 
 
 def appended(rows: DataFrame) -> DataFrame:
@@ -77,8 +77,8 @@ def test_no_value_comes_twice(
     session = sessions({**conf, "spark.sql.shuffle.partitions": "1"})
     files = make_files()
     source = Source(folder / "files", files)
-    for released in (FILES - 3, FILES):  # the second run begins with nothing in memory
-        source.release(released)
+    for count in (FILES - 3, FILES):  # the second run begins with nothing in memory
+        source.release(count)
         run(appended(source.stream(session)), folder / "checkpoint", "append")
     store = f"{folder.name}/0/0/default"
     assert len(graphs(store).done_snapshots()) > 2, "there are no snapshots between commits"
@@ -88,13 +88,13 @@ def test_no_value_comes_twice(
         for row in (row for rows in files[:version] for row in rows):
             expected.setdefault(str(row["key"]), []).append(int(row["amount"]))
         column = state.list_column
-        found = {row["value"]: [value["_1"] for value in row[column]] for row in state.at(version)}
-        wrong = [key for key, values in expected.items() if sorted(found[key]) != sorted(values)]
-        assert (len(found), wrong) == (len(expected), [])
+        lists = {row["value"]: [value["_1"] for value in row[column]] for row in state.at(version)}
+        wrong = [key for key, values in expected.items() if sorted(lists[key]) != sorted(values)]
+        assert (len(lists), wrong) == (len(expected), [])
     options = {"stateVarName": "notes"}
     of_spark = read_state(session, folder / "checkpoint", **options).select("key.value", "list_element._1")
-    assert sorted(map(tuple, of_spark.collect())) == sorted((key, value) for key in found for value in found[key])
+    assert sorted(map(tuple, of_spark.collect())) == sorted((key, value) for key in lists for value in lists[key])
     feed = {"readChangeFeed": "true", "changeStartBatchId": str(FILES - 2)}
-    changed = read_state(session, folder / "checkpoint", **options, **feed).groupBy("batch_id").agg(f.count("*"))
-    assert sorted(map(tuple, changed.collect())) == [(batch, APPENDS) for batch in (FILES - 2, FILES - 1)]
+    changes = read_state(session, folder / "checkpoint", **options, **feed).groupBy("batch_id").agg(f.count("*"))
+    assert sorted(map(tuple, changes.collect())) == [(batch, APPENDS) for batch in (FILES - 2, FILES - 1)]
     assert verify(tables, store).is_whole

@@ -39,9 +39,9 @@ def with_double(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def source(folder: Path) -> Source:
-    made = make_source(folder / "source", seed=12, files=4)
-    made.release(2)
-    return made
+    result = make_source(folder / "source", seed=12, files=4)
+    result.release(2)
+    return result
 
 
 @pytest.fixture
@@ -55,16 +55,16 @@ def stopped(sessions: Sessions, folder: Path, source: Source) -> Path:
 @pytest.mark.slow
 def test_a_migrated_query_gives_equal_results(stopped: Path, source: Source, sessions: Sessions, folder: Path) -> None:
     """A column is widened; without the migration Spark refuses the query."""
-    seen = preview(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, most=3)
-    done = migrate(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, f"{folder.name}-new")
-    assert len(seen) == 3
-    assert all(type(each.after["sum"]) is float and each.after == each.before for each in seen if each.after)
-    stays = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
+    differences = preview(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, most=3)
+    result = migrate(sessions({}), str(stopped), str(folder / "new"), with_double, SCHEMA, f"{folder.name}-new")
+    assert len(differences) == 3
+    assert all(type(each.after["sum"]) is float and each.after == each.before for each in differences if each.after)
+    reference = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
     source.release()
-    ours = run(totals(source.stream(sessions(done.confs)), "double"), folder / "new")
-    stays = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
-    assert (ours.rows, ours.state) == (stays.rows, stays.state)
-    state = last_states(sessions(done.confs), folder / "new", ours)
+    ours = run(totals(source.stream(sessions(result.confs)), "double"), folder / "new")
+    reference = run(totals(source.stream(sessions(ON_ROCKSDB)), "double"), folder / "stays")
+    assert (ours.rows, ours.state) == (reference.rows, reference.state)
+    state = last_states(sessions(result.confs), folder / "new", ours)
     assert state == last_states(sessions(ON_ROCKSDB), folder / "stays", ours)
 
 
@@ -75,16 +75,16 @@ def test_rows_that_a_function_deletes_are_gone(stopped: Path, sessions: Sessions
     def change(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any] | None:
         return None if key["key"] in (None, "") else value
 
-    before = read_state(sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"}), stopped).collect()
-    kept = [row for row in before if row["key"]["key"] not in (None, "")]
-    assert len(kept) < len(before)
-    seen = preview(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long")
-    done = migrate(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long", "deleted")
-    assert {each.after is None for each in seen} == {True}
-    assert seen[0] == Difference(seen[0].key, seen[0].before, None)
-    assert done.rows == len(kept)
-    after = read_state(sessions(done.confs), folder / "new").collect()
-    assert sorted(after, key=repr) == sorted(kept, key=repr)
+    rows = read_state(sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"}), stopped).collect()
+    rest = [row for row in rows if row["key"]["key"] not in (None, "")]
+    assert len(rest) < len(rows)
+    differences = preview(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long")
+    result = migrate(sessions({}), str(stopped), str(folder / "new"), change, "count long, sum long", "deleted")
+    assert {each.after is None for each in differences} == {True}
+    assert differences[0] == Difference(differences[0].key, differences[0].before, None)
+    assert result.rows == len(rest)
+    new_rows = read_state(sessions(result.confs), folder / "new").collect()
+    assert sorted(new_rows, key=repr) == sorted(rest, key=repr)
 
 
 def fails(key: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
@@ -114,22 +114,22 @@ WRONG: dict[str, tuple[Change, dict[str, Any], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_migrations_are_refused(name: str, stopped: Path, sessions: Sessions, folder: Path) -> None:
-    change, given, says = WRONG[name]
-    asked: dict[str, Any] = {"schema": SCHEMA, "namespace": "{}-wrong"} | given
-    asked["namespace"] = asked["namespace"].format(folder.name)
-    with pytest.raises(ConfigurationError, match=says):
-        migrate(sessions({}), str(stopped), str(folder / "new"), change, **asked)
+    change, changes, message = WRONG[name]
+    arguments: dict[str, Any] = {"schema": SCHEMA, "namespace": "{}-wrong"} | changes
+    arguments["namespace"] = arguments["namespace"].format(folder.name)
+    with pytest.raises(ConfigurationError, match=message):
+        migrate(sessions({}), str(stopped), str(folder / "new"), change, **arguments)
     assert not (folder / "new" / "commits").exists()
 
 
 @pytest.mark.slow
 def test_wrong_functions_are_found_by_a_preview(stopped: Path, sessions: Sessions, folder: Path) -> None:
     """Errors of the function, and of the types that it returns, come before anything is written."""
-    for change, says in (
+    for change, message in (
         (fails, "the function failed: LookupError.*no such row.* key="),
         (lambda _, value: {**value, "sum": "many"}, "the function returns other types than the schema's"),
     ):
-        with pytest.raises(ConfigurationError, match=says):
+        with pytest.raises(ConfigurationError, match=message):
             preview(sessions({}), str(stopped), str(folder / "new"), change, SCHEMA)
     assert not (folder / "new").exists()
 
@@ -150,28 +150,28 @@ def test_query_begins_with_a_frame(source: Source, stopped: Path, sessions: Sess
     long_ago = totals(history.read(session), "long").select(
         f.col("amount").alias("sum"), f.col("rows").alias("count"), "key"
     )
-    done = bootstrap(session, str(stopped), str(folder / "new"), long_ago, f"{folder.name}-new")
-    assert done.rows == long_ago.count()
+    result = bootstrap(session, str(stopped), str(folder / "new"), long_ago, f"{folder.name}-new")
+    assert result.rows == long_ago.count()
     with pytest.raises(AssertionError):  # the template's own state is not in it
-        assert_same(sessions(done.confs), folder / "new", totals(source.read(session), "long"))
-    assert_same(sessions(done.confs), folder / "new", totals(history.read(session), "long"))
+        assert_same(sessions(result.confs), folder / "new", totals(source.read(session), "long"))
+    assert_same(sessions(result.confs), folder / "new", totals(history.read(session), "long"))
     source.release()
-    run(totals(source.stream(sessions(done.confs)), "long"), folder / "new")
-    later = source.read(session).where("file >= 2")
-    assert_same(sessions(done.confs), folder / "new", totals(history.read(session).union(later), "long"))
+    run(totals(source.stream(sessions(result.confs)), "long"), folder / "new")
+    rest = source.read(session).where("file >= 2")
+    assert_same(sessions(result.confs), folder / "new", totals(history.read(session).union(rest), "long"))
 
 
 def assert_same(session: Any, checkpoint: Path, expected: DataFrame) -> None:
     state = read_state(session, checkpoint).select("key.key", "value.count", "value.sum").collect()
-    found = expected.select("key", f.col("rows").alias("count"), f.col("amount").alias("sum")).collect()
-    assert sorted(state, key=repr) == sorted(found, key=repr)
+    rows = expected.select("key", f.col("rows").alias("count"), f.col("amount").alias("sum")).collect()
+    assert sorted(state, key=repr) == sorted(rows, key=repr)
 
 
 @pytest.mark.slow
 def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Path) -> None:
     session = sessions({})
     rows = session.createDataFrame([("a", 1, 2), ("b", 3, 4)], "key string, count long, sum long")
-    for frame, says in (
+    for frame, message in (
         (rows.union(rows), "two rows have the same key; nothing was written.* key=[ab]"),
         (rows.drop("sum"), "the frame needs the columns key and value, or exactly the columns key, count, sum"),
         (rows.withColumn("sum", f.col("sum").cast("int")), "a column of the frame must be bigint; cast it column=sum"),
@@ -187,7 +187,7 @@ def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Pat
             "the struct value needs exactly the columns count, sum",
         ),
     ):
-        with pytest.raises(ConfigurationError, match=says):
+        with pytest.raises(ConfigurationError, match=message):
             bootstrap(session, str(stopped), str(folder / "new"), frame, f"{folder.name}-new")
         assert not (folder / "new" / "commits").exists()
 
@@ -202,25 +202,27 @@ def test_wrong_frames_are_refused(stopped: Path, sessions: Sessions, folder: Pat
 )
 def test_query_without_checkpoint_goes_on(name: str, conf: Mapping[str, str], sessions: Sessions, folder: Path) -> None:
     """A template that has read the last data again continues from the lost state, as if nothing had happened."""
-    case, lost = CASES[name], f"{folder.name}-lost"
+    case, namespace = CASES[name], f"{folder.name}-lost"
     sources = make_sources(folder / "sources", seed=14, files=4)
     sources.release(3)
-    case.start(sessions({**conf, f"{CONF}.dynastate.namespace": lost}), sources, folder / "old").finish()
+    case.start(sessions({**conf, f"{CONF}.dynastate.namespace": namespace}), sources, folder / "old").finish()
     shutil.rmtree(folder / "old")
     case.start(sessions({**ON_ROCKSDB, **conf}), sources, folder / "stays").finish()
     sources.release()
-    stays = case.start(sessions({**ON_ROCKSDB, **conf}), sources, folder / "stays").finish()
+    reference = case.start(sessions({**ON_ROCKSDB, **conf}), sources, folder / "stays").finish()
 
     ends = Sources(*(Source(folder / f"end-{seed}", [make_rows(seed, file) for file in (2, 3)]) for seed in (14, 15)))
     ends.release(1)
     case.start(sessions(conf), ends, folder / "template").finish()
-    done = recover_checkpoint(sessions({}), lost, str(folder / "template"), str(folder / "new"), f"{folder.name}-new")
+    result = recover_checkpoint(
+        sessions({}), namespace, str(folder / "template"), str(folder / "new"), f"{folder.name}-new"
+    )
     ends.release()
-    ours = case.start(sessions({**conf, **done.confs}), ends, folder / "new").finish()
-    assert ours.rows[max(ours.rows)] == stays.rows[max(stays.rows)]
+    ours = case.start(sessions({**conf, **result.confs}), ends, folder / "new").finish()
+    assert ours.rows[max(ours.rows)] == reference.rows[max(reference.rows)]
     states = [
-        [row[1:] for row in last_states(sessions(own), folder / name, outcome)]
-        for own, name, outcome in ((done.confs, "new", ours), ({**ON_ROCKSDB, **conf}, "stays", stays))
+        [row[1:] for row in last_states(sessions(options), folder / name, outcome)]
+        for options, name, outcome in ((result.confs, "new", ours), ({**ON_ROCKSDB, **conf}, "stays", reference))
     ]
     assert states[0] == states[1]
 
@@ -244,18 +246,18 @@ def test_a_copied_checkpoint_is_refused(stopped: Path, source: Source, sessions:
         with pytest.raises(ConfigurationError, match="which belongs to the checkpoint"):
             command()
         assert not new.exists(), name
-    done = recover_checkpoint(session, f"{folder.name}-old", copy, str(new), namespace)
-    found = read_states(sessions(done.confs), new, range(done.batch, done.batch + 1))
-    assert [row[1:] for row in found] == [row[1:] for row in expected]
-    assert len(found) == done.rows
-    own = sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"})
-    assert read_states(own, stopped, range(3, 4)) == expected
+    result = recover_checkpoint(session, f"{folder.name}-old", copy, str(new), namespace)
+    states = read_states(sessions(result.confs), new, range(result.batch, result.batch + 1))
+    assert [row[1:] for row in states] == [row[1:] for row in expected]
+    assert len(states) == result.rows
+    original = sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-old"})
+    assert read_states(original, stopped, range(3, 4)) == expected
 
 
 @pytest.mark.slow
 def test_foreign_templates_are_refused(stopped: Path, source: Source, sessions: Sessions, folder: Path) -> None:
     """The stores, their partitions and the rows' schema must be those of the lost query."""
-    lost = f"{folder.name}-old"
+    old_namespace = f"{folder.name}-old"
 
     def recover(template: str, namespace: str, name: str = "new") -> None:
         recover_checkpoint(sessions({}), namespace, str(folder / template), str(folder / name), f"{folder.name}-new")
@@ -263,10 +265,10 @@ def test_foreign_templates_are_refused(stopped: Path, source: Source, sessions: 
     other = {"spark.sql.shuffle.partitions": "3", f"{CONF}.dynastate.namespace": f"{folder.name}-three"}
     run(totals(source.stream(sessions(other)), "long"), folder / "three")
     with pytest.raises(ConfigurationError, match="the template has other stores than the namespace"):
-        recover("three", lost)
+        recover("three", old_namespace)
     run(sums(source.stream(sessions({})), "key"), folder / "sums")
     with pytest.raises(ConfigurationError, match="the template's rows have another schema than the state"):
-        recover("sums", lost)
+        recover("sums", old_namespace)
     with pytest.raises(ConfigurationError, match="the new state needs a namespace of its own"):
         recover("old", f"{folder.name}-new")
     with pytest.raises(ConfigurationError, match="no store of this namespace"):

@@ -29,24 +29,24 @@ LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[EmbeddedDynamoDB]:
-    with EmbeddedDynamoDB() as running:
-        yield running
+    with EmbeddedDynamoDB() as dynamodb:
+        yield dynamodb
 
 
 @pytest.fixture
 def both(tables: BotoTables, s3: EmbeddedDynamoDB, environment: dict[str, str]) -> Iterator[BotoTables]:
     settings = Settings(endpoint=tables.settings.endpoint, region=s3.settings.region, objects_endpoint=s3.endpoint)
     with only(environment):
-        found = BotoTables(settings)
-    yield found
-    found.close()
+        result = BotoTables(settings)
+    yield result
+    result.close()
 
 
 def files() -> list[list[Record]]:
     """Make files in which each time half of the keys get another note."""
     choose = random.Random(7)  # noqa: S311  # test data
-    made = (make_wide_rows(file, KEYS, NOTE_BYTES) for file in range(FILES))
-    return [[row for row in each if file == 0 or choose.random() < 0.5] for file, each in enumerate(made)]
+    wide_rows = (make_wide_rows(file, KEYS, NOTE_BYTES) for file in range(FILES))
+    return [[row for row in each if file == 0 or choose.random() < 0.5] for file, each in enumerate(wide_rows)]
 
 
 def newest(rows: DataFrame) -> DataFrame:
@@ -80,17 +80,17 @@ def test_a_query_with_objects_in_s3(
         return batch
 
     rows: dict[int, list[tuple[object, ...]]] = {}
-    for until, more in ((4, objects), (6, {}), (FILES, objects)):
-        source.release(until)
-        session = sessions(conf | more)
+    for count, options in ((4, objects), (6, {}), (FILES, objects)):
+        source.release(count)
+        session = sessions(conf | options)
         outcome = run(newest(source.stream(session)), folder / "checkpoint", disturb=pause)
         rows |= outcome.rows
-        spent = list(outcome.metrics.values())
-        assert (sum(each["dynastatePuts"] for each in spent) > 0) == bool(more)
-        assert all(each["dynastateObjectBytesWritten"] > 20_000 for each in spent) == bool(more)
-        assert sum(each["dynastateWriteUnits"] for each in spent) < len(spent) * (30 if more else 100)
-        assert spent[-1]["dynastateStoredObjectBytes"] > 20_000
-        assert sum(each["dynastateMaintenancePuts"] for each in spent) > 0 or not more
+        metrics = list(outcome.metrics.values())
+        assert (sum(each["dynastatePuts"] for each in metrics) > 0) == bool(options)
+        assert all(each["dynastateObjectBytesWritten"] > 20_000 for each in metrics) == bool(options)
+        assert sum(each["dynastateWriteUnits"] for each in metrics) < len(metrics) * (30 if options else 100)
+        assert metrics[-1]["dynastateStoredObjectBytes"] > 20_000
+        assert sum(each["dynastateMaintenancePuts"] for each in metrics) > 0 or not options
         stop_stores()  # the next run reads its state from the tables and S3
 
     expected = {tuple(row) for row in newest(source.read(session)).collect()}
@@ -100,11 +100,11 @@ def test_a_query_with_objects_in_s3(
         state = opened(f"{folder.name}/0", objects_endpoint=s3.endpoint)
         assert {(row["key"], row["valueWithExtremumOrdering"]) for row in state} == expected
         one = opened(f"{folder.name}/0", objects_endpoint=s3.endpoint)
-        before = one.meter.requests
+        requests = one.meter.requests
         row = one.get({"key": "key-7"})
         assert row is not None
         assert (row["key"], row["valueWithExtremumOrdering"]) in expected
-        assert one.meter.requests - before <= 10
+        assert one.meter.requests - requests <= 10
         for store in stores:
             report = verify(both, store)
             assert (report.is_whole, report.readable) == (True, {FILES - 2, FILES - 1, FILES} | report.readable)
@@ -113,5 +113,5 @@ def test_a_query_with_objects_in_s3(
         assert list(both.objects.names(LOCATION, f"{folder.name}/0/")) == []
         for store in stores:
             places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(4)]
-            left = [key.sort for role, at in places for key in both.list_keys(role, at, "!", "~")]
-            assert all(each.startswith("list/") for each in left), "fences only"
+            sorts = [key.sort for role, shard_key in places for key in both.list_keys(role, shard_key, "!", "~")]
+            assert all(each.startswith("list/") for each in sorts), "fences only"

@@ -60,8 +60,8 @@ def leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, (tuple, list)):
-        for each in value:
-            yield from leaves(each)
+        for item in value:
+            yield from leaves(item)
     elif isinstance(value, datetime) and value.tzinfo is not None:
         yield value.astimezone().replace(tzinfo=None)
     else:
@@ -105,17 +105,17 @@ def test_rows_are_those_of_sparks_reader(name: str, sessions: Sessions, opened: 
         assert len(state.stores) == (1 if name.startswith(("global", "limit")) else PARTITIONS)
         for version in (2, state.version):
             expected = of_spark(session, folder / "checkpoint", options | {"batchId": str(version - 1)})
-            found = of_state(list(state.at(version)), state.list_column if state.has_lists else "")
-            assert flat(found) == flat(expected)
+            actual = of_state(list(state.at(version)), state.list_column if state.has_lists else "")
+            assert flat(actual) == flat(expected)
         assert len(state) == len(list(state))
         for row in list(state)[:40]:
             key = {column: row[column] for column in state.key_columns.names}
             assert state.get(key) == row
             assert state.key_columns.names == tuple(key)
         rows += len(state)
-        missing = dict.fromkeys(state.key_columns.names)
+        null_key = dict.fromkeys(state.key_columns.names)
         if len(state) > 20:
-            assert state.get(missing) == next((row for row in state if row.items() >= missing.items()), None)
+            assert state.get(null_key) == next((row for row in state if row.items() >= null_key.items()), None)
             assert state._placement.is_confirmed is not False
     assert rows > 0
 
@@ -148,22 +148,22 @@ def test_every_column_type(sessions: Sessions, opened: Open, folder: Path) -> No
     source = make_source(folder / "files", seed=9, files=2)
     source.release()
     rows = source.stream(session).where("key is not null")
-    chosen = ", ".join([KEY_TYPES, *(f"{sql} as {name}" for name, sql in VALUE_TYPES.items())])
+    columns = ", ".join([KEY_TYPES, *(f"{sql} as {name}" for name, sql in VALUE_TYPES.items())])
     rows.createOrReplaceTempView("every_type")
-    selected = session.sql(f"select {chosen} from every_type")  # noqa: S608  # our own
+    frame = session.sql(f"select {columns} from every_type")  # noqa: S608  # our own
     values = [f.first(name).alias(name) for name in VALUE_TYPES]
-    keys = [name for name in selected.columns if name not in VALUE_TYPES]
-    run(selected.groupBy(*keys).agg(*values), folder / "checkpoint")
+    keys = [name for name in frame.columns if name not in VALUE_TYPES]
+    run(frame.groupBy(*keys).agg(*values), folder / "checkpoint")
     state = opened(f"{namespace_of(folder / 'checkpoint')}/0")
     expected = of_spark(session, folder / "checkpoint", {})
-    found = list(state)
-    assert len(found) > 50
-    assert flat(found) == flat(expected)
-    before = state.meter.requests
-    for row in found[:10]:
+    state_rows = list(state)
+    assert len(state_rows) > 50
+    assert flat(state_rows) == flat(expected)
+    requests = state.meter.requests
+    for row in state_rows[:10]:
         assert state.get({name: row[name] for name in state.key_columns.names}) == row
-    assert state.meter.requests - before <= 10 * 3
-    assert state.to_arrow().num_rows == len(found)
+    assert state.meter.requests - requests <= 10 * 3
+    assert state.to_arrow().num_rows == len(state_rows)
 
 
 @pytest.mark.slow
@@ -171,29 +171,29 @@ def test_a_query_runs_on_beside_compact_and_clean(
     fresh_stores: None, sessions: Sessions, opened: Open, folder: Path, database: Database, tables: BotoTables
 ) -> None:
     """Snapshots and clean-ups on request after each batch disturb neither the query nor readers."""
-    often = {f"{CONF}.maintenanceInterval": "100ms", f"{CONF}.minDeltasForSnapshot": "1"}
-    session = sessions(often | {"spark.sql.streaming.minBatchesToRetain": "2", "spark.sql.shuffle.partitions": "2"})
+    conf = {f"{CONF}.maintenanceInterval": "100ms", f"{CONF}.minDeltasForSnapshot": "1"}
+    session = sessions(conf | {"spark.sql.streaming.minBatchesToRetain": "2", "spark.sql.shuffle.partitions": "2"})
     source = make_source(folder / "files", seed=12, files=8)
     source.release(1)
     frame = sums(source.stream(session), "key", "file")
-    done: list[int] = []
+    batches: list[int] = []
 
     def sink(batch: DataFrame, number: int) -> None:
         batch.collect()
-        done.append(number)
+        batches.append(number)
 
     writer = frame.writeStream.outputMode("update").foreachBatch(sink)
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     with closing(Engine(tables, replace(database.settings, cache_mb=1))) as engine:
         try:
             for batch in range(8):
-                wait_until(lambda batch=batch: batch in done or not query.isActive, f"no batch {batch}", 60)  # type: ignore[misc]  # of this turn
+                wait_until(lambda batch=batch: batch in batches or not query.isActive, f"no batch {batch}", 60)  # type: ignore[misc]  # of this turn
                 assert query.exception() is None
                 if batch == 0:
                     state = opened(f"{namespace_of(folder / 'checkpoint')}/0")
                 source.release(min(batch + 2, 8))
-                made = [compact_store(engine, tables, store) for store in state.stores]
-                assert all(each is None or each.rows for each in made)
+                snapshots = [compact_store(engine, tables, store) for store in state.stores]
+                assert all(each is None or each.rows for each in snapshots)
                 for store in state.stores:
                     clean_store(engine, tables, store, 2)
                 state.refresh()
@@ -261,26 +261,29 @@ def test_extreme_values_are_those_of_sparks_reader(times: None, sessions: Sessio
     counts = session.sql(f"select {names}, count(*) as n from extremes group by {names}")  # noqa: S608  # our own
     run(counts.select("n"), folder / "checkpoint")  # Python could not collect the others
     state = opened(f"{namespace_of(folder / 'checkpoint')}/0")
-    found = list(state)
-    assert len(found) == 3
+    state_rows = list(state)
+    assert len(state_rows) == 3
     kinds = dict(zip(state.columns.names, state.columns.types, strict=True))
     frame = read_state(session, folder / "checkpoint")
-    numbers = [stored.format(f"key.`{name}`") for name, (_, stored) in EXTREME_KEYS.items()]
+    numbers = [expression.format(f"key.`{name}`") for name, (_, expression) in EXTREME_KEYS.items()]
     expected = [tuple(row) for row in frame.selectExpr(*numbers, "value.*").collect()]
     texts: dict[str, Any] = {"clock": kinds["clock"].to_json, "_groupingmapsort": map_text}
     for name in ("far", "ntz", "day"):
         texts[name] = kinds[name].give  # type: ignore[attr-defined]
-    rows = [tuple(texts.get(name, lambda value: value)(value) for name, value in row.items()) for row in found]
+    rows = [tuple(texts.get(name, lambda value: value)(value) for name, value in row.items()) for row in state_rows]
     assert sorted(map(repr, rows)) == sorted(map(repr, expected))
-    with answer(state, "from state") as asked:
-        spelt = list(asked.as_json())
-    for row, of_sql in zip(found, spelt, strict=True):
+    with answer(state, "from state") as result:
+        json_rows = list(result.as_json())
+    for row, of_sql in zip(state_rows, json_rows, strict=True):
         key = {name: row[name] for name in EXTREME_KEYS}
         in_json = row_to_json(state.key_columns, key)
         assert repr(state.get(key)) == repr(row)
         assert repr(state.get(key_from_json(state.key_columns, parse_json(json.dumps(in_json))))) == repr(row)
-        like = key | {"zero": key["zero"] or -0.0, "_groupingmapsort": dict(reversed(key["_groupingmapsort"].items()))}
-        assert repr(state.get(like)) == repr(row)
+        equal_key = key | {
+            "zero": key["zero"] or -0.0,
+            "_groupingmapsort": dict(reversed(key["_groupingmapsort"].items())),
+        }
+        assert repr(state.get(equal_key)) == repr(row)
         assert {name: of_sql[name] for name in ("far", "ntz", "day", "clock")} == {
             name: (in_json or {})[name] for name in ("far", "ntz", "day", "clock")
         }

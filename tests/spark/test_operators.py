@@ -62,8 +62,8 @@ def compare(case: Case, sources: Sources, sessions: Sessions, folder: Path, **se
     first_batches = []
     for files in RUNS:
         sources.release(files)
-        running = {store: case.start(sessions(own), sources, folder / store) for store, own in conf.items()}
-        turns = {store: query.finish() for store, query in running.items()}
+        queries = {store: case.start(sessions(options), sources, folder / store) for store, options in conf.items()}
+        turns = {store: query.finish() for store, query in queries.items()}
         for store, turn in turns.items():
             outcomes[store].add(turn)
         first_batches.append(min(turns["ours"].rows))
@@ -81,10 +81,10 @@ def compare(case: Case, sources: Sources, sessions: Sessions, folder: Path, **se
 
     # Only the last two versions: Spark's reader takes as long for one as the query for its batch.
     last = batches[-2:]
-    found = [read_states(sessions(own), folder / store, last) for store, own in conf.items()]
-    assert found[0] == found[1]
-    assert bool(found[0]) == any(state.total for batch in last for state in ours.state[batch])
-    metadata = [read_metadata(sessions(own), folder / store) for store, own in conf.items()]
+    state_rows = [read_states(sessions(options), folder / store, last) for store, options in conf.items()]
+    assert state_rows[0] == state_rows[1]
+    assert bool(state_rows[0]) == any(state.total for batch in last for state in ours.state[batch])
+    metadata = [read_metadata(sessions(options), folder / store) for store, options in conf.items()]
     assert metadata[0] == metadata[1]
     # Progress has the operators in the order of their ids, which `dynastate top` goes by.
     names = {int(str(row["operatorId"])): row["operatorName"] for row in metadata[0]}

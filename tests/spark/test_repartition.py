@@ -52,13 +52,19 @@ Move = Callable[..., Moved]
 
 @pytest.fixture
 def move(sessions: Sessions, clean_environment: None) -> Move:
-    def move(old: Path, new: Path, partitions: int, namespace: str | None = None, **given: Any) -> Moved:
+    def move(old: Path, new: Path, partitions: int, namespace: str | None = None, **options: Any) -> Moved:
         progress: list[tuple[int, int]] = []
-        done = repartition(
-            sessions({}), str(old), str(new), partitions, namespace, lambda *each: progress.append(each), **given
+        result = repartition(
+            sessions({}),
+            str(old),
+            str(new),
+            partitions,
+            namespace,
+            lambda *numbers: progress.append(numbers),
+            **options,
         )
         assert all(0 <= count <= total for count, total in progress)
-        return done
+        return result
 
     return move
 
@@ -83,18 +89,18 @@ class Repartitioned:
     def run(self, partitions: int, conf: Mapping[str, str]) -> tuple[Path, Outcome]:
         """Run both on the files of a number of partitions; the checkpoint and outcome of the one on dynastate."""
         self._sources.release(FILES[partitions])
-        own = self._folder / f"with-{partitions}"
+        checkpoint = self._folder / f"with-{partitions}"
         # A query that resumes has the number of its checkpoint, whatever its session says.
         asks = {PARTITIONS: str(partitions if partitions == min(FILES, key=FILES.__getitem__) else 7)}
         session = self._sessions({**self._case.conf, **self._conf, **conf, **asks})
-        outcome = self._case.start(session, self._sources, own).finish()
+        outcome = self._case.start(session, self._sources, checkpoint).finish()
         rocksdb = self._sessions({**ON_ROCKSDB, **self._conf})
-        stays = self._case.start(rocksdb, self._sources, self._folder / "stays").finish()
-        assert outcome.rows == stays.rows
-        assert counts(outcome) == counts(stays)
-        state = last_states(session, own, outcome, partitions=False)
+        reference = self._case.start(rocksdb, self._sources, self._folder / "stays").finish()
+        assert outcome.rows == reference.rows
+        assert counts(outcome) == counts(reference)
+        state = last_states(session, checkpoint, outcome, partitions=False)
         assert state == last_states(rocksdb, self._folder / "stays", outcome, partitions=False)
-        return own, outcome
+        return checkpoint, outcome
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != QUICK)) for name in MOVERS])
@@ -105,11 +111,11 @@ def test_same_as_rocksdb_with_other_partitions(name: str, sessions: Sessions, fo
     old, _ = query.run(5, {f"{CONF}.dynastate.namespace": f"{folder.name}-5"})
     for partitions in (3, 8):
         files = contents(old)
-        done = move(old, folder / f"with-{partitions}", partitions, f"{folder.name}-{partitions}")
+        result = move(old, folder / f"with-{partitions}", partitions, f"{folder.name}-{partitions}")
         assert contents(old) == files
-        assert done.namespace == f"{folder.name}-{partitions}"
-        assert done.stores % partitions == 0
-        old, _ = query.run(partitions, done.confs)
+        assert result.namespace == f"{folder.name}-{partitions}"
+        assert result.stores % partitions == 0
+        old, _ = query.run(partitions, result.confs)
 
 
 @pytest.mark.slow
@@ -122,12 +128,12 @@ def test_imported_joins_of_other_state_formats(version: str, sessions: Sessions,
     for name in ("old", "stays"):
         case.start(sessions(conf), sources, folder / name).finish()
     import_checkpoint(sessions({}), str(folder / "old"), str(folder / "two"), f"{folder.name}-two")
-    done = move(folder / "two", folder / "five", 5, f"{folder.name}-five")
+    result = move(folder / "two", folder / "five", 5, f"{folder.name}-five")
     sources.release()
-    ours = case.start(sessions(done.confs), sources, folder / "five").finish()
-    stays = case.start(sessions(conf), sources, folder / "stays").finish()
-    assert (ours.rows, ours.state) == (stays.rows, stays.state)
-    state = last_states(sessions(done.confs), folder / "five", ours, partitions=False)
+    ours = case.start(sessions(result.confs), sources, folder / "five").finish()
+    reference = case.start(sessions(conf), sources, folder / "stays").finish()
+    assert (ours.rows, ours.state) == (reference.rows, reference.state)
+    state = last_states(sessions(result.confs), folder / "five", ours, partitions=False)
     assert state == last_states(sessions(conf), folder / "stays", ours, partitions=False)
 
 
@@ -140,19 +146,19 @@ def stopped(sessions: Sessions, folder: Path) -> Path:
 
 def test_cost_is_shown_before_anything_is_written(stopped: Path, folder: Path, move: Move) -> None:
     """The estimate is near what it takes; who refuses it has changed nothing."""
-    seen: list[Estimate] = []
+    costs: list[Estimate] = []
 
     def refuse(cost: Estimate) -> None:
-        seen.append(cost)
+        costs.append(cost)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         move(stopped, folder / "new", 3, f"{folder.name}-new", confirm=refuse)
     assert not (folder / "new").exists()
-    done = move(stopped, folder / "new", 3, f"{folder.name}-new")
-    (cost,) = seen
-    assert (cost.stores, cost.new_stores, cost.rows) == (2, 3, done.rows)
-    assert 0.7 * done.write_units <= cost.write_units <= 1.3 * done.write_units
+    result = move(stopped, folder / "new", 3, f"{folder.name}-new")
+    (cost,) = costs
+    assert (cost.stores, cost.new_stores, cost.rows) == (2, 3, result.rows)
+    assert 0.7 * result.write_units <= cost.write_units <= 1.3 * result.write_units
     assert cost.dollars > 0
 
 
@@ -161,34 +167,34 @@ def test_repartition_cut_off_at_every_request_runs_again(
     stopped: Path, folder: Path, database: Database, sessions: Sessions, clean_environment: None
 ) -> None:
     """Until it ends there is no checkpoint to start; in the end the state is that of the old one."""
-    written = {"BatchWriteItem", "UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
-    left = [0]
+    writes = {"BatchWriteItem", "UpdateItem", "PutItem", "DeleteItem", "TransactWriteItems"}
+    rest = [0]
     new, namespace = folder / "new", f"{folder.name}-cut"
 
     def cut(request: Request, forward: Forward) -> Reply:
-        if request.operation in written:
-            left[0] -= 1
-            if left[0] < 0:
+        if request.operation in writes:
+            rest[0] -= 1
+            if rest[0] < 0:
                 return error("AccessDeniedException", "cut off")
         return forward(request)
 
     cuts = 0
     with FaultProxy(database.endpoint, cut) as proxy:
         session = sessions({f"{CONF}.dynastate.endpoint": proxy.endpoint})
-        done = None
-        while done is None:
-            left[0] = cuts
+        result = None
+        while result is None:
+            rest[0] = cuts
             with suppress(ConfigurationError):  # "cut off", as the last run shows
-                done = repartition(session, str(stopped), str(new), 3, namespace)
-            if done is None:
+                result = repartition(session, str(stopped), str(new), 3, namespace)
+            if result is None:
                 assert not (new / "commits").exists()
                 cuts += 1
-    assert cuts > 3 * done.stores
+    assert cuts > 3 * result.stores
     session = sessions({f"{CONF}.dynastate.namespace": namespace})
-    found = read_states(session, new, range(1, 2), partitions=False)
+    states = read_states(session, new, range(1, 2), partitions=False)
     session = sessions({f"{CONF}.dynastate.namespace": f"{folder.name}-two"})
-    assert found == read_states(session, stopped, range(1, 2), partitions=False)
-    assert len(found) == done.rows
+    assert states == read_states(session, stopped, range(1, 2), partitions=False)
+    assert len(states) == result.rows
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -201,10 +207,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_arguments_are_refused(name: str, stopped: Path, folder: Path, move: Move) -> None:
-    given, says = WRONG[name]
-    asked: dict[str, Any] = {"new": folder / "new", "partitions": 3, "namespace": "another"} | given
-    with pytest.raises(ConfigurationError, match=says):
-        move(stopped, asked["new"], asked["partitions"], asked["namespace"].format(folder.name))
+    changes, message = WRONG[name]
+    arguments: dict[str, Any] = {"new": folder / "new", "partitions": 3, "namespace": "another"} | changes
+    with pytest.raises(ConfigurationError, match=message):
+        move(stopped, arguments["new"], arguments["partitions"], arguments["namespace"].format(folder.name))
     assert not (folder / "new").exists()
 
 
@@ -250,20 +256,22 @@ def test_the_command_asks(stopped: Path, folder: Path, database: Database, envir
     words += ["--partitions", "3", "--namespace", f"{folder.name}-three", "--endpoint", database.endpoint]
     words += ["--region", database.settings.region, "--conf", f"spark.local.dir={folder}"]
     words += ["--conf", f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={folder} -XX:-UsePerfData"]
-    own = environment | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
+    variables = environment | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "NO_COLOR": "1"}
 
     def answer(text: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, env=own, input=text, capture_output=True, text=True, check=False, timeout=200)
+        return subprocess.run(
+            words, env=variables, input=text, capture_output=True, text=True, check=False, timeout=200
+        )
 
-    asked = answer("n\n")
-    assert asked.returncode == 1
-    assert "Repartition to 3 partitions?" in asked.stderr
+    first = answer("n\n")
+    assert first.returncode == 1
+    assert "Repartition to 3 partitions?" in first.stderr
     assert re.search(
-        r"rows \([\d,]+ bytes, compressed\) in 2 stores, to 3 stores\nit takes about \d+ write units", asked.stdout
+        r"rows \([\d,]+ bytes, compressed\) in 2 stores, to 3 stores\nit takes about \d+ write units", first.stdout
     )
     assert not (folder / "new").exists()
-    done = answer("y\n")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"repartitioned 3 stores with \d+ rows", done.stdout)
-    assert f"checkpointLocation={folder / 'new'}\n" in done.stdout
+    second = answer("y\n")
+    assert second.returncode == 0, second.stderr
+    assert re.search(r"repartitioned 3 stores with \d+ rows", second.stdout)
+    assert f"checkpointLocation={folder / 'new'}\n" in second.stdout
     assert '"spark.sql.shuffle.partitions":"3"' in (folder / "new" / "offsets" / "1").read_text()

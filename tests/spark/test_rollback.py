@@ -46,8 +46,8 @@ def test_same_as_rocksdb_after_a_rollback(
     conf = {"ours": dict(case.conf) | format_, "rocksdb": ON_ROCKSDB | format_}
     for files in range(1, FILES + 1):
         sources.release(files)
-        for store, own in conf.items():
-            case.start(sessions(own), sources, folder / store).finish()
+        for store, options in conf.items():
+            case.start(sessions(options), sources, folder / store).finish()
     with only(environment):
         files_of = Checkpoint(str(folder / "ours"))
         roll_back(files_of, plan_rollback(tables, files_of, TO))
@@ -55,15 +55,15 @@ def test_same_as_rocksdb_after_a_rollback(
         for file in (folder / "rocksdb" / name_).iterdir():
             if int(file.name.strip(".").split(".")[0]) > TO:
                 file.unlink()
-        left = {store: sorted(each.name for each in (folder / store / name_).iterdir()) for store in conf}
-        assert left["ours"] == left["rocksdb"]
+        names = {store: sorted(each.name for each in (folder / store / name_).iterdir()) for store in conf}
+        assert names["ours"] == names["rocksdb"]
     sources.release(FILES + 1)
-    found = {}
-    for store, own in conf.items():
-        outcome = case.start(sessions(own), sources, folder / store).finish()
+    results = {}
+    for store, options in conf.items():
+        outcome = case.start(sessions(options), sources, folder / store).finish()
         assert min(outcome.rows) == TO + 1
-        found[store] = (
+        results[store] = (
             outcome.rows,
-            read_states(sessions(own), folder / store, range(max(outcome.rows), max(outcome.rows) + 1)),
+            read_states(sessions(options), folder / store, range(max(outcome.rows), max(outcome.rows) + 1)),
         )
-    assert found["ours"] == found["rocksdb"]
+    assert results["ours"] == results["rocksdb"]

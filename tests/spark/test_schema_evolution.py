@@ -51,11 +51,11 @@ def test_rows_of_every_schema_are_read_by_the_newest(sessions: Sessions, opened:
                 assert connection.sql("SELECT count(*) FROM changes").fetchall() == [(len(changes),)]
             assert all(row_to_json(state.columns, row) for row in (*state, *changes))
             key = {column: value for column, value in changes[0].items() if column in state.key_columns.names}
-            past = [each.row for each in state.history(key)]
-            assert all(row_to_json(state.columns, row) for row in past if row)
+            history = [each.row for each in state.history(key)]
+            assert all(row_to_json(state.columns, row) for row in history if row)
             first = state.at(state.versions()[0])
-            differing = list(first.diff(first.version, state.version))
-            assert {each.after and tuple(each.after) for each in differing} <= {None, tuple(state.columns.names)}
+            differences = list(first.diff(first.version, state.version))
+            assert {each.after and tuple(each.after) for each in differences} <= {None, tuple(state.columns.names)}
     # What the first run wrote was read in the second.
     assert any("Row(note='é', new=None, low=" in str(row[3]) for row in outcomes["ours"].rows[2])
 
@@ -70,21 +70,21 @@ def test_rows_of_every_schema_are_moved(sessions: Sessions, folder: Path, enviro
     def step(files: int, checkpoint: str, conf: Mapping[str, str]) -> None:
         source.release(files)
         turn, session = min(files, len(SCHEMAS)) - 1, sessions({**conf, **AVRO})
-        moves = run(with_schemas(source.stream(session), turn), folder / checkpoint, "append")
-        stays = run(with_schemas(source.stream(rocksdb), turn), folder / "stays", "append")
-        assert moves.rows == stays.rows
+        outcome = run(with_schemas(source.stream(session), turn), folder / checkpoint, "append")
+        reference = run(with_schemas(source.stream(rocksdb), turn), folder / "stays", "append")
+        assert outcome.rows == reference.rows
         last = range(files - 1, files)
-        found = read_states(session, folder / checkpoint, last, partitions=False)
-        assert found == read_states(rocksdb, folder / "stays", last, partitions=False)
-        assert found
+        states = read_states(session, folder / checkpoint, last, partitions=False)
+        assert states == read_states(rocksdb, folder / "stays", last, partitions=False)
+        assert states
 
     step(1, "before", ON_ROCKSDB)
     with only(environment):
-        brought = import_checkpoint(sessions({}), str(folder / "before"), str(folder / "here"))
-    step(2, "here", brought.confs)
+        arrival = import_checkpoint(sessions({}), str(folder / "before"), str(folder / "here"))
+    step(2, "here", arrival.confs)
     with only(environment):
-        spread = repartition(sessions({}), str(folder / "here"), str(folder / "spread"), 3, folder.name)
-    step(3, "spread", spread.confs)
+        distribution = repartition(sessions({}), str(folder / "here"), str(folder / "spread"), 3, folder.name)
+    step(3, "spread", distribution.confs)
     with only(environment):
         export_checkpoint(sessions({}), str(folder / "spread"), str(folder / "after"), "rocksdb")
     step(4, "after", ON_ROCKSDB)

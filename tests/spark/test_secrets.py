@@ -47,8 +47,8 @@ PAGES = (
     "/SQL/",
     "/StreamingQuery/",
     *(
-        f"/api/v1/applications/APPLICATION/{what}"
-        for what in (
+        f"/api/v1/applications/APPLICATION/{view}"
+        for view in (
             "environment",
             "allexecutors",
             "jobs",
@@ -97,13 +97,13 @@ class Program:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """Contents of all files, but those that are deleted meanwhile."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for parent, _, names in os.walk(folder):
         for file in (Path(parent, name) for name in names):
             with suppress(FileNotFoundError):
                 if file.is_file():
-                    found[f"file {file.relative_to(folder)}"] = file.read_bytes()
-    return found
+                    contents[f"file {file.relative_to(folder)}"] = file.read_bytes()
+    return contents
 
 
 def commands(pid: int) -> bytes:
@@ -142,9 +142,9 @@ class Found:
     refused: dict[str, Any] = field(repr=False)
     proxy: FaultProxy = field(repr=False)
 
-    def has(self, what: str, *, beginning: str = "") -> list[str]:
+    def has(self, text: str, *, beginning: str = "") -> list[str]:
         """Places that contain this text, of those whose names begin so."""
-        return sorted(name for name, raw in self.places.items() if name.startswith(beginning) and what.encode() in raw)
+        return sorted(name for name, raw in self.places.items() if name.startswith(beginning) and text.encode() in raw)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
     (folder / "lz4.py").write_text("raise RuntimeError('taken from the working folder')")
     # What the sidecars get through standard input.
     orders = scratch / "orders"
-    own = {
+    variables = {
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_SESSION_TOKEN": SESSION_TOKEN,
         "PYSPARK_PYTHON": interpreter(scratch, command=f'tee -a "{orders}" | {sys.executable} "$@"'),
@@ -171,20 +171,20 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
     }
     places: dict[str, bytes] = {}
     with FaultProxy(database.endpoint) as proxy:
-        program = Program(folder, proxy.endpoint, environment | own)
+        program = Program(folder, proxy.endpoint, environment | variables)
         try:
-            said = program.listen()
+            addresses = program.listen()
             # An executor in a process of its own has the plugin, too, though the jar comes by `spark.jars`.
             wait_until(lambda: b"dynastate.sidecar" in commands(program.process.pid), "no sidecar before a task")
             first = program.run("checkpoint")
             proxy.rule = refuse_signatures
-            refused = program.run("refused")
+            failure = program.run("refused")
             pids = descendants(program.process.pid)
             for pid in (program.process.pid, *pids):
                 places[f"arguments {pid}"] = arguments(pid)
             places |= files_of(folder)  # Spark removes the executor's log at its end
             for page in PAGES:
-                places[f"ui {page}"] = read_page(said["ui"], page.replace("APPLICATION", said["application"]))
+                places[f"ui {page}"] = read_page(addresses["ui"], page.replace("APPLICATION", addresses["application"]))
             assert program.end() == 0, program.log.read_text()
             wait_until(lambda: not any(map(is_alive, pids)), "a process outlived the program")
         finally:
@@ -193,7 +193,7 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
             for stream in (program.process.stdin, program.process.stdout):
                 assert stream is not None
                 stream.close()
-    places["progress"] = json.dumps([first, refused]).encode()
+    places["progress"] = json.dumps([first, failure]).encode()
     places |= files_of(folder)
     with only(environment):
         client = make_client(database.settings)
@@ -204,7 +204,7 @@ def found(database: Database, environment: dict[str, str], scratch: Path, tests_
                     places[f"item {table} {item}"] = repr(item).encode()
     client.close()
     tokens = [json.loads(line)["token"] for line in orders.read_text().splitlines()]
-    return Found(places, tokens, len(pids), first, refused, proxy)
+    return Found(places, tokens, len(pids), first, failure, proxy)
 
 
 def test_the_search_is_not_blind(found: Found) -> None:
@@ -252,9 +252,9 @@ def test_no_row_of_state_is_shown(found: Found) -> None:
 def test_the_writers_policy_is_enough(found: Found) -> None:
     """Every request of a real query is allowed by the policy that the Terraform module gives for its namespace."""
     policy = render("writer", delta=DELTA_TABLE, snapshot=SNAPSHOT_TABLE, namespace=NAMESPACE)
-    sent = [access for request in found.proxy.requests for access in accesses(request)]
-    assert {access.action for access in sent} >= {"dynamodb:BatchWriteItem", "dynamodb:UpdateItem"}
-    assert [access for access in sent if not allows(policy, access)] == []
+    requests = [access for request in found.proxy.requests for access in accesses(request)]
+    assert {access.action for access in requests} >= {"dynamodb:BatchWriteItem", "dynamodb:UpdateItem"}
+    assert [access for access in requests if not allows(policy, access)] == []
 
 
 def test_the_secret_key_is_not_sent(found: Found) -> None:
@@ -293,8 +293,8 @@ os.rmdir(os.path.dirname(order["socket"]))
 """
     )
     session = sessions({f"{PREFIX}python": interpreter(folder, command=f"{sys.executable} {impostor}")})
-    said = first_error(sums(source.stream(session), "key"), folder / "checkpoint", "update")
-    assert "another user's process listens in the sidecar's place" in said
-    assert "user=root" in said
+    message = first_error(sums(source.stream(session), "key"), folder / "checkpoint", "update")
+    assert "another user's process listens in the sidecar's place" in message
+    assert "user=root" in message
     wait_until(lambda: bool(output.read_bytes()), "the impostor accepted no connection")
     assert set(output.read_bytes().split()) == {b"accepted"}  # and nothing after it

@@ -41,16 +41,16 @@ class ProcessingTimeQuery:
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
         self.query = writer.trigger(processingTime="0 seconds").start()
 
-    def wait_for(self, seen: int, due: int) -> None:
+    def wait_for(self, keys: int, timers: int) -> None:
         """Wait until a number of keys were seen, a number of timers have fired, and that will not be run again."""
 
         def there() -> bool:
-            failed = self.query.exception()
-            assert failed is None, str(failed)
-            what = [row[1] for row in self.rows]
-            return (what.count("seen"), what.count("due")) == (seen, due)
+            error = self.query.exception()
+            assert error is None, str(error)
+            kinds = [row[1] for row in self.rows]
+            return (kinds.count("seen"), kinds.count("due")) == (keys, timers)
 
-        wait_until(there, f"not {seen} keys and {due} timers: {sorted(self.rows, key=repr)}", 60)
+        wait_until(there, f"not {keys} keys and {timers} timers: {sorted(self.rows, key=repr)}", 60)
         wait_until((self._commits / str(self._last)).exists, f"batch {self._last} is not committed", 60)
 
 
@@ -58,19 +58,19 @@ def in_processing_time(
     build: Callable[[DataFrame], DataFrame], source: Source, runs: list[list[int]], session: SparkSession, folder: Path
 ) -> list[list[tuple[object, ...]]]:
     """Release files one by one, each when the timers of the one before have fired; the rows of each file."""
-    found = []
+    results = []
     for files in runs:
-        running = ProcessingTimeQuery(build(source.stream(session)), folder)
+        query = ProcessingTimeQuery(build(source.stream(session)), folder)
         try:
             for file in files:
                 source.release(file + 1)
                 keys = len({row["key"] for row in make_rows(11, file)})
-                running.wait_for(keys, keys)
-                found.append(sorted(running.rows, key=repr))
-                running.rows.clear()
+                query.wait_for(keys, keys)
+                results.append(sorted(query.rows, key=repr))
+                query.rows.clear()
         finally:
-            running.query.stop()
-    return found
+            query.query.stop()
+    return results
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_timers_in_processing_time(build: Callable[[DataFrame], DataFrame], sess
         assert read_state(session, folder / store, readRegisteredTimers="true").collect() == []
     assert rows["ours"] == rows["rocksdb"]
     assert states["ours"] == states["rocksdb"]
-    assert all(bool(found) == name.startswith("long") for name, found in states["ours"].items())
+    assert all(bool(values) == name.startswith("long") for name, values in states["ours"].items())
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_state_variable_of_another_type_is_refused(sessions: Sessions, folder: P
     source.release(1)
     run(evolved(source.stream(session), ("a",)), folder / "checkpoint", "append")
     source.release()
-    said = first_error(evolved(source.stream(session), ("a",), "string"), folder / "checkpoint")
-    assert "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE" in said
+    message = first_error(evolved(source.stream(session), ("a",), "string"), folder / "checkpoint")
+    assert "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE" in message
 
 
 def test_other_providers_are_as_spark_has_them(sessions: Sessions, folder: Path) -> None:
@@ -134,5 +134,5 @@ def test_other_providers_are_as_spark_has_them(sessions: Sessions, folder: Path)
     source.release()
     hdfs = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
     session = sessions({f"{CONF}.providerClass": hdfs, f"{CONF}.checkpointFormatVersion": "1"})
-    said = first_error(evolved(source.stream(session), ("a",)), folder / "checkpoint")
-    assert "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS" in said
+    message = first_error(evolved(source.stream(session), ("a",)), folder / "checkpoint")
+    assert "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS" in message

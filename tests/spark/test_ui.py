@@ -30,11 +30,11 @@ def test_the_page_is_live(sessions: Sessions, database: Database, environment: d
     ):
         version = page.locator("tbody tr td").nth(2)
         expect(version).to_have_text("1")
-        for released in range(2, FILES + 1):
-            source.release(released)
-            running = Running(sums(source.stream(session), "key"), folder / "checkpoint")
-            expect(version).to_have_text(str(released), timeout=60_000)
-            outcome = running.finish()
+        for count in range(2, FILES + 1):
+            source.release(count)
+            query = Running(sums(source.stream(session), "key"), folder / "checkpoint")
+            expect(version).to_have_text(str(count), timeout=60_000)
+            outcome = query.finish()
         assert outcome.rows
         page.get_by_role("link", name="0", exact=True).click()
         page.get_by_role("link", name="Rows", exact=True).click()

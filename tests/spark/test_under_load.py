@@ -51,8 +51,8 @@ class Load:
     @contextmanager
     def running(self, environment: Mapping[str, str]) -> Iterator[None]:
         words = [sys.executable, "-m", "tests.spark.programs.under_load", *self._options]
-        own = dict(environment) | {"PYSPARK_PYTHON": sys.executable}
-        with self._log.open("wb") as log, subprocess.Popen(words, cwd=ROOT, env=own, stderr=log) as self.process:
+        variables = dict(environment) | {"PYSPARK_PYTHON": sys.executable}
+        with self._log.open("wb") as log, subprocess.Popen(words, cwd=ROOT, env=variables, stderr=log) as self.process:
             try:
                 yield
             finally:
@@ -69,40 +69,40 @@ class Load:
             time.sleep(1)
 
     def wait_for_batch(self, batch: int) -> None:
-        committed = self._folder / "checkpoint" / "commits" / str(batch)
+        commit = self._folder / "checkpoint" / "commits" / str(batch)
         wait_until(
-            lambda: committed.exists() or self.process.poll() is not None,
+            lambda: commit.exists() or self.process.poll() is not None,
             f"no batch {batch}: {self.log()}",
             STARTED_WITHIN_S,
         )
-        assert committed.exists(), self.log()
+        assert commit.exists(), self.log()
 
     def batches(self) -> int:
         return sum(each.name.isdigit() for each in (self._folder / "checkpoint" / "commits").iterdir())
 
     def sidecar(self) -> int:
-        (found,) = [pid for pid in descendants(self.process.pid) if b"\0dynastate.sidecar\0" in arguments(pid)]
-        return found
+        (sidecar_pid,) = [pid for pid in descendants(self.process.pid) if b"\0dynastate.sidecar\0" in arguments(pid)]
+        return sidecar_pid
 
     def log(self) -> str:
         return self._log.read_text()
 
     def finish(self) -> dict[str, Any]:
-        started = descendants(self.process.pid)
+        pids = descendants(self.process.pid)
         (self._folder / "stop").touch()
         assert self.process.wait(ENDED_WITHIN_S) == 0, self.log()
-        wait_until(lambda: not any(map(is_alive, started)), "a process outlived the program")
+        wait_until(lambda: not any(map(is_alive, pids)), "a process outlived the program")
         answer: dict[str, Any] = json.loads((self._folder / "answer").read_text())
         assert answer["failed"] == "", answer["failed"]
         assert answer["rows"] == self._expected()
         return answer
 
     def _expected(self) -> dict[str, list[object]]:
-        found: dict[object, tuple[int, int, object]] = {}
+        groups: dict[object, tuple[int, int, object]] = {}
         for row in (row for file in self._files[: self._released] for row in file):
-            count, amount, _ = found.get(row["key"], (0, 0, ""))
-            found[row["key"]] = (count + 1, amount + int(row["amount"] or 0), row["note"])
-        return {str(key): list(values) for key, values in found.items()}
+            count, amount, _ = groups.get(row["key"], (0, 0, ""))
+            groups[row["key"]] = (count + 1, amount + int(row["amount"] or 0), row["note"])
+        return {str(key): list(values) for key, values in groups.items()}
 
     def failures(self) -> list[TaskFailure]:
         """Attempts of tasks that failed, from Spark's event log."""
@@ -122,8 +122,8 @@ class Load:
 
 @pytest.fixture
 def proxy(database: Database) -> Iterator[FaultProxy]:
-    with FaultProxy(database.endpoint) as opened:
-        yield opened
+    with FaultProxy(database.endpoint) as fault_proxy:
+        yield fault_proxy
 
 
 def metric(progress: Mapping[str, Any], name: str) -> int:
@@ -133,8 +133,8 @@ def metric(progress: Mapping[str, Any], name: str) -> int:
 
 def test_a_tenth_of_the_demand(proxy: FaultProxy, folder: Path, environment: dict[str, str]) -> None:
     """A query that writes 1 MB a second gets a tenth of that for 25 s: batches wait, none fails, it catches up."""
-    keys, before, throttled, after = 1000, 8, 25, 3
-    files = [make_wide_rows(file, keys, 800) for file in range(1 + before + throttled + after)]
+    keys, full_s, slow_s, rest_s = 1000, 8, 25, 3
+    files = [make_wide_rows(file, keys, 800) for file in range(1 + full_s + slow_s + rest_s)]
     options = {"master": "local[4]", "conf": {"spark.sql.shuffle.partitions": "4"}, "settings": {}}
     load = Load(folder, files, proxy, options)
     throttle = Throttle()
@@ -143,25 +143,25 @@ def test_a_tenth_of_the_demand(proxy: FaultProxy, folder: Path, environment: dic
         load.release()
         load.wait_for_batch(0)
         units, batches = throttle.units, load.batches()
-        load.release_every_second(before)
-        demand = (throttle.units - units) / before
-        pace = (load.batches() - batches) / before
+        load.release_every_second(full_s)
+        demand = (throttle.units - units) / full_s
+        pace = (load.batches() - batches) / full_s
 
         units, batches = throttle.units, load.batches()
         throttle.rate = demand / 10
-        load.release_every_second(throttled)
-        taken = throttle.units - units
-        slowed = (load.batches() - batches) / throttled
+        load.release_every_second(slow_s)
+        slow_units = throttle.units - units
+        slow_pace = (load.batches() - batches) / slow_s
         most_mib = memory_mib(load.sidecar())
 
         throttle.rate = None
-        lifted = time.monotonic()
-        load.release_every_second(after)
+        end_s = time.monotonic()
+        load.release_every_second(rest_s)
         answer = load.finish()
-        caught_up_s = time.monotonic() - lifted
+        caught_up_s = time.monotonic() - end_s
     # A tenth, with one more item of 256 KB at most, and a few units of the other table.
-    assert taken < 1.5 * throttled * demand / 10 + 300, (taken, demand)
-    assert slowed < pace / 2, (slowed, pace)
+    assert slow_units < 1.5 * slow_s * demand / 10 + 300, (slow_units, demand)
+    assert slow_pace < pace / 2, (slow_pace, pace)
     assert most_mib < MEMORY_MIB + 4 * MEMORY_MIB_STORE, most_mib
     assert caught_up_s < 60, caught_up_s
     assert sum(metric(each, "dynastateThrottles") for each in answer["progress"]) > 5
@@ -192,12 +192,12 @@ def test_two_hundred_stores_on_a_slow_dynamodb(proxy: FaultProxy, folder: Path, 
             load.wait_for_batch(batch)
         most_mib = memory_mib(load.sidecar())
         answer = load.finish()
-    assert any(each.all_there.is_set() for each in meetings)
+    assert any(progress.all_there.is_set() for progress in meetings)
     assert most_mib < MEMORY_MIB + MEMORY_MIB_STORE * stores, most_mib
-    for each in answer["progress"]:
-        assert each["stateOperators"][0]["numShufflePartitions"] == stores
-        in_turn_s = 0.3 * metric(each, "dynastateRequests")
-        assert each["durationMs"]["addBatch"] / 1000 < in_turn_s / 2
+    for progress in answer["progress"]:
+        assert progress["stateOperators"][0]["numShufflePartitions"] == stores
+        in_turn_s = 0.3 * metric(progress, "dynastateRequests")
+        assert progress["durationMs"]["addBatch"] / 1000 < in_turn_s / 2
     assert load.failures() == []
     assert "pool is full" not in load.log()
 
@@ -211,17 +211,19 @@ def test_an_unreachable_dynamodb(proxy: FaultProxy, folder: Path, environment: d
         load.release()
         load.wait_for_batch(0)
         load.release_every_second(3)
-        gone = time.time()
+        outage_start_s = time.time()
         proxy.shut()
         load.release_every_second(away_s)
         proxy.open()
-        back = time.time()
+        outage_end_s = time.time()
         load.release_every_second(2)
         load.finish()
     failures = load.failures()
     assert failures
-    for each in failures:
-        assert each.failed - max(gone, each.began) < 2 * (deadline_s + CONNECT_S + ANSWER_S)
-        assert each.began < gone or each.failed - each.began >= deadline_s, "it failed before its deadline"
-        assert "until the deadline" in each.why
-        assert gone < each.failed < back + 2 * (deadline_s + CONNECT_S + ANSWER_S)
+    for failure in failures:
+        assert failure.failed - max(outage_start_s, failure.began) < 2 * (deadline_s + CONNECT_S + ANSWER_S)
+        assert failure.began < outage_start_s or failure.failed - failure.began >= deadline_s, (
+            "it failed before its deadline"
+        )
+        assert "until the deadline" in failure.why
+        assert outage_start_s < failure.failed < outage_end_s + 2 * (deadline_s + CONNECT_S + ANSWER_S)

@@ -16,12 +16,12 @@ from tests.support.jvm import TESTS_JAR
 
 def start_cluster(folder: Path, endpoint: str, conf: Mapping[str, str]) -> SparkSession:
     """A session with state at an endpoint. All of Spark's own files go to `folder`/own and `folder`/home."""
-    own = spark_conf(folder / "own") | {"spark.executor.memory": "1g"}
-    own["spark.executor.extraJavaOptions"] = own["spark.driver.extraJavaOptions"]
+    options = spark_conf(folder / "own") | {"spark.executor.memory": "1g"}
+    options["spark.executor.extraJavaOptions"] = options["spark.driver.extraJavaOptions"]
     # This master is for Spark's own tests, and requires Spark's home.
-    own["spark.driver.extraJavaOptions"] += f" -Dspark.test.home={os.environ['SPARK_HOME']}"
-    own["spark.jars"] = str(TESTS_JAR)
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config(map={**own, **conf})
+    options["spark.driver.extraJavaOptions"] += f" -Dspark.test.home={os.environ['SPARK_HOME']}"
+    options["spark.jars"] = str(TESTS_JAR)
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config(map={**options, **conf})
     return dynastate.configure(builder, endpoint=endpoint, region="us-east-1").getOrCreate()
 
 

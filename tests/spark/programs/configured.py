@@ -18,6 +18,6 @@ rows = spark.readStream.schema("key string, amount long").json(files)
 sums = rows.groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("amount"))
 writer = sums.writeStream.outputMode("complete").format("memory").queryName("sums").trigger(availableNow=True)
 writer.option("checkpointLocation", checkpoint).start().awaitTermination()
-found = {"rows": [list(row) for row in spark.table("sums").collect()], "jars": spark.conf.get("spark.jars")}
-Path(answer).write_text(json.dumps(found))
+result = {"rows": [list(row) for row in spark.table("sums").collect()], "jars": spark.conf.get("spark.jars")}
+Path(answer).write_text(json.dumps(result))
 spark.stop()

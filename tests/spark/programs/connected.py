@@ -27,11 +27,11 @@ class Sums(StatefulProcessor):
         self.sums = handle.getValueState("sums", "rows long, amount long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        before = self.sums.get() if self.sums.exists() else (0, 0)
+        previous = self.sums.get() if self.sums.exists() else (0, 0)
         amounts = [row.amount for row in rows]
-        found = before[0] + len(amounts), before[1] + sum(amounts)
-        self.sums.update(found)
-        yield Row(key=key[0], rows=found[0], amount=found[1])
+        totals = previous[0] + len(amounts), previous[1] + sum(amounts)
+        self.sums.update(totals)
+        yield Row(key=key[0], rows=totals[0], amount=totals[1])
 
     def close(self) -> None:
         pass
@@ -39,9 +39,9 @@ class Sums(StatefulProcessor):
 
 def session(query: str) -> SparkSession:
     """The one session, configured for the next query: a namespace has one."""
-    given = json.loads(settings)
+    options = json.loads(settings)
     builder = SparkSession.builder.remote(url).config("spark.sql.shuffle.partitions", 2)
-    return dynastate.configure(builder, **given | {"namespace": f"{given['namespace']}-{query}"}).getOrCreate()
+    return dynastate.configure(builder, **options | {"namespace": f"{options['namespace']}-{query}"}).getOrCreate()
 
 
 def stream(spark: SparkSession) -> DataFrame:
@@ -61,19 +61,19 @@ def run(frame: DataFrame, name: str, mode: str, sink: str) -> dict[str, int]:
 spark = session("sums")
 with dynastate.export_metrics(spark, f"file:{answer}.metrics"):
     sums = stream(spark).groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("amount"))
-    found: dict[str, Any] = {"metrics": {"sums": run(sums, "sums", "complete", "memory")}}
-    found["sums"] = [list(row) for row in spark.table("sums").collect()]
+    result: dict[str, Any] = {"metrics": {"sums": run(sums, "sums", "complete", "memory")}}
+    result["sums"] = [list(row) for row in spark.table("sums").collect()]
     spark = session("running")
-    running = stream(spark).groupBy("key").transformWithState(Sums(), SCHEMA, "append", "none")
-    found["metrics"]["running"] = run(running, "running", "append", "json")
-written = spark.read.schema(SCHEMA).json(f"{checkpoint}/running.rows")
-newest = written.groupBy("key").agg(f.max("rows"), f.max_by("amount", "rows"))
-found["running"] = [list(row) for row in newest.collect()]
-found["session"] = type(spark).__module__
-found["format"] = spark.conf.get("spark.sql.streaming.stateStore.checkpointFormatVersion")
+    running_sums = stream(spark).groupBy("key").transformWithState(Sums(), SCHEMA, "append", "none")
+    result["metrics"]["running"] = run(running_sums, "running", "append", "json")
+output = spark.read.schema(SCHEMA).json(f"{checkpoint}/running.rows")
+newest = output.groupBy("key").agg(f.max("rows"), f.max_by("amount", "rows"))
+result["running"] = [list(row) for row in newest.collect()]
+result["session"] = type(spark).__module__
+result["format"] = spark.conf.get("spark.sql.streaming.stateStore.checkpointFormatVersion")
 try:
     dynastate.repartition(spark, f"{checkpoint}/sums", f"{checkpoint}/more", 3)
-except ConfigurationError as refused:
-    found["refused"] = str(refused)
-Path(answer).write_text(json.dumps(found))
+except ConfigurationError as error:
+    result["refused"] = str(error)
+Path(answer).write_text(json.dumps(result))
 spark.stop()

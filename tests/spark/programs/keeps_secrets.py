@@ -36,12 +36,12 @@ def say(**answer: object) -> None:
 def run(frame: DataFrame, checkpoint: Path) -> None:
     writer = frame.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
-    failed = ""
+    failure = ""
     try:
         query.awaitTermination(120)
     except StreamingQueryException as error:
-        failed = str(error)
-    say(progress=[progress.json for progress in query.recentProgress], failed=failed)
+        failure = str(error)
+    say(progress=[progress.json for progress in query.recentProgress], failed=failure)
 
 
 def main(folder: Path, endpoint: str, namespace: str) -> None:

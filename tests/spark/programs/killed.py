@@ -58,10 +58,10 @@ def sink(folder: Path) -> Callable[[DataFrame, int], None]:
 
 
 def start(spark: SparkSession, folder: Path, name: str) -> StreamingQuery:
-    case, out = QUERIES[name], rows_folder(folder, name)
-    out.mkdir(parents=True, exist_ok=True)
+    case, target = QUERIES[name], rows_folder(folder, name)
+    target.mkdir(parents=True, exist_ok=True)
     frame = case.build(*(open_stream(spark, folder / "files") for _ in range(2)))
-    writer = frame.writeStream.outputMode(case.mode).foreachBatch(sink(out))
+    writer = frame.writeStream.outputMode(case.mode).foreachBatch(sink(target))
     return writer.option("checkpointLocation", str(folder / "checkpoint" / name)).start()
 
 
@@ -69,22 +69,22 @@ def main(folder: Path, endpoint: str) -> None:
     spark = start_cluster(folder, endpoint, SETTINGS)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("fs.AbstractFileSystem.file.impl", "io.dynastate.tests.PlainLocalFs")
-    running = {name: start(spark, folder, name) for name in QUERIES}
+    queries = {name: start(spark, folder, name) for name in QUERIES}
     is_over = False
     while not is_over:
         is_over = (folder / "stop").exists()
-        for name, query in running.items():
+        for name, query in queries.items():
             if is_over:
                 with suppress(StreamingQueryException):
                     take_all(query)
-            failed = query.exception()
-            if failed is not None:
+            error = query.exception()
+            if error is not None:
                 with (folder / "failures").open("a") as log:
-                    log.write(f"{name}: {' '.join(str(failed).split())}\n")
-                running[name] = start(spark, folder, name)
+                    log.write(f"{name}: {' '.join(str(error).split())}\n")
+                queries[name] = start(spark, folder, name)
                 is_over = False
         time.sleep(0.1)
-    for query in running.values():
+    for query in queries.values():
         query.stop()
     (folder / "executors").write_text(executor_logs(folder))
     spark.stop()

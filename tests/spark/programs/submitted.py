@@ -23,11 +23,11 @@ class Sums(StatefulProcessor):
         self.sums = handle.getValueState("sums", "rows long, amount long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        before = self.sums.get() if self.sums.exists() else (0, 0)
+        previous = self.sums.get() if self.sums.exists() else (0, 0)
         amounts = [row.amount for row in rows]
-        found = before[0] + len(amounts), before[1] + sum(amounts)
-        self.sums.update(found)
-        yield Row(key=key[0], rows=found[0], amount=found[1])
+        totals = previous[0] + len(amounts), previous[1] + sum(amounts)
+        self.sums.update(totals)
+        yield Row(key=key[0], rows=totals[0], amount=totals[1])
 
     def close(self) -> None:
         pass
@@ -55,11 +55,11 @@ def stream(session: SparkSession) -> DataFrame:
 
 
 sums = stream(spark).groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("amount"))
-running = (
+running_sums = (
     stream(other).groupBy("key").transformWithState(Sums(), "key string, rows long, amount long", "append", "none")
 )
-found: dict[str, Any] = {"sums": run(sums, "sums", "complete"), "running": run(running, "running", "append")}
+result: dict[str, Any] = {"sums": run(sums, "sums", "complete"), "running": run(running_sums, "running", "append")}
 java = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.specification.version') AS java")
-found["java"] = int(java.collect()[0].java)
-Path(answer).write_text(json.dumps(found))
+result["java"] = int(java.collect()[0].java)
+Path(answer).write_text(json.dumps(result))
 spark.stop()

@@ -45,10 +45,10 @@ def main(folder: Path, endpoint: str, options: dict[str, Any]) -> None:
         time.sleep(0.1)
     if query.isActive:
         take_all(query)
-    failed = query.exception()
+    error = query.exception()
     query.stop()
     progress = [json.loads(each.json) for each in query.recentProgress if each.numInputRows]
-    answer = {"rows": newest, "progress": progress, "failed": "" if failed is None else str(failed)}
+    answer = {"rows": newest, "progress": progress, "failed": "" if error is None else str(error)}
     (folder / "answer").write_text(json.dumps(answer))
     spark.stop()
 
