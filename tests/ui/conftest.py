@@ -33,10 +33,10 @@ def credentials_of_the_module() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def database(credentials_of_the_module: None) -> Iterator[Database]:
-    with tempfile.TemporaryDirectory(prefix="dyn-") as folder, fast_dynamodb(Path(folder) / "tables") as running:
-        with closing(BotoTables(running.settings)) as tables:
+    with tempfile.TemporaryDirectory(prefix="dyn-") as folder, fast_dynamodb(Path(folder) / "tables") as dynamodb:
+        with closing(BotoTables(dynamodb.settings)) as tables:
             make_state(tables)
-        yield running
+        yield dynamodb
 
 
 @contextmanager
@@ -44,28 +44,28 @@ def served(endpoint: str, environment: dict[str, str], *words: str) -> Iterator[
     """A `dynastate ui` on a free port; its URL. Ctrl-C ends it, with exit code 0."""
     options = ("--port", "0", "--no-browser", "--json", "--endpoint", endpoint, "--region", "us-east-1")
     pipe = subprocess.PIPE
-    with subprocess.Popen(command("ui", *words, *options), env=environment, stdout=pipe, text=True) as running:
+    with subprocess.Popen(command("ui", *words, *options), env=environment, stdout=pipe, text=True) as process:
         try:
-            assert running.stdout is not None
+            assert process.stdout is not None
             text = ""
             while "}" not in text:
-                line = running.stdout.readline()
+                line = process.stdout.readline()
                 assert line, "it ended"
                 text += line
             yield json.loads(text)["url"]
-            running.send_signal(signal.SIGINT)
-            assert running.wait(20) == 0
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
         finally:
-            running.kill()
+            process.kill()
 
 
 @pytest.fixture(scope="module")
 def url(database: Database, environment: dict[str, str]) -> Iterator[str]:
-    with served(database.endpoint, environment) as found:
-        yield found
+    with served(database.endpoint, environment) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
+    with chromium() as program:
+        yield program

@@ -76,28 +76,28 @@ def make_state(tables: Tables) -> None:
 def _make_shop(engine: Engine, clock: Clock) -> None:
     """`shop`: counts by user; partition 3 has most; user-0 of it changes in every version, and goes in the last."""
     for partition in range(PARTITIONS):
-        made = StoreBuilder(engine, f"shop/0/{partition}/default")
+        builder = StoreBuilder(engine, f"shop/0/{partition}/default")
         users = 60 if partition == LARGEST else 4
         rows = [(user(f"user-{partition}-{each}"), counted(1, "first")) for each in range(users)]
         if partition == LARGEST:
             rows += [(user(text), counted(1, text)) for text in HOSTILE]
         clock.version = 1
-        made.commit(*rows)
+        builder.commit(*rows)
         for version in range(2, VERSIONS + 1):
             clock.version = version
             last = None if version == VERSIONS else counted(version, f"note {version}")
-            made.commit((user(f"user-{partition}-0"), last), (user(f"user-{partition}-1"), counted(version)))
+            builder.commit((user(f"user-{partition}-0"), last), (user(f"user-{partition}-1"), counted(version)))
         if partition == LARGEST:
-            state = {key: values[0] for (_, key), values in made.state.items()}
-            save_snapshot(engine, made.store, made.version, state)
+            state = {key: values[0] for (_, key), values in builder.state.items()}
+            save_snapshot(engine, builder.store, builder.version, state)
 
 
 def _make_types(engine: Engine) -> None:
     """`types`: a value of every kind, and a list of 120 values."""
     every = family(0, "every", value=VALUES)
     lists = family(1, "lists", value=(("event", "string"),), multiple=True)
-    made = StoreBuilder(engine, "types/0/0/default", every, lists)
-    made.commit(
+    builder = StoreBuilder(engine, "types/0/0/default", every, lists)
+    builder.commit(
         (
             user("a"),
             {
@@ -114,7 +114,7 @@ def _make_types(engine: Engine) -> None:
         )
     )
     for number in range(120):
-        made.commit((user("a"), {"event": f"event {number}"}), of=1)
+        builder.commit((user("a"), {"event": f"event {number}"}), of=1)
 
 
 def _make_join(engine: Engine) -> None:
@@ -124,6 +124,6 @@ def _make_join(engine: Engine) -> None:
 
 def _make_many(engine: Engine) -> None:
     """`many`: more rows than a page keeps, and twice as many changed as it shows."""
-    made = StoreBuilder(engine, "many/0/0/default")
-    made.commit(*((user(f"user-{number:06}"), counted(number)) for number in range(MANY)))
-    made.commit(*((user(f"user-{number:06}"), counted(-number)) for number in range(0, MANY, 2)))
+    builder = StoreBuilder(engine, "many/0/0/default")
+    builder.commit(*((user(f"user-{number:06}"), counted(number)) for number in range(MANY)))
+    builder.commit(*((user(f"user-{number:06}"), counted(-number)) for number in range(0, MANY, 2)))

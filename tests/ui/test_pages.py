@@ -67,19 +67,19 @@ def test_the_queries_say_what_they_are(browser: Browser, url: str) -> None:
 def test_it_is_live_until_it_is_paused(browser: Browser, url: str, database: Database) -> None:
     """A new version is there without a reload; what is paused stays, and goes on."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
-        made = StoreBuilder(engine, "live/0/0/default").count_to(2)
+        builder = StoreBuilder(engine, "live/0/0/default").count_to(2)
         with opened(browser, url + "query/live") as page:
             page.evaluate("window.loaded = 1")
             version = page.locator("tbody tr td").nth(2)
             expect(version).to_have_text("2")
-            made.count_to(3)
+            builder.count_to(3)
             expect(version).to_have_text("3")
             assert page.evaluate("window.loaded") == 1
             page.get_by_role("button", name="Pause").click()
             expect(page.locator("#as-of")).to_contain_text("Paused, as of")
             requests: list[str] = []
             page.on("request", lambda request: requests.append(request.url))
-            made.count_to(4)
+            builder.count_to(4)
             page.wait_for_timeout(5_000)
             assert requests == []
             page.get_by_role("button", name="Go on").click()
@@ -152,11 +152,11 @@ def test_the_heaviest_keys_are_read_on_request(browser: Browser, url: str) -> No
 def test_an_abandoned_attempt_is_marked(browser: Browser, url: str, database: Database) -> None:
     """An attempt at a version on which another one was built is in the timeline, and not among the current ones."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
-        made = StoreBuilder(engine, "torn/0/0/default").count_to(2)
-        base = made.version
-        made.commit((user("late"), counted(1)), by=attempt(77))
-        again = engine.begin(made.store, query_run(), *base, attempt(78))
-        again.commit({0: 1}, '{"families":[]}')
+        builder = StoreBuilder(engine, "torn/0/0/default").count_to(2)
+        base = builder.version
+        builder.commit((user("late"), counted(1)), by=attempt(77))
+        second = engine.begin(builder.store, query_run(), *base, attempt(78))
+        second.commit({0: 1}, '{"families":[]}')
     with opened(browser, url + "operator/torn/0") as page:
         assert page.locator("svg rect.abandoned").count() + page.locator("svg rect.commit").count() == 4
         expect(page.get_by_text("abandoned attempt", exact=True).last).to_be_visible()
@@ -178,8 +178,8 @@ def test_a_key_by_the_keyboard(browser: Browser, url: str) -> None:
         assert [each.split() for each in rows[1:]] == [["count", "5"], ["note", "note", "5"]]
         page.get_by_label("Compare with version").fill("2")
         page.get_by_role("button", name="Show").click()
-        changed = page.locator("tr.changed").all_inner_texts()
-        assert [each.split() for each in changed] == [["count", "2", "5"], ["note", "note", "2", "note", "5"]]
+        changes = page.locator("tr.changed").all_inner_texts()
+        assert [each.split() for each in changes] == [["count", "2", "5"], ["note", "note", "2", "note", "5"]]
         page.get_by_label("user").first.fill("missing")
         page.get_by_role("button", name="Show").click()
         expect(page.get_by_text("It was not there at any version that can be read (1 to 12).")).to_be_visible()
@@ -190,13 +190,13 @@ def test_the_keyboard_reaches_everything(browser: Browser, url: str) -> None:
     with opened(browser, url + "rows/shop/0") as page:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-        seen = []
+        stops = []
         for _ in range(12):
             page.keyboard.press("Tab")
             outline = "getComputedStyle(document.activeElement).outlineStyle"
-            seen.append(page.evaluate(f"[document.activeElement.tagName, {outline}]"))
-        assert {tag for tag, _ in seen} >= {"A", "INPUT", "SELECT", "BUTTON"}
-        assert {style for tag, style in seen if tag != "BODY"} == {"solid"}
+            stops.append(page.evaluate(f"[document.activeElement.tagName, {outline}]"))
+        assert {tag for tag, _ in stops} >= {"A", "INPUT", "SELECT", "BUTTON"}
+        assert {style for tag, style in stops if tag != "BODY"} == {"solid"}
 
 
 @pytest.mark.parametrize("place", ["rows/shop/0", "rows/shop/0?contains=s", "compare/shop/0?before=0&after=1"])
@@ -209,17 +209,17 @@ def test_hostile_values_are_only_text(browser: Browser, url: str, place: str) ->
             page.wait_for_load_state()
             text, pages = text + page.inner_text("main"), pages + 1
         assert pages > 1
-        for each in HOSTILE:
-            if "contains" not in place or "s" in each:
-                assert each.replace("\u202e", "\\u202e") in text
+        for value in HOSTILE:
+            if "contains" not in place or "s" in value:
+                assert value.replace("\u202e", "\\u202e") in text
         assert page.evaluate("window.hacked") is None
 
 
 @pytest.mark.slow
 def test_hostile_keys_in_the_form(browser: Browser, url: str) -> None:
     with opened(browser, url + "key/shop/0") as page:
-        for each in HOSTILE:
-            page.get_by_label("user").first.fill(each)
+        for value in HOSTILE:
+            page.get_by_label("user").first.fill(value)
             page.get_by_role("button", name="Show").click()
             expect(page.locator("table").nth(0).locator("tbody tr").nth(1)).to_have_text("count1")
             assert page.evaluate("window.hacked") is None
@@ -273,22 +273,22 @@ def test_other_choices_are_priced(browser: Browser, url: str) -> None:
     """A slider changes the prediction at once, and the URL, which shows the same again."""
     with opened(browser, url + "cost/shop") as page:
         dollars = page.locator("table").nth(0).locator("tbody tr").nth(1).locator("td").last
-        before = dollars.inner_text()
+        old_price = dollars.inner_text()
         slider = page.get_by_label("Seconds a batch")
         slider.focus()
         page.keyboard.press("End")
         expect(page.locator("output").first).to_have_text("120")
         expect(page.get_by_role("heading", name="With 120.0 s a batch")).to_be_visible()
-        expect(dollars).not_to_have_text(before)
-        after = dollars.inner_text()
+        expect(dollars).not_to_have_text(old_price)
+        new_price = dollars.inner_text()
         page.wait_for_url(re.compile("trigger=120"))
         page.reload()
-        expect(dollars).to_have_text(after)
+        expect(dollars).to_have_text(new_price)
         advice = page.locator("table").last.locator("tbody tr").all_inner_texts()
-        saved = [float(each.split("\t")[1]) for each in advice]
-        assert saved == sorted(saved, reverse=True)
-        assert min(saved) >= 0.01
-        assert len(saved) >= 2
+        savings = [float(each.split("\t")[1]) for each in advice]
+        assert savings == sorted(savings, reverse=True)
+        assert min(savings) >= 0.01
+        assert len(savings) >= 2
 
 
 @pytest.mark.slow
@@ -311,6 +311,6 @@ def test_two_people_at_once(browser: Browser, url: str) -> None:
 
 
 def page_number(page: Page) -> int:
-    found = re.search(r"Page (\d+)", page.locator(".pager").inner_text())
-    assert found is not None
-    return int(found[1])
+    match = re.search(r"Page (\d+)", page.locator(".pager").inner_text())
+    assert match is not None
+    return int(match[1])

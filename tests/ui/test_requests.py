@@ -91,8 +91,8 @@ def test_nothing_is_written(url: str, method: str) -> None:
     ],
 )
 def test_what_is_wrong_is_said(url: str, place: str, status: int, words: str) -> None:
-    found, text, _ = ask(url + place)
-    assert (found, words in text) == (status, True), text
+    code, text, _ = ask(url + place)
+    assert (code, words in text) == (status, True), text
 
 
 def test_health_shows_the_busiest_partition_key(url: str) -> None:
@@ -106,8 +106,8 @@ def test_the_price_of_a_query_is_one(url: str) -> None:
     cost = ask(url + "cost/shop")[1]
     (day,) = re.findall(r"<strong>\$([\d.]+) a day</strong>", cost)
     assert sum(rows) == pytest.approx(float(day), abs=0.01)
-    saved = re.findall(r'<td class="figure">(-?[\d.]+)</td>', cost.partition("<h2>Advice</h2>")[2])[::2]
-    assert min(map(float, saved)) >= 0.01
+    savings = re.findall(r'<td class="figure">(-?[\d.]+)</td>', cost.partition("<h2>Advice</h2>")[2])[::2]
+    assert min(map(float, savings)) >= 0.01
     assert "would save nothing" in cost
 
 
@@ -122,40 +122,40 @@ def test_a_result_is_of_one_version(database: Database, environment: dict[str, s
         return forward(request)
 
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
-        made = StoreBuilder(engine, "moving/0/0/default")
-        made.commit(*((user(f"user-{number}"), counted(number)) for number in range(120)))
+        builder = StoreBuilder(engine, "moving/0/0/default")
+        builder.commit(*((user(f"user-{number}"), counted(number)) for number in range(120)))
         with FaultProxy(database.endpoint, rule) as proxy, served(proxy.endpoint, environment, "moving") as url:
             for place in ("rows/moving/0", "compare/moving/0?before=0"):
                 is_slow = True
                 text = ask(url + place)[1]
                 is_slow = False
-                made.commit((user("late"), counted(0)))
-                at = made.version.version - 1
-                again = re.findall(r'hx-get="([^"]+)"', text)
-                links = again or re.findall(r'id="page-next" href="([^"]+)"', text)
-                assert (place, again != []) == (place, True)
+                builder.commit((user("late"), counted(0)))
+                version = builder.version.version - 1
+                polls = re.findall(r'hx-get="([^"]+)"', text)
+                links = polls or re.findall(r'id="page-next" href="([^"]+)"', text)
+                assert (place, polls != []) == (place, True)
                 following = ask(urljoin(url, unescape(links[0])))[1]
-                assert (f"at version {at}." in following) or (f"From version 0 to {at}:" in following)
-                assert f'value="{at}"' in following
-                (later,) = re.findall(r'id="page-next" href="([^"]+)"', following)
-                assert re.search(rf"(version|after)={at}\b", later)
+                assert (f"at version {version}." in following) or (f"From version 0 to {version}:" in following)
+                assert f'value="{version}"' in following
+                (next_link,) = re.findall(r'id="page-next" href="([^"]+)"', following)
+                assert re.search(rf"(version|after)={version}\b", next_link)
 
 
 @pytest.mark.slow
 def test_a_version_that_was_made_again_is_read_again(database: Database, url: str) -> None:
     """After a query is taken back, a number is another version's: no result of the undone one is shown for it."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
-        made = StoreBuilder(engine, "again/0/0/default").count_to(3)
-        kept = made.version, dict(made.state)
+        builder = StoreBuilder(engine, "again/0/0/default").count_to(3)
+        version_3 = builder.version, dict(builder.state)
         for version in (4, 5):
-            made.commit((user("a"), counted(version, "undone")))
+            builder.commit((user("a"), counted(version, "undone")))
         places = ("rows/again/0?version=5", "compare/again/0?before=4&after=5", "compare/again/0?before=4&after=3")
         for place in places:
             assert "undone" in ask(url + place)[1]
-        made.run, (made.version, made.state) = "run-2", kept
+        builder.run, (builder.version, builder.state) = "run-2", version_3
         for version in (4, 5):
             names = user("a"), user("b")
-            made.commit(*((name, counted(version, "second")) for name in names), by=Attempt(uuid4().bytes))
+            builder.commit(*((name, counted(version, "second")) for name in names), by=Attempt(uuid4().bytes))
     wait_until(lambda: "2 rows at version 5" in ask(url + places[0])[1], "the new version is not shown")
     for place in places:
         text = ask(url + place)[1]
@@ -168,15 +168,15 @@ def test_a_view_of_an_unchanged_store_takes_no_search_for_stores(url: str) -> No
     for place in ("rows/shop/0", "key/shop/0?k.user=user-3-1", "compare/shop/0", "operator/shop/0"):
         ask(url + place)
     time.sleep(2.1)
-    before = units(ask(url + "query/shop")[1])
-    assert before <= 8
+    count = units(ask(url + "query/shop")[1])
+    assert count <= 8
     for place in ("rows/shop/0", "key/shop/0", "compare/shop/0", "operator/shop/0"):
         assert units(ask(url + place)[1]) <= 8, place
 
 
 def units(text: str) -> int:
-    (found,) = re.findall(r"This took ([\d,]+) read units", text)
-    return int(found.replace(",", ""))
+    (number,) = re.findall(r"This took ([\d,]+) read units", text)
+    return int(number.replace(",", ""))
 
 
 def test_commands_can_be_copied(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +194,8 @@ def test_commands_can_be_copied(url: str, database: Database, monkeypatch: pytes
         assert (words[0], words[-4:]) == ("dynastate", ["--endpoint", database.endpoint, "--region", "us-east-1"]), (
             place
         )
-        done = run(*words[1:], *(("--looks", "1") if words[1] == "top" else ()))
-        assert done.code == (1 if place == "key/shop/0" else 0), (place, line, done.err)
+        result = run(*words[1:], *(("--looks", "1") if words[1] == "top" else ()))
+        assert result.code == (1 if place == "key/shop/0" else 0), (place, line, result.err)
 
 
 def test_what_is_lost_is_said(url: str, database: Database) -> None:
@@ -225,9 +225,9 @@ def test_a_dead_dynamodb_is_named_at_the_next_look(database: Database, environme
         is_dead = True
         time.sleep(2.1)
         for place in (*views, "key/shop/0", "rows/shop/0", "compare/shop/0"):
-            began_s = time.monotonic()
+            start_s = time.monotonic()
             status, text, _ = ask(url + place)
-            took_s = time.monotonic() - began_s
+            took_s = time.monotonic() - start_s
             assert took_s < 2, place
             assert re.search(r"since \d\d:\d\d:\d\d UTC[:,] ", text), text
             assert "gave no proper answer" in text
@@ -248,9 +248,9 @@ def test_an_unreachable_dynamodb_at_the_first_look(environment: dict[str, str]) 
     """A view answers soon, and says what is wrong."""
     with served(f"http://127.0.0.1:{free_port()}", environment, "shop") as url:
         for place in ("", "operator/shop/0", "rows/shop/0"):
-            began_s = time.monotonic()
+            start_s = time.monotonic()
             assert "DynamoDB cannot be reached at" in ask(url + place)[1]
-            assert time.monotonic() - began_s < 2.5
+            assert time.monotonic() - start_s < 2.5
 
 
 @pytest.mark.slow
@@ -258,11 +258,11 @@ def test_a_dropped_namespace_leaves_the_page(url: str, database: Database, envir
     """Its fences stay in the table, by which it is listed still."""
     with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
         stores = [StoreBuilder(engine, f"gone/0/{number}/default").count_to(2).store for number in range(2)]
-        with served(database.endpoint, environment) as own:
-            assert "query/gone" in ask(own)[1]
+        with served(database.endpoint, environment) as address:
+            assert "query/gone" in ask(address)[1]
             drop_stores(tables, stores)
             time.sleep(2.1)
-            text = ask(own)[1]
+            text = ask(address)[1]
             assert ("query/gone" in text, "query/shop" in text, "failed" in text) == (False, True, False), text
         assert "gone" in {store.split("/")[0] for store in tables.find_stores()}
     text = ask(url + "query/gone")[1]
@@ -308,8 +308,8 @@ def test_throttles_of_the_progress_reports(database: Database, environment: dict
         assert ("00:00:01: 101 units" in cost, "00:00:02: 102 units" in cost) == (True, True)
         # Two batches of 101 and 102 write units, a second apart.
         assert re.search(rf"By the last 2 reported batches: <strong>\$\d+\.\d\d a day</strong>; {REPORTED}", cost)
-    missing = tmp_path / "missing"
-    assert "the progress reports cannot be read" in refused("ui", "shop", "--progress", str(missing), "--no-browser")
+    path = tmp_path / "missing"
+    assert "the progress reports cannot be read" in refused("ui", "shop", "--progress", str(path), "--no-browser")
 
 
 @pytest.mark.slow
