@@ -12,8 +12,8 @@ _TABLE = pytest.StashKey[list[str]]()
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave these tests out unless the command line names this folder or one of them."""
-    asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return None if any(each.resolve().is_relative_to(_HERE) for each in asked) else True
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return None if any(each.resolve().is_relative_to(_HERE) for each in paths) else True
 
 
 @pytest.fixture

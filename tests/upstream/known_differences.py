@@ -86,17 +86,22 @@ DIFFERENCES: Final = tuple(
 
 def unlisted(outcomes: list[Outcome]) -> list[Outcome]:
     """Failures that are no known difference."""
-    listed = {about for known in DIFFERENCES for name in known.tests for about in known.outcomes(name, outcomes)}
-    return [each for each in outcomes if each.failure and each not in listed]
+    expected = {
+        outcome
+        for difference in DIFFERENCES
+        for name in difference.tests
+        for outcome in difference.outcomes(name, outcomes)
+    }
+    return [each for each in outcomes if each.failure and each not in expected]
 
 
 def stale(outcomes: list[Outcome], *, complete: bool) -> list[str]:
     """Known differences that are none: of a test that passed or, when all tests of the suite ran, is not there."""
-    ran = {each.suite for each in outcomes}
-    found = []
-    for known in DIFFERENCES:
-        for name in known.tests if known.suite in ran else ():
-            about = known.outcomes(name, outcomes)
-            found += [f"passed: {each.suite}: {each.test}" for each in about if not each.failure]
-            found += [f"no such test: {known.suite}: {name}"] if complete and not about else []
-    return found
+    suite_names = {each.suite for each in outcomes}
+    messages = []
+    for difference in DIFFERENCES:
+        for name in difference.tests if difference.suite in suite_names else ():
+            matches = difference.outcomes(name, outcomes)
+            messages += [f"passed: {each.suite}: {each.test}" for each in matches if not each.failure]
+            messages += [f"no such test: {difference.suite}: {name}"] if complete and not matches else []
+    return messages

@@ -25,8 +25,8 @@ def jars(profile: str) -> Path:
     """
     folder = BUILD / profile
     stamp = folder / ".fetched"
-    wanted = sha256(POM.read_bytes()).hexdigest()
-    if stamp.is_file() and stamp.read_text() == wanted:
+    digest = sha256(POM.read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
         return folder
     if shutil.which("mvn") is None:
         _missing("Maven is missing; install it (Debian: apt-get install maven)")
@@ -34,12 +34,12 @@ def jars(profile: str) -> Path:
     command = ["mvn", "--quiet", "--batch-mode", "--file", str(POM), "--activate-profiles", profile]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
     for _ in range(ATTEMPTS):  # another attempt fetches only what is missing
-        fetched = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_DEADLINE_S)
-        if fetched.returncode == 0:
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_DEADLINE_S)
+        if completed.returncode == 0:
             break
     else:
-        _missing(f"Maven Central did not give the jars: {' '.join(fetched.stdout.split())[:300]}")
-    stamp.write_text(wanted)
+        _missing(f"Maven Central did not give the jars: {' '.join(completed.stdout.split())[:300]}")
+    stamp.write_text(digest)
     return folder
 
 
@@ -54,7 +54,7 @@ def unpacked(jar: Path) -> Path:
     return folder
 
 
-def _missing(what: str) -> NoReturn:
+def _missing(reason: str) -> NoReturn:
     if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -106,23 +106,25 @@ def classpath() -> list[Path]:
     (tests,) = spark.glob("spark-sql_2.13-*-tests.jar")
     # Its classes are empty, and have the names of Spark's.
     others = sorted(each for each in spark.glob("*.jar") if each != tests and "-connect-shims_" not in each.name)
-    needed = [each for each in others if each.name.endswith("-tests.jar") or each.name.startswith(("scalat", "scalac"))]
+    libraries = [
+        each for each in others if each.name.endswith("-tests.jar") or each.name.startswith(("scalat", "scalac"))
+    ]
     folder = unpacked(tests)
     ours = BUILD / "suites.jar"
     python = [str(ROOT / "build" / f"spark-{SPARK}" / "bin" / "python"), "jvm-bridge/build.py"]
     _run([sys.executable, "jvm-bridge/build.py", "--fetch", SPARK])
-    _run([*python, "--sources", str(SCALA), "--jar", str(ours), "--classpath", str(folder), *map(str, needed)])
+    _run([*python, "--sources", str(SCALA), "--jar", str(ours), "--classpath", str(folder), *map(str, libraries)])
     (bridge,) = (ROOT / "src" / "dynastate" / "jars").glob(f"dynastate-spark-{SPARK}_*.jar")
     return [folder, ours, bridge, *others]
 
 
 def _run(command: Sequence[str]) -> None:
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def run(
-    suite: Suite, classes: Sequence[Path], database: Settings, scratch: Path, alone: Sequence[Outcome] = ()
+    suite: Suite, classes: Sequence[Path], database: Settings, scratch: Path, failures: Sequence[Outcome] = ()
 ) -> list[Outcome]:
     """Run a suite, or some tests of it alone, in a JVM of its own. It writes its log to build/upstream/logs/.
 
@@ -131,7 +133,7 @@ def run(
     """
     reports, temporary = scratch / "reports", scratch / "tmp"
     temporary.mkdir(parents=True)
-    log = BUILD / "logs" / f"{suite.name}{'-again' if alone else ''}.log"
+    log = BUILD / "logs" / f"{suite.name}{'-again' if failures else ''}.log"
     log.parent.mkdir(exist_ok=True)
     conf = {
         PROVIDER: PROVIDER_CLASS,
@@ -154,10 +156,10 @@ def run(
     command += ["-R", str(classes[0]), "-oW", "-u", str(reports)]
     names = [(PACKAGE if "." in each else OURS) + each for each in suite.classes]
     for name in names:
-        tests = [outcome.test for outcome in alone if outcome.suite == _short(name)]
-        if tests or not alone:
+        tests = [outcome.test for outcome in failures if outcome.suite == _short(name)]
+        if tests or not failures:
             command += ["-s", name, *(word for test in tests for word in ("-t", test))]
-    command += ["-z", suite.only] if suite.only and not alone else []
+    command += ["-z", suite.only] if suite.only and not failures else []
     with log.open("wb") as output:
         try:
             subprocess.run(
@@ -165,10 +167,10 @@ def run(
             )
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{suite.name} did not end within {DEADLINE_S} s, see {log}") from None
-    found = {name: reports / f"TEST-{name}.xml" for name in names if name in command}
-    missing = [name for name, report in found.items() if not report.is_file()]
-    assert not missing, f"no report of {', '.join(missing)}, see {log}"
-    return [outcome for name, report in found.items() for outcome in _outcomes(_short(name), report)]
+    report_files = {name: reports / f"TEST-{name}.xml" for name in names if name in command}
+    gaps = [name for name, report in report_files.items() if not report.is_file()]
+    assert not gaps, f"no report of {', '.join(gaps)}, see {log}"
+    return [outcome for name, report in report_files.items() for outcome in _outcomes(_short(name), report)]
 
 
 def _short(name: str) -> str:
@@ -176,10 +178,10 @@ def _short(name: str) -> str:
 
 
 def _outcomes(suite: str, report: Path) -> list[Outcome]:
-    found = []
+    outcomes = []
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # written by scalatest, a moment ago
         if case.find("skipped") is None:
-            failed = [each for each in case if each.tag in {"failure", "error"}]
-            why = "".join(each.get("message") or each.get("type") or "failed" for each in failed)
-            found.append(Outcome(suite, case.get("name", ""), " ".join(why.split())[:300]))
-    return found
+            failures = [each for each in case if each.tag in {"failure", "error"}]
+            reason = "".join(each.get("message") or each.get("type") or "failed" for each in failures)
+            outcomes.append(Outcome(suite, case.get("name", ""), " ".join(reason.split())[:300]))
+    return outcomes

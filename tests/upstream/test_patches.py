@@ -61,18 +61,20 @@ def patched(patch: Path) -> str:
 
 def compile_scala(files: Iterable[object], folder: Path, classpath: Iterable[object]) -> Path:
     """Compile files of a folder into another one below it."""
-    made = folder / "classes"
-    made.mkdir()
+    target = folder / "classes"
+    target.mkdir()
     compiler = f"{Path(pyspark.__file__).parent / 'jars'}/*"
-    options = ["-nowarn", "-release", "17", "-d", made, "-cp", os.pathsep.join(map(str, classpath))]
+    options = ["-nowarn", "-release", "17", "-d", target, "-cp", os.pathsep.join(map(str, classpath))]
     command = ["java", "-XX:TieredStopAtLevel=1", "-Xss8m", "-cp", compiler, "scala.tools.nsc.Main"]
     run(*command, *options, *files, folder=folder)
-    return made
+    return target
 
 
 def run(*command: object, folder: Path) -> None:
-    done = subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(
+        [*map(str, command)], cwd=folder, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +103,9 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_patched_gate_names_no_class(classes: Path, gate: str) -> None:
     """A gate asks the provider for what it needs, and no longer compares the name of its class with RocksDB's."""
-    (compiled,) = classes.glob(f"**/{gate}.class")
-    assert b"RocksDBStateStoreProvider" not in compiled.read_bytes()
-    assert b"supportsColumnFamilies" in compiled.read_bytes()
+    (file,) = classes.glob(f"**/{gate}.class")
+    assert b"RocksDBStateStoreProvider" not in file.read_bytes()
+    assert b"supportsColumnFamilies" in file.read_bytes()
 
 
 def test_gates_of_spark_4_3_compile_as_they_are_patched(tmp_path: Path) -> None:
@@ -112,5 +114,5 @@ def test_gates_of_spark_4_3_compile_as_they_are_patched(tmp_path: Path) -> None:
     texts = {"joins": patched(JOINS), "real_time": real_time}
     assert all("supportsColumnFamilies" in text and "RocksDB" not in text for text in texts.values())
     (tmp_path / "Gates.scala").write_text(GATES.format(**texts))
-    made = compile_scala(["Gates.scala"], tmp_path, [Path(pyspark.__file__).parent / "jars" / "*"])
-    assert list(made.glob("**/Gates$.class"))
+    target = compile_scala(["Gates.scala"], tmp_path, [Path(pyspark.__file__).parent / "jars" / "*"])
+    assert list(target.glob("**/Gates$.class"))

@@ -28,9 +28,9 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     """A DynamoDB with both tables."""
     for name, value in (credentials() | {"SPARK_LOCAL_IP": "127.0.0.1"}).items():
         monkeypatch.setenv(name, value)
-    with Dynoxide(tmp_path / "dynoxide") as running:
-        create_tables(running.settings)
-        yield running.settings
+    with Dynoxide(tmp_path / "dynoxide") as dynoxide:
+        create_tables(dynoxide.settings)
+        yield dynoxide.settings
 
 
 @pytest.mark.timeout(5_400)
@@ -39,19 +39,19 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
 )
 def test_suite(suite: Suite, classes: list[Path], database: Settings, tmp_path: Path, table: list[str]) -> None:
     """All tests of a suite pass, except the known differences, all of which fail."""
-    began = time.monotonic()
+    start_s = time.monotonic()
     outcomes = run(suite, classes, database, tmp_path / "first")
     # Some of Spark's tests wait no longer than 5 s, which a busy machine exceeds: what fails runs once more, alone.
-    again = run(suite, classes, database, tmp_path / "again", suspects) if (suspects := unlisted(outcomes)) else []
-    failed = [each for each in suspects if not any(each.test == other.test and not other.failure for other in again)]
-    passed = sum(not each.failure for each in outcomes)
+    second = run(suite, classes, database, tmp_path / "again", suspects) if (suspects := unlisted(outcomes)) else []
+    failures = [each for each in suspects if not any(each.test == other.test and not other.failure for other in second)]
+    passes = sum(not each.failure for each in outcomes)
     line = (
-        f"{suite.name}: {passed} of {len(outcomes)} passed, {len(outcomes) - passed - len(suspects)} known differences"
+        f"{suite.name}: {passes} of {len(outcomes)} passed, {len(outcomes) - passes - len(suspects)} known differences"
     )
-    table.append(f"{line}, {len(suspects) - len(failed)} passed alone, {time.monotonic() - began:.0f} s")
+    table.append(f"{line}, {len(suspects) - len(failures)} passed alone, {time.monotonic() - start_s:.0f} s")
     assert outcomes, "no test ran"
     # Spark's classes set the provider per test: a suite may pass without ever using ours.
-    written = make_client(database).scan(TableName=database.snapshot_table, Limit=1)["Count"]
-    assert written, "the suite wrote no state to dynastate; it needs a subclass with OnDynamoDB"
-    assert not failed
+    count = make_client(database).scan(TableName=database.snapshot_table, Limit=1)["Count"]
+    assert count, "the suite wrote no state to dynastate; it needs a subclass with OnDynamoDB"
+    assert not failures
     assert stale(outcomes, complete=not suite.only) == []
