@@ -140,14 +140,14 @@ def parameters(page: str, shape: Any, words: Sequence[str]) -> dict[str, Any]:
         for name, value in itertools.pairwise([*words, "--"])
         if name.startswith("--")
     }
-    parsed: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, member in shape.members.items():
         value = values.get(xform_name(name, "-"))
         if value is not None and member.type_name in ("structure", "map"):
             value = json.loads(json_of(page) if value.startswith("file://") else value)
         if value is not None:
-            parsed[name] = [value] if member.type_name == "list" else value
-    return parsed
+            result[name] = [value] if member.type_name == "list" else value
+    return result
 
 
 def json_of(page: str) -> str:

@@ -180,9 +180,9 @@ class Walk:
             self.roll_back: 3,
             self.turn_hot_or_cold: 4,
         }
-        chosen = self.chance.choices(list(steps), list(steps.values()))[0]
-        self.happened[chosen.__name__] += 1
-        chosen()
+        step = self.chance.choices(list(steps), list(steps.values()))[0]
+        self.happened[step.__name__] += 1
+        step()
 
     def batch(self) -> None:
         changes = self.make_changes()
