@@ -72,13 +72,13 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
   private def write(provider: StateStoreProvider, version: Long, keys: Iterable[Int], isNew: Boolean = false): Long = {
     val store = provider.getStore(version, ids)
     val atFirst = model.clone()
-    val written = mutable.BitSet.empty
+    val numbers = mutable.BitSet.empty
     keys.foreach { number =>
       if (!isNew) {
-        val before = Option(store.get(key(number), Family)).map(_.getLong(0).toInt).getOrElse(-1)
-        same(before, if (written(number)) version.toInt else atFirst(number), s"row $number at version $version")
+        val previous = Option(store.get(key(number), Family)).map(_.getLong(0).toInt).getOrElse(-1)
+        same(previous, if (numbers(number)) version.toInt else atFirst(number), s"row $number at version $version")
       }
-      written += number
+      numbers += number
       store.put(key(number), value(version, text(number, version)), Family)
       model(number) = version.toInt
     }
@@ -108,17 +108,17 @@ final class BoundChecks(checks: Checks, world: World, seed: Long, hasDisk: Boole
 
   private def compareAll(provider: StateStoreProvider, version: Long): Unit = {
     val store = provider.getReadStore(version, ids)
-    val seen = mutable.BitSet.empty
+    val numbers = mutable.BitSet.empty
     val all = store.iterator(Family)
     all.foreach { pair =>
       val number = pair.key.getLong(1).toInt
-      require(seen.add(number), s"row $number came twice")
+      require(numbers.add(number), s"row $number came twice")
       same(pair.value.getLong(0).toInt, model(number), s"row $number")
       if (number % 100 == 0)
         same(pair.value.getUTF8String(1).toString, text(number, model(number).toLong), s"text of row $number")
-      if (seen.size % 10000 == 0) measure()
+      if (numbers.size % 10000 == 0) measure()
     }
-    same(seen.size, model.count(_ >= 0), "rows in all")
+    same(numbers.size, model.count(_ >= 0), "rows in all")
     store.abort()
     measure()
   }

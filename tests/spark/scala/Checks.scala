@@ -19,9 +19,9 @@ final class Checks(named: String = "", without: Option[String] = None, share: In
 
   def check(name: String)(body: => Unit): Unit = if (isOneOf(name, named) && !without.exists(isOneOf(name, _))) {
     try {
-      val started = System.nanoTime()
+      val startNanos = System.nanoTime()
       body
-      say("ok", name, s"${(System.nanoTime() - started) / 1000000} ms")
+      say("ok", name, s"${(System.nanoTime() - startNanos) / 1000000} ms")
     } catch {
       case absent: Absent => say("ok", name, absent.getMessage)
       case e @ (NonFatal(_) | _: StackOverflowError | _: OutOfMemoryError) =>
@@ -48,24 +48,24 @@ final class Checks(named: String = "", without: Option[String] = None, share: In
 object Checks {
   def require(condition: Boolean, message: => String): Unit = if (!condition) throw new AssertionError(message)
 
-  def same(found: Any, expected: Any, what: => String = ""): Unit =
-    require(found == expected, s"$what: found $found, expected $expected".stripPrefix(": "))
+  def same(actual: Any, expected: Any, what: => String = ""): Unit =
+    require(actual == expected, s"$what: found $actual, expected $expected".stripPrefix(": "))
 
   /** The messages of what a body throws, and of its causes. */
   def failure(body: => Any): String = {
-    val thrown =
+    val error =
       try { body; null }
       catch {
         case absent: Absent => throw absent
         case NonFatal(e) => e
       }
-    require(thrown != null, "nothing was thrown")
-    Iterator.iterate(thrown)(_.getCause).takeWhile(_ != null).map(_.toString).mkString(" <- ")
+    require(error != null, "nothing was thrown")
+    Iterator.iterate(error)(_.getCause).takeWhile(_ != null).map(_.toString).mkString(" <- ")
   }
 
   def mustFail(says: String*)(body: => Any): Unit = {
-    val said = failure(body)
-    says.foreach(each => require(said.contains(each), s"'$each' is not in: $said"))
+    val message = failure(body)
+    says.foreach(each => require(message.contains(each), s"'$each' is not in: $message"))
   }
 }
 

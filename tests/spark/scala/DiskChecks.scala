@@ -80,7 +80,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
       }
       val random = new Random(seed + 13)
       var (version, model) = filled(memory, random, 2000)
-      val begun = (0 until 3).map { each =>
+      val iterators = (0 until 3).map { each =>
         val rows = new VersionOverlay(version, Ignored).rows(0)
         (0 to each).foreach(_ => require(rows.advance(), "there are no rows"))
         (rows, model, each + 1)
@@ -91,13 +91,13 @@ final class DiskChecks(checks: Checks, seed: Long) {
         open.flush()
         version = open.fold(Attempt.random(), "")
         // One after the other ends: the last one reads alone.
-        val (rows, before, given) = begun(turn)
-        var count = given
+        val (rows, content, offset) = iterators(turn)
+        var count = offset
         while (rows.advance()) {
-          same(valueOf(rows.row).toSeq, before((0, Key.of(rows.row))), s"a row, by iterator $turn")
+          same(valueOf(rows.row).toSeq, content((0, Key.of(rows.row))), s"a row, by iterator $turn")
           count += 1
         }
-        same(count, before.size, s"rows, by iterator $turn")
+        same(count, content.size, s"rows, by iterator $turn")
       }
     }
     check("disk: a full disk leaves pages on the heap") {
@@ -121,16 +121,16 @@ final class DiskChecks(checks: Checks, seed: Long) {
       empty(memory)
       require(!memory.storage.hasRoom, "the disk is looked at in the same minute")
       lookingOften {
-        val often = new OnDisk(0, limitBytes = 5L * 256 * 1024)
+        val disk = new OnDisk(0, limitBytes = 5L * 256 * 1024)
         (0 until 3).foreach { _ =>
-          fill(often)
-          empty(often)
-          require(often.storage.hasRoomFor(3L * 256 * 1024), "an empty disk is not used again")
-          require(!often.storage.hasRoomFor(4L * 256 * 1024), "there is more room than there is")
+          fill(disk)
+          empty(disk)
+          require(disk.storage.hasRoomFor(3L * 256 * 1024), "an empty disk is not used again")
+          require(!disk.storage.hasRoomFor(4L * 256 * 1024), "there is more room than there is")
         }
-        val (version, model) = filled(often, new Random(seed + 9), 3000)
-        require(often.storage.diskBytes > 0, "nothing is on disk")
-        require(!often.storage.hasRoom, "there is room beside pages that have readers")
+        val (version, model) = filled(disk, new Random(seed + 9), 3000)
+        require(disk.storage.diskBytes > 0, "nothing is on disk")
+        require(!disk.storage.hasRoom, "there is room beside pages that have readers")
         compare(new VersionOverlay(version, Ignored), model, "on a disk that was full")
       }
     }
@@ -147,18 +147,18 @@ final class DiskChecks(checks: Checks, seed: Long) {
       require(version.versions.isUsable, "before")
       overwrite(folder)
       val open = new VersionOverlay(version, Ignored)
-      var (right, failed) = (0, 0)
+      var (heapReads, diskErrors) = (0, 0)
       model.foreach { case ((family, key), value) =>
         try {
           same(get(open, family, key), Some(value), "a row that is read beside others that cannot be")
-          right += 1
+          heapReads += 1
         } catch {
           case e: DynastateException =>
             require(e.getMessage.contains("rows on local disk cannot be read"), e.getMessage)
-            failed += 1
+            diskErrors += 1
         }
       }
-      require(right > 0 && failed > 0, s"$right rows on the heap, $failed on disk")
+      require(heapReads > 0 && diskErrors > 0, s"$heapReads rows on the heap, $diskErrors on disk")
       mustFail("rows on local disk cannot be read")(compare(open, model, "read whole"))
       require(!version.versions.isUsable && !memory.storage.hasRoom, "the file is still used")
       Files.delete(folder)
@@ -166,26 +166,26 @@ final class DiskChecks(checks: Checks, seed: Long) {
     check("disk: a load makes the rows of its changes, and reads none that it has written") {
       val random = new Random(seed + 8)
       val folder = Files.createTempDirectory("dynastate-disk")
-      val written = (0 until 2000).map(number => Put -> Key(number) -> randomBytes(random, 60))
-      val changed =
+      val puts = (0 until 2000).map(number => Put -> Key(number) -> randomBytes(random, 60))
+      val changes =
         (2000 until 4000).map(_ => random.nextInt(3) -> Key(10000 + random.nextInt(300)) -> randomBytes(random, 9))
       Seq(Array.empty[Long], Array(2100L)).foreach { expected =>
         val memory = new OnDisk(0, folder = folder)
-        val loaded = new ChangeCollector(storage = memory.storage, expected = expected)
-        loaded.add(written.size, encoded(written))
+        val collector = new ChangeCollector(storage = memory.storage, expected = expected)
+        collector.add(puts.size, encoded(puts))
         overwrite(folder)
-        loaded.markFromHere()
-        changed.grouped(300).foreach(each => loaded.add(each.size, encoded(each)))
-        val version = VersionTree.load(loaded.asRows, 1, Attempt.random(), "")
-        val model = changed.foldLeft(Map.empty[Key, List[Seq[Byte]]]) {
+        collector.markFromHere()
+        changes.grouped(300).foreach(each => collector.add(each.size, encoded(each)))
+        val version = VersionTree.load(collector.asRows, 1, Attempt.random(), "")
+        val model = changes.foldLeft(Map.empty[Key, List[Seq[Byte]]]) {
           case (rows, ((Put, key), value)) => rows + (key -> List(value.toSeq))
           case (rows, ((Merge, key), value)) => rows + (key -> (rows.getOrElse(key, Nil) :+ value.toSeq))
           case (rows, ((_, key), _)) => rows - key
         }
-        same(version.keys.toSeq, Seq(written.size.toLong + model.size), "keys")
+        same(version.keys.toSeq, Seq(puts.size.toLong + model.size), "keys")
         // Of the changed rows some are on disk, but in pages that came after.
         val open = new VersionOverlay(version, Ignored)
-        changed.map(_._1._2).distinct.foreach { key =>
+        changes.map(_._1._2).distinct.foreach { key =>
           val row = open.get(0, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length)
           same(Option(row).map(valuesOf(_).toList), model.get(key), s"values of $key")
         }
@@ -224,12 +224,12 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val memory = new OnDisk(limit, pageBytes = 8192)
       val (first, rows) = filled(memory, new Random(seed + 11), 8000)
       first.versions.countUndo(first.versions.undoBytes(first))
-      val before = memory.storage.heapBytes
+      val heapBytes = memory.storage.heapBytes
       val all = new VersionOverlay(first, Ignored).scan(0, null, null)
       while (all.advance()) ()
       first.versions.countUndo(100000)
-      val counted = memory.storage.heapBytes - before
-      require(counted > 100000 + 8000 * 4, s"$counted bytes more are counted")
+      val difference = memory.storage.heapBytes - heapBytes
+      require(difference > 100000 + 8000 * 4, s"$difference bytes more are counted")
       val open = new VersionOverlay(first, Ignored)
       rows.take(1000).foreach { case ((family, key), value) => put(open, family, key, value.toArray) }
       open.flush()
@@ -266,9 +266,9 @@ final class DiskChecks(checks: Checks, seed: Long) {
         Iterator.continually(rows).takeWhile(_.advance()).map(_.row.key.toSeq).toList
       }
       def reads(use: => Unit): Long = {
-        val before = version.versions.disk.reads
+        val count = version.versions.disk.reads
         use
-        version.versions.disk.reads - before
+        version.versions.disk.reads - count
       }
       val all = (0 until groups * 20).map(each => key(each / 20, each % 20).toSeq)
       same(scanned(null, null), all, "rows in order")
@@ -299,9 +299,9 @@ final class DiskChecks(checks: Checks, seed: Long) {
         val version = open.fold(Attempt.random(), "")
         def compare(one: Seq[Byte], other: Seq[Byte]): Int =
           java.util.Arrays.compareUnsigned(one.toArray, other.toArray)
-        val ordered = keys.sortWith(compare(_, _) < 0)
+        val sortedKeys = keys.sortWith(compare(_, _) < 0)
         same(new VersionOverlay(version, Ignored).scan(0, null, null).advance(), true, "the scan that makes the order")
-        val before = version.versions.disk.reads
+        val count = version.versions.disk.reads
         var rows = 0L
         val scans = 500
         (0 until scans).foreach { _ =>
@@ -314,14 +314,14 @@ final class DiskChecks(checks: Checks, seed: Long) {
             0,
             if (from == null) null else from.toArray,
             if (to == null) null else to.toArray)
-          val found = Iterator.continually(all).takeWhile(_.advance()).map(_.row.key.toSeq).toList
-          val expected = ordered.filter(key =>
+          val keysRead = Iterator.continually(all).takeWhile(_.advance()).map(_.row.key.toSeq).toList
+          val expected = sortedKeys.filter(key =>
             (from == null || compare(key, from) >= 0) && (to == null || compare(key, to) < 0))
-          same(found, expected, s"seed $seed: from $from to $to")
-          rows += found.size
+          same(keysRead, expected, s"seed $seed: from $from to $to")
+          rows += keysRead.size
         }
         require(rows > 100L * scans, s"$rows rows in $scans scans")
-        val reads = version.versions.disk.reads - before
+        val reads = version.versions.disk.reads - count
         require(
           if (heapLimit == 0) reads > 0 && reads < rows + 20L * scans else reads == 0, s"$reads reads for $rows rows")
       }
@@ -334,27 +334,27 @@ final class DiskChecks(checks: Checks, seed: Long) {
         def pass(open: VersionOverlay): RowIterator = if (isScan) open.scan(0, null, null) else open.rows(0)
         // The first scan makes the order.
         drain(pass(new VersionOverlay(version, Ignored)))
-        val before = reads
+        val count = reads
         drain(pass(new VersionOverlay(version, Ignored)))
-        val once = reads - before
-        if (!isScan) same(once, version.versions.disk.spilled, "reads of pages")
+        val perPass = reads - count
+        if (!isScan) same(perPass, version.versions.disk.spilled, "reads of pages")
         val open = new VersionOverlay(version, Ignored)
         val all = pass(open)
-        val evicted = mutable.Set.empty[Key]
+        val removals = mutable.Set.empty[Key]
         while (all.advance()) {
           val key = Key.of(all.row)
           if (key.number % 3 == 0) {
             remove(open, 0, key)
-            evicted += key
+            removals += key
           } else if (key.number % 3 == 1) put(open, 0, key, valueOf(all.row).toArray)
         }
         open.flush()
         val next = open.fold(Attempt.random(), "")
-        same(reads - before, 2 * once, s"reads of two passes, isScan $isScan")
-        compare(new VersionOverlay(next, Ignored), model.filterNot { case ((_, key), _) => evicted(key) },
+        same(reads - count, 2 * perPass, s"reads of two passes, isScan $isScan")
+        compare(new VersionOverlay(next, Ignored), model.filterNot { case ((_, key), _) => removals(key) },
           "after the eviction")
         compare(new VersionOverlay(version, Ignored), model, "before it")
-        same((next.keys(0), evicted.size), (model.size.toLong - evicted.size, 1334), "keys")
+        same((next.keys(0), removals.size), (model.size.toLong - removals.size, 1334), "keys")
       }
     }
     check("disk: rows that are read and then replaced are read once") {
@@ -362,15 +362,15 @@ final class DiskChecks(checks: Checks, seed: Long) {
       val (version, model) = filled(memory, new Random(seed + 10), 4000)
       val open = new VersionOverlay(version, Ignored)
       model.foreach { case ((family, key), value) => same(get(open, family, key), Some(value)) }
-      val once = version.versions.disk.reads
-      require(once > 3500, s"$once rows were read from disk")
+      val count = version.versions.disk.reads
+      require(count > 3500, s"$count rows were read from disk")
       model.foreach { case ((family, key), value) =>
         if (key.number % 2 == 0) remove(open, family, key) else put(open, family, key, value.reverse.toArray)
       }
       open.flush()
       val next = open.fold(Attempt.random(), "")
       // The last pages were on the heap when their rows were read.
-      require(version.versions.disk.reads < once + 400, s"${version.versions.disk.reads} reads")
+      require(version.versions.disk.reads < count + 400, s"${version.versions.disk.reads} reads")
       compare(new VersionOverlay(next, Ignored),
         model.collect { case (of, value) if of._2.number % 2 == 1 => of -> value.reverse }, "after it")
       compare(new VersionOverlay(version, Ignored), model, "before it")
@@ -392,24 +392,24 @@ final class DiskChecks(checks: Checks, seed: Long) {
     require(byHash.size > 5, s"${byHash.size} pairs of keys with equal hashes")
     val keys = byHash.map(_.head) ++ (400000 until 402000).map(Key(_)) ++ byHash.map(_.last)
     val model = keys.map(each => (0, each) -> each.bytes.toSeq).toMap
-    Seq(0, 1, 20, 500, 1500, keys.size - 200).foreach { before =>
-      val memory = new FailingDisk(0, failsAt = 0, before, pageBytes = 2048)
+    Seq(0, 1, 20, 500, 1500, keys.size - 200).foreach { count =>
+      val memory = new FailingDisk(0, failsAt = 0, count, pageBytes = 2048)
       val open = new VersionOverlay(memory.empty, Ignored)
       keys.foreach(each => put(open, 0, each, each.bytes))
       open.flush()
       val version = open.fold(Attempt.random(), "")
       memory.committed(version, model)
       val rows = new VersionOverlay(version, Ignored).rows(0)
-      val found = mutable.ArrayBuffer.empty[Key]
-      (0 until before).foreach { _ =>
+      val keysRead = mutable.ArrayBuffer.empty[Key]
+      (0 until count).foreach { _ =>
         require(rows.advance(), "there are few rows")
-        found += Key.of(rows.row)
+        keysRead += Key.of(rows.row)
       }
       memory.fail()
-      while (rows.advance()) found += Key.of(rows.row)
+      while (rows.advance()) keysRead += Key.of(rows.row)
       require(!memory.storage.isUsable, "the disk did not fail")
-      same(found.size, keys.size, s"rows, of which $before came before the disk failed")
-      same(found.toSet, keys.toSet, s"keys, of which $before came before the disk failed")
+      same(keysRead.size, keys.size, s"rows, of which $count came before the disk failed")
+      same(keysRead.toSet, keys.toSet, s"keys, of which $count came before the disk failed")
     }
   }
 }
@@ -438,7 +438,7 @@ object DiskChecks {
   final class FailingDisk(heapLimit: Long, failsAt: Int, round: Int, pageBytes: Int = 512) extends Memory {
     private val folder = Files.createTempDirectory("dynastate-disk")
     private val source = new InBuckets(Seq(0L, 800L, 20000L)(round % 3))
-    private var passed = 0
+    private var count = 0
     val storage: RowStorage = DiskChecks.storage(heapLimit, pageBytes, folder = folder)
 
     override def empty: Version = VersionTree.empty("", storage = storage, fallback = source.absent)
@@ -446,8 +446,8 @@ object DiskChecks {
     override def durable(next: Version, lists: Map[(Int, Key), List[Seq[Byte]]]): Unit = source.durable(next, lists)
 
     override def pass(): Unit = {
-      passed += 1
-      if (passed == failsAt) fail()
+      count += 1
+      if (count == failsAt) fail()
     }
 
     def fail(): Unit = {
@@ -472,10 +472,10 @@ object DiskChecks {
 
   /** Look at a full disk again at once. */
   def lookingOften(body: => Unit): Unit = {
-    val before = RowFile.lookAgainNanos
+    val previous = RowFile.lookAgainNanos
     RowFile.lookAgainNanos = 0
     try body
-    finally RowFile.lookAgainNanos = before
+    finally RowFile.lookAgainNanos = previous
   }
 
   private def putBytes(open: VersionOverlay, key: Array[Byte], value: Array[Byte]): Unit =

@@ -9,9 +9,9 @@ import org.apache.spark.TaskContext
  */
 object Disturbing {
   /** Let a partition wait; the file `told` then exists. */
-  def hang(partition: Int, ms: Long, told: String): Boolean = {
+  def hang(partition: Int, ms: Long, mark: String): Boolean = {
     if (TaskContext.getPartitionId() == partition) {
-      Files.writeString(Path.of(told), "")
+      Files.writeString(Path.of(mark), "")
       Thread.sleep(ms)
     }
     true

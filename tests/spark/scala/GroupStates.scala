@@ -36,15 +36,15 @@ object GroupStates {
       Iterator((key, "timed out", rows, amount))
     } else {
       val (rowsBefore, amountBefore) = state.getOption.getOrElse((0L, 0L))
-      val taken = events.toSeq
-      val rows = rowsBefore + taken.size
-      val amount = amountBefore + taken.map(_._2).sum
+      val list = events.toSeq
+      val rows = rowsBefore + list.size
+      val amount = amountBefore + list.map(_._2).sum
       if (rows > RowsMost) {
         state.remove()
         Iterator((key, "full", rows, amount))
       } else {
         state.update((rows, amount))
-        state.setTimeoutTimestamp(math.max(state.getCurrentWatermarkMs(), taken.map(_._3.getTime).max) + IdleMs)
+        state.setTimeoutTimestamp(math.max(state.getCurrentWatermarkMs(), list.map(_._3.getTime).max) + IdleMs)
         Iterator((key, "counted", rows, amount))
       }
     }

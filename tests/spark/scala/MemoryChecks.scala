@@ -67,12 +67,12 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       }
     }
     check("overlay: the same, with a disk that fails in between") {
-      val failed = rounds(30).count { round =>
+      val failures = rounds(30).count { round =>
         val memory = new DiskChecks.FailingDisk(Seq(0L, 6000L)(round % 2), failsAt = 300 + 40 * round, round)
         new Play(new Random(seed + 900 + round), memory).run(1500)
         !memory.storage.isUsable
       }
-      require(failed > rounds(20).size, s"of ${rounds(30).size} disks $failed failed")
+      require(failures > rounds(20).size, s"of ${rounds(30).size} disks $failures failed")
     }
     check("buckets: the same, with room for some, one or none of them") {
       rounds(30).foreach(round =>
@@ -127,12 +127,12 @@ final class MemoryChecks(checks: Checks, seed: Long) {
           hasRetries = true).run())
     }
     check("lists: short and long ones, on a disk that fails in between, as plain lists") {
-      val failed = rounds(16).count { round =>
+      val failures = rounds(16).count { round =>
         val memory = new DiskChecks.FailingDisk(0, failsAt = 150 + 25 * round, round)
         new Lists(new Random(seed + 660 + round), memory, hasRetries = true).run()
         !memory.storage.isUsable
       }
-      require(failed > rounds(10).size, s"of ${rounds(16).size} disks $failed failed")
+      require(failures > rounds(10).size, s"of ${rounds(16).size} disks $failures failed")
     }
     check("lists: short and long ones, in buckets, as plain lists") {
       rounds(9).foreach(round =>
@@ -154,32 +154,32 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       largeBytes: Int): Unit = {
     var table = make(random.nextInt(40))
     val model = mutable.HashMap.empty[Key, Seq[Byte]]
-    val (row, seen) = (new Row, new Row)
-    val held = mutable.ListBuffer.empty[(Row, Seq[Byte])]
+    val (row, target) = (new Row, new Row)
+    val copies = mutable.ListBuffer.empty[(Row, Seq[Byte])]
     var isOrdered = false
     (0 until steps).foreach { step =>
       val key = Key(random.nextInt(700))
       val (base, at, length) = (key.bytes, Platform.BYTE_ARRAY_OFFSET.toLong, key.bytes.length)
-      val before = model.get(key)
-      def expect(existed: Boolean, what: String): Unit =
-        same((if (existed) Some(valueOf(seen)) else None): Option[Seq[Byte]], before, s"$what $key at step $step")
+      val expected = model.get(key)
+      def expect(hasRow: Boolean, what: String): Unit =
+        same((if (hasRow) Some(valueOf(target)) else None): Option[Seq[Byte]], expected, s"$what $key at step $step")
       random.nextInt(5) match {
         case 0 | 1 =>
           // Large ones too, so that pages become garbage.
           val value = randomBytes(
             random, if (largeBytes > 0 && random.nextInt(20) == 0) random.nextInt(largeBytes) else random.nextInt(30))
-          expect(table.put(hash(key.bytes), Row.of(key.put(value)), seen, null), "put")
+          expect(table.put(hash(key.bytes), Row.of(key.put(value)), target, null), "put")
           model(key) = value.toSeq
         case 2 =>
-          expect(table.remove(hash(key.bytes), base, at, length, seen), "remove")
+          expect(table.remove(hash(key.bytes), base, at, length, target), "remove")
           model.remove(key)
         case _ =>
-          val found = table.get(hash(key.bytes), base, at, length, seen)
-          expect(found, "get")
-          if (found && random.nextInt(50) == 0) {
-            val kept = new Row
-            require(table.get(hash(key.bytes), base, at, length, kept), "a row is gone")
-            held += ((kept, before.get))
+          val isThere = table.get(hash(key.bytes), base, at, length, target)
+          expect(isThere, "get")
+          if (isThere && random.nextInt(50) == 0) {
+            val copy = new Row
+            require(table.get(hash(key.bytes), base, at, length, copy), "a row is gone")
+            copies += ((copy, expected.get))
           }
       }
       if (step == steps / 4 || isOrdered && step % 500 == 0) {
@@ -196,7 +196,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     slots.release()
     same(entries.size, model.size, "entries in slots")
     same(entries.toMap, model.toMap, "rows in slots")
-    held.foreach { case (kept, value) => same(valueOf(kept), value, "a row that was read before") }
+    copies.foreach { case (kept, value) => same(valueOf(kept), value, "a row that was read before") }
     val live = model.map { case (key, value) => 16L + key.bytes.length + value.length }.sum
     require(table.heapBytes < 2 * live + 4 * (1 << 20), s"${table.heapBytes} bytes of heap for $live bytes of rows")
   }
@@ -205,11 +205,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
   private def inOrder(table: RowTable, model: mutable.HashMap[Key, Seq[Byte]], step: Int): Unit = {
     val cursor = table.inOrder.range(null, inclusive = true, null)
     val row = new Row
-    val found = mutable.ArrayBuffer.empty[(Key, Seq[Byte])]
-    while (cursor.advance(row)) found += Key.of(row) -> valueOf(row)
+    val pairs = mutable.ArrayBuffer.empty[(Key, Seq[Byte])]
+    while (cursor.advance(row)) pairs += Key.of(row) -> valueOf(row)
     val expected =
       model.toSeq.sortWith((one, other) => java.util.Arrays.compareUnsigned(one._1.bytes, other._1.bytes) < 0)
-    same(found.toSeq, expected, s"rows in order at step $step")
+    same(pairs.toSeq, expected, s"rows in order at step $step")
   }
 
   private def garbageOfLoad(random: Random): Unit = {
@@ -228,15 +228,15 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
     def share(table: RowTable): Double = table.heapBytes.toDouble / table.bytes
     require(share(made(isLoad = false, Long.MaxValue)) < 1.6, "changes leave too much garbage")
-    val loaded = made(isLoad = true, Long.MaxValue)
-    require(share(loaded) > 1.9 && share(loaded) < 2.5, s"a load leaves ${share(loaded)} times the rows")
-    val before = loaded.heapBytes
-    change(loaded, 1)
-    require(loaded.heapBytes >= before - 2 * pageBytes, s"one change freed ${before - loaded.heapBytes} bytes")
-    while (loaded.evacuate(1.0 / 8)) {}
-    (0 until 2 * rows).foreach(_ => change(loaded, random.nextInt(rows)))
-    require(share(loaded) < 1.6, s"after the load changes leave ${share(loaded)} times the rows")
-    val tight = made(isLoad = true, heapLimit = 3 * loaded.bytes)
+    val table = made(isLoad = true, Long.MaxValue)
+    require(share(table) > 1.9 && share(table) < 2.5, s"a load leaves ${share(table)} times the rows")
+    val heapBytes = table.heapBytes
+    change(table, 1)
+    require(table.heapBytes >= heapBytes - 2 * pageBytes, s"one change freed ${heapBytes - table.heapBytes} bytes")
+    while (table.evacuate(1.0 / 8)) {}
+    (0 until 2 * rows).foreach(_ => change(table, random.nextInt(rows)))
+    require(share(table) < 1.6, s"after the load changes leave ${share(table)} times the rows")
+    val tight = made(isLoad = true, heapLimit = 3 * table.bytes)
     require(share(tight) < 1.75, s"a load of more than half of the heap leaves ${share(tight)} times the rows")
   }
 
@@ -248,10 +248,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       ()
     }
     (0 until 300).foreach(set)
-    val held = mutable.ListBuffer.empty[(Slots, Map[Key, Seq[Byte]])]
+    val shares = mutable.ListBuffer.empty[(Slots, Map[Key, Seq[Byte]])]
     (0 until 40).foreach { turn =>
       val slots = table.share()
-      held += ((slots, rowsOf(slots)))
+      shares += ((slots, rowsOf(slots)))
       (0 until 30).foreach { _ =>
         if (random.nextBoolean()) set(random.nextInt(600))
         else {
@@ -259,16 +259,16 @@ final class MemoryChecks(checks: Checks, seed: Long) {
           table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row)
         }
       }
-      held.foreach { case (shared, expected) => same(rowsOf(shared), expected, s"shared slots after turn $turn") }
+      shares.foreach { case (shared, expected) => same(rowsOf(shared), expected, s"shared slots after turn $turn") }
     }
-    held.foreach(_._1.release())
-    val now = table.share()
-    val ordered = table.slotsByHash()
-    same(ordered.length, table.size)
-    same(ordered.toSet, (0 until now.capacity).filterNot(now.isFree).toSet)
-    require(ordered.map(now.hashAt(_) >>> 24).sliding(2).forall(pair => pair.length < 2 || pair(0) <= pair(1)),
+    shares.foreach(_._1.release())
+    val slots = table.share()
+    val positions = table.slotsByHash()
+    same(positions.length, table.size)
+    same(positions.toSet, (0 until slots.capacity).filterNot(slots.isFree).toSet)
+    require(positions.map(slots.hashAt(_) >>> 24).sliding(2).forall(pair => pair.length < 2 || pair(0) <= pair(1)),
       "slots are not in order of hashes")
-    now.release()
+    slots.release()
   }
 
   private def shrinks(): Unit = {
@@ -276,13 +276,13 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val rows = (0 until 100000).map(Key(_))
     rows.foreach(key => table.put(key.hash, Row.of(key.put(new Array[Byte](100)))))
     val full = table.heapBytes
-    val (kept, removed) = rows.partition(_.number % 10000 == 0)
-    removed.foreach(key =>
+    val (rest, victims) = rows.partition(_.number % 10000 == 0)
+    victims.foreach(key =>
       require(table.remove(key.hash, key.bytes, Platform.BYTE_ARRAY_OFFSET, key.bytes.length, new Row),
         s"$key is not there"))
     val slots = table.share()
     require(slots.capacity <= 8 * 16, s"${slots.capacity} slots for ${table.size} rows")
-    same(rowsOf(slots), kept.map(_ -> Seq.fill[Byte](100)(0)).toMap)
+    same(rowsOf(slots), rest.map(_ -> Seq.fill[Byte](100)(0)).toMap)
     slots.release()
     require(table.heapBytes < 4 * (1 << 20), s"${table.heapBytes} bytes of heap, at the peak $full")
   }
@@ -366,10 +366,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
   }
 
   private def toAndFro(random: Random, memory: Memory): Unit = {
-    var held = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))
+    var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))
     (0 until 60).foreach { turn =>
       // Mostly the newest, as in batches; sometimes an old one, as in retries and rollbacks.
-      val (base, rows) = if (random.nextInt(3) > 0) held.last else held(random.nextInt(held.size))
+      val (base, rows) = if (random.nextInt(3) > 0) versions.last else versions(random.nextInt(versions.size))
       var model = rows
       val open = new VersionOverlay(base, new Replay(model))
       (0 until random.nextInt(80)).foreach { _ =>
@@ -384,9 +384,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       same(next.number, base.number + 1)
       same(next.added, (model.size - rows.size).toLong, s"values that version $next adds")
       // Every third commit fails: its version is discarded, and the others are unchanged.
-      if (random.nextInt(3) > 0) held = held :+ ((next, model))
-      if (held.size > 8) held = held.patch(random.nextInt(held.size), Nil, 1)
-      held.foreach { case (version, expected) =>
+      if (random.nextInt(3) > 0) versions = versions :+ ((next, model))
+      if (versions.size > 8) versions = versions.patch(random.nextInt(versions.size), Nil, 1)
+      versions.foreach { case (version, expected) =>
         compare(new VersionOverlay(version, new Replay(expected)), expected, s"version $version at turn $turn")
         Families.foreach { family =>
           val keys = if (family < version.keys.length) version.keys(family) else 0L
@@ -414,13 +414,13 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     }
     bounds.foreach { case (from, to) =>
       val rows = open.scan(2, if (from == null) null else from.bytes, if (to == null) null else to.bytes)
-      val found = mutable.ArrayBuffer.empty[Key]
-      while (rows.advance()) found += Key.of(rows.row)
-      val within = inOrder.filter { key =>
+      val keys = mutable.ArrayBuffer.empty[Key]
+      while (rows.advance()) keys += Key.of(rows.row)
+      val expected = inOrder.filter { key =>
         (from == null || java.util.Arrays.compareUnsigned(key.bytes, from.bytes) >= 0) &&
         (to == null || java.util.Arrays.compareUnsigned(key.bytes, to.bytes) < 0)
       }
-      require(found.toSeq == within.toSeq, s"a scan from $from to $to gives ${found.size} rows, not ${within.length}")
+      require(keys.toSeq == expected.toSeq, s"a scan from $from to $to gives ${keys.size} rows, not ${expected.length}")
     }
   }
 
@@ -443,9 +443,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       val next = open.fold(Attempt.random(), "")
       memory.committed(next, model)
       version = next
-      val there = version.versions.heapBytes(version)
-      require(memory.cache.bytes <= limit && there > 0 && there <= limit,
-        s"$there bytes of a version are in memory at turn $turn")
+      val heapBytes = version.versions.heapBytes(version)
+      require(memory.cache.bytes <= limit && heapBytes > 0 && heapBytes <= limit,
+        s"$heapBytes bytes of a version are in memory at turn $turn")
     }
     val reads = memory.reads
     val open = new VersionOverlay(version, new Replay(model))
@@ -467,36 +467,36 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     require(!whole.isDone, "the load began before the first row was asked for")
     same((version.number, version.attempt, version.keys.toSeq), (durable.number, durable.attempt, durable.keys.toSeq))
     val open = new VersionOverlay(version, new Replay(model))
-    var changed = model
+    var expected = model
     val reads = memory.reads
     (0 until 400).foreach { _ =>
       val key = Key(random.nextInt(3500))
-      same(get(open, 0, key), changed.get((0, key)), s"get of $key")
-      if (random.nextBoolean()) { put(open, 0, key, Array[Byte](9)); changed += (0, key) -> Seq[Byte](9) }
-      else { remove(open, 0, key); changed -= ((0, key)) }
+      same(get(open, 0, key), expected.get((0, key)), s"get of $key")
+      if (random.nextBoolean()) { put(open, 0, key, Array[Byte](9)); expected += (0, key) -> Seq[Byte](9) }
+      else { remove(open, 0, key); expected -= ((0, key)) }
     }
     require(memory.reads - reads <= 16, s"${memory.reads - reads} reads of 16 buckets")
     require(version.versions.heapBytes(version) > 0, "what came is not counted")
     val tree = VersionTree.load(rowsOf(model), durable.number, durable.attempt, "")
     val late = new Thread(() => { Thread.sleep(300); whole.get.complete(tree); () })
     late.start()
-    compare(open, changed, "while all rows come")
+    compare(open, expected, "while all rows come")
     late.join()
     open.flush()
     val next = open.fold(Attempt.random(), "")
-    same(next.keys.sum, changed.size.toLong, "keys")
-    val after = memory.reads
-    compare(new VersionOverlay(next, new Replay(changed)), changed, "the next version")
+    same(next.keys.sum, expected.size.toLong, "keys")
+    val count = memory.reads
+    compare(new VersionOverlay(next, new Replay(expected)), expected, "the next version")
     compare(new VersionOverlay(version, new Replay(model)), model, "the version, when it is there")
-    same(memory.reads, after, "buckets that were read though all rows were there")
-    val lost = new CompletableFuture[CompletableFuture[Version]]
-    val failed = new VersionOverlay(begin(lost), new Replay(model))
-    lost.thenAccept(each => { each.completeExceptionally(new IllegalStateException("the load failed")); () })
-    mustFail("the load failed")(entries(failed, 0))
-    same(get(failed, 0, Key(7)), model.get((0, Key(7))), "a single row all the same")
-    put(failed, 0, Key(7), Array[Byte](1))
-    failed.flush()
-    mustFail("the load failed")(failed.fold(Attempt.random(), ""))
+    same(memory.reads, count, "buckets that were read though all rows were there")
+    val load = new CompletableFuture[CompletableFuture[Version]]
+    val overlay = new VersionOverlay(begin(load), new Replay(model))
+    load.thenAccept(each => { each.completeExceptionally(new IllegalStateException("the load failed")); () })
+    mustFail("the load failed")(entries(overlay, 0))
+    same(get(overlay, 0, Key(7)), model.get((0, Key(7))), "a single row all the same")
+    put(overlay, 0, Key(7), Array[Byte](1))
+    overlay.flush()
+    mustFail("the load failed")(overlay.fold(Attempt.random(), ""))
   }
 
   private def askedForTooMuch(random: Random): Unit = {
@@ -505,7 +505,7 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val whole = new CompletableFuture[CompletableFuture[Version]]
     val version = new LoadingVersions(memory, each => { whole.complete(each); () }).begin(durable.number,
       durable.attempt, "", durable.keys, 8)
-    val before = memory.reads
+    val count = memory.reads
     var wrong = Option.empty[Throwable]
     val reader = new Thread(() => {
       try {
@@ -516,11 +516,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     reader.start()
     while (reader.isAlive && reader.getState != Thread.State.WAITING) Thread.sleep(5)
     require(reader.isAlive, s"it did not wait: $wrong")
-    same(memory.reads - before, 16, "buckets that were read singly")
+    same(memory.reads - count, 16, "buckets that were read singly")
     whole.get.complete(VersionTree.load(rowsOf(model), durable.number, durable.attempt, ""))
     reader.join()
     wrong.foreach(throw _)
-    same(memory.reads - before, 16, "buckets that were read in all")
+    same(memory.reads - count, 16, "buckets that were read in all")
   }
 
   private def heldChanges(random: Random): Unit = {
@@ -529,11 +529,11 @@ final class MemoryChecks(checks: Checks, seed: Long) {
       (0 until 1 + random.nextInt(60)).foreach { _ =>
         val key = Key(random.nextInt(200))
         val operation = random.nextInt(3)
-        val encoded = if (operation == 2) Row.probe(key.bytes).bytes else key.put(randomBytes(random, 9))
+        val bytes = if (operation == 2) Row.probe(key.bytes).bytes else key.put(randomBytes(random, 9))
         val tag = (if (operation == 1) 1 << 12 else 0) | random.nextInt(2)
         out.write(tag & 0xff)
         out.write(tag >>> 8)
-        out.write(encoded)
+        out.write(bytes)
       }
       ByteBuffer.wrap(out.toByteArray).order(ByteOrder.LITTLE_ENDIAN)
     }
@@ -544,35 +544,35 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     def add(collector: ChangeCollector, chunk: ByteBuffer): Unit =
       collector.add(count(chunk), chunk.duplicate().order(ByteOrder.LITTLE_ENDIAN))
     def textOf(rows: RowTables): Set[(Int, Seq[Seq[Byte]])] = {
-      val found = mutable.HashSet.empty[(Int, Seq[Seq[Byte]])]
+      val content = mutable.HashSet.empty[(Int, Seq[Seq[Byte]])]
       rows.foreach { (family, table) =>
         val all = new SlotIterator(Array(table.share()), showAll = true)
-        while (all.advance()) found += family -> (all.row.key.toSeq +: valuesOf(all.row))
+        while (all.advance()) content += family -> (all.row.key.toSeq +: valuesOf(all.row))
       }
-      found.toSet
+      content.toSet
     }
-    val (snapshot, before, after, last) = (Seq.fill(2)(chunk()), Seq.fill(5)(chunk()), Seq.fill(3)(chunk()), chunk())
+    val (snapshot, early, late, last) = (Seq.fill(2)(chunk()), Seq.fill(5)(chunk()), Seq.fill(3)(chunk()), chunk())
     val bits = random.nextInt(4)
     val first = HeldChanges.after(3, bits)
-    before.foreach(each => first.add(each.duplicate().order(ByteOrder.LITTLE_ENDIAN)))
+    early.foreach(each => first.add(each.duplicate().order(ByteOrder.LITTLE_ENDIAN)))
     val (one, two) = (Attempt.random(), Attempt.random())
-    val held = first.upTo(7, one)
-    val more = held.builder
-    after.foreach(each => more.add(each.duplicate().order(ByteOrder.LITTLE_ENDIAN)))
+    val prefix = first.upTo(7, one)
+    val more = prefix.builder
+    late.foreach(each => more.add(each.duplicate().order(ByteOrder.LITTLE_ENDIAN)))
     val all = more.upTo(9, two)
     same((all.snapshot, all.version, all.attempt, all.isEmpty, HeldChanges.None.isEmpty), (3L, 9L, two, false, true))
-    require(all.heapBytes > held.heapBytes && held.heapBytes > before.map(_.remaining).sum, "bytes of heap")
-    Seq((held, before, 7L), (all, before ++ after, 9L)).foreach { case (each, changes, version) =>
+    require(all.heapBytes > prefix.heapBytes && prefix.heapBytes > early.map(_.remaining).sum, "bytes of heap")
+    Seq((prefix, early, 7L), (all, early ++ late, 9L)).foreach { case (each, changes, version) =>
       same(each.version, version)
       val readBits = bits + random.nextInt(3)
       val buckets = (0 until 1 << readBits).filter(_ => random.nextBoolean())
       def collector = new ChangeCollector(hash => buckets.contains(ChangedBuckets.bucketOf(hash, readBits)))
-      val (expected, found) = (collector, collector)
+      val (expected, actual) = (collector, collector)
       (snapshot ++ changes :+ last).foreach(add(expected, _))
-      snapshot.foreach(add(found, _))
-      each.addTo(found, readBits, buckets)
-      add(found, last)
-      same(textOf(found.asRows), textOf(expected.asRows), s"rows of $buckets of $readBits bits")
+      snapshot.foreach(add(actual, _))
+      each.addTo(actual, readBits, buckets)
+      add(actual, last)
+      same(textOf(actual.asRows), textOf(expected.asRows), s"rows of $buckets of $readBits bits")
     }
   }
 
@@ -583,9 +583,9 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val open = new VersionOverlay(tree.absent(durable.number, durable.attempt, "", durable.keys, 6), new Replay(model))
     (0 until 3000).foreach(each => put(open, 0, Key(each), Array[Byte](9)))
     open.flush()
-    val before = memory.reads
+    val count = memory.reads
     same(open.fold(Attempt.random(), "").keys.sum, 3000L, "keys")
-    same(memory.reads - before, expected, s"requests for 64 buckets with room for $limit bytes")
+    same(memory.reads - count, expected, s"requests for 64 buckets with room for $limit bytes")
   }
 
   private def rowsOf(model: Map[(Int, Key), Seq[Byte]]): RowTables = {
@@ -606,10 +606,10 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     memory.isBroken = false
     same(get(open, 0, Key(6)), model.get((0, Key(6))))
     val next = open.fold(Attempt.random(), "")
-    val after = model + ((0, Key(5)) -> Seq[Byte](1))
-    memory.committed(next, after)
-    compare(new VersionOverlay(next, new Replay(after)), after, "after the source was mended")
-    same(next.keys.sum, after.size.toLong, "keys")
+    val expected = model + ((0, Key(5)) -> Seq[Byte](1))
+    memory.committed(next, expected)
+    compare(new VersionOverlay(next, new Replay(expected)), expected, "after the source was mended")
+    same(next.keys.sum, expected.size.toLong, "keys")
   }
 
   private def garbage(): Unit = {
@@ -641,8 +641,8 @@ final class MemoryChecks(checks: Checks, seed: Long) {
     val deadline = System.nanoTime() + 50000000000L
     while (version.versions.heapBytes(version) > live * 5 / 4 + (1 << 20) &&
       System.nanoTime() < deadline) Thread.sleep(10)
-    val found = version.versions.heapBytes(version)
-    require(found <= live * 5 / 4 + (1 << 20), s"$found bytes of heap for $live bytes of rows")
+    val heapBytes = version.versions.heapBytes(version)
+    require(heapBytes <= live * 5 / 4 + (1 << 20), s"$heapBytes bytes of heap for $live bytes of rows")
     val open = new VersionOverlay(version, Ignored)
     (0 until rows).foreach(each => same(get(open, 0, Key(each)), Some(value(model(each)).toSeq), s"row $each"))
   }
@@ -681,8 +681,8 @@ object MemoryChecks {
       val bytes = row.key
       if (bytes.isEmpty) Key(0)
       else {
-        val found = (1 to 4).map(size => Key(BigInt(bytes.takeRight(size)).toInt)).find(_.bytes.sameElements(bytes))
-        found.getOrElse(throw new AssertionError(s"no key has the bytes ${bytes.toSeq}"))
+        val key = (1 to 4).map(size => Key(BigInt(bytes.takeRight(size)).toInt)).find(_.bytes.sameElements(bytes))
+        key.getOrElse(throw new AssertionError(s"no key has the bytes ${bytes.toSeq}"))
       }
     }
   }
@@ -717,12 +717,12 @@ object MemoryChecks {
   def entries(open: VersionOverlay, family: Int): Map[Key, Seq[Byte]] = drain(open.rows(family))
 
   def drain(iterator: RowIterator): Map[Key, Seq[Byte]] = {
-    val found = mutable.HashMap.empty[Key, Seq[Byte]]
+    val rows = mutable.HashMap.empty[Key, Seq[Byte]]
     while (iterator.advance()) {
       val key = Key.of(iterator.row)
-      require(found.put(key, valueOf(iterator.row)).isEmpty, s"$key came twice")
+      require(rows.put(key, valueOf(iterator.row)).isEmpty, s"$key came twice")
     }
-    found.toMap
+    rows.toMap
   }
 
   /** All rows of an overlay must be the model's. */
@@ -742,7 +742,7 @@ object MemoryChecks {
 
     override def append(records: Int, hashMin: Int, hashMax: Int, run: Array[Byte], length: Int): Unit = {
       require(records > 0 && (length <= Chunks.Bytes || records == 1), s"a chunk of $length bytes and $records records")
-      val seen = mutable.HashSet.empty[(Int, Key)]
+      val keys = mutable.HashSet.empty[(Int, Key)]
       val hashes = mutable.ArrayBuffer.empty[Long]
       var order = (0, 0)
       var at = 0
@@ -751,19 +751,19 @@ object MemoryChecks {
         val keyLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 2L)
         val valueLength = Platform.getInt(run, Platform.BYTE_ARRAY_OFFSET + at + 6L)
         val end = at + 10 + keyLength + math.max(valueLength, 0)
-        val encoded = Row.of(run.slice(at + 2, end))
-        val key = Key.of(encoded)
+        val row = Row.of(run.slice(at + 2, end))
+        val key = Key.of(row)
         same(tag >>> 12, 0, "operation")
-        require(seen.add((tag, key)), s"$key comes twice in one chunk")
+        require(keys.add((tag, key)), s"$key comes twice in one chunk")
         hashes += key.hash & 0xffffffffL
         require(Ordering[(Int, Int)].lteq(order, (tag, key.hash >>> 24)),
           "keys are not in the order of families and hashes")
         order = (tag, key.hash >>> 24)
-        if (valueLength == EncodedRow.DeleteMarker) state -= ((tag, key)) else state += (tag, key) -> valueOf(encoded)
+        if (valueLength == EncodedRow.DeleteMarker) state -= ((tag, key)) else state += (tag, key) -> valueOf(row)
         at = end
       }
       same(at, length, "end of the last record")
-      same(seen.size, records, "records")
+      same(keys.size, records, "records")
       same((hashMin & 0xffffffffL, hashMax & 0xffffffffL), (hashes.min, hashes.max), "bounds of hashes")
     }
   }
@@ -817,18 +817,18 @@ object MemoryChecks {
       reads += 1
       val rows = Option(stored.get((version.number, version.attempt))).getOrElse(
         throw new AssertionError(s"version $version is not durable"))
-      val found = new RowTables
+      val tables = new RowTables
       rows.foreach { case ((family, key), values) =>
         if (buckets.contains(ChangedBuckets.bucketOf(key.hash, bits))) {
-          found(family).put(key.hash, Row.of(key.put(values.head.toArray)))
+          tables(family).put(key.hash, Row.of(key.put(values.head.toArray)))
           values.tail.foreach { value =>
             val (bytes, length) = (key.bytes, key.bytes.length)
-            found(family).append(key.hash, bytes, Platform.BYTE_ARRAY_OFFSET, length, value.toArray,
+            tables(family).append(key.hash, bytes, Platform.BYTE_ARRAY_OFFSET, length, value.toArray,
               Platform.BYTE_ARRAY_OFFSET, value.length, null)
           }
         }
       }
-      found
+      tables
     }
   }
 
@@ -856,12 +856,12 @@ object MemoryChecks {
     private type Model = Map[(Int, Key), List[Seq[Byte]]]
     private val Family = 2
     private val keys = (0 until 12).map(number => Key(number * 37))
-    private var held = Vector[(Version, Model)]((memory.empty, Map.empty))
+    private var versions = Vector[(Version, Model)]((memory.empty, Map.empty))
 
     def run(): Unit = (0 until 60).foreach { turn =>
-      val (base, before) = if (!hasRetries || random.nextInt(4) > 0) held.last else held(random.nextInt(held.size))
-      var model = before
-      val sink = new Sent(before)
+      val (base, content) = if (!hasRetries || random.nextInt(4) > 0) versions.last else versions(random.nextInt(versions.size))
+      var model = content
+      val sink = new Sent(content)
       val open = new VersionOverlay(base, sink)
       open.keepEveryWrite(Family)
       (0 until random.nextInt(25)).foreach { _ =>
@@ -891,13 +891,13 @@ object MemoryChecks {
       val next = open.fold(Attempt.random(), "")
       memory.durable(next, model)
       same(next.keys.lift(Family).getOrElse(0L), model.size.toLong, s"keys at turn $turn")
-      same(next.added, model.values.map(_.size).sum.toLong - before.values.map(_.size).sum,
+      same(next.added, model.values.map(_.size).sum.toLong - content.values.map(_.size).sum,
         s"values added at turn $turn")
-      if (random.nextInt(3) > 0) held = (held :+ ((next, model))).takeRight(5)
-      held.foreach { case (version, expected) =>
+      if (random.nextInt(3) > 0) versions = (versions :+ ((next, model))).takeRight(5)
+      versions.foreach { case (version, expected) =>
         compare(new VersionOverlay(version, Ignored), expected, s"version $version at turn $turn")
       }
-      snapshot(held.last._1, held.last._2)
+      snapshot(versions.last._1, versions.last._2)
     }
 
     private def someBytes(): Array[Byte] =
@@ -910,10 +910,10 @@ object MemoryChecks {
         same(Option(row).map(valuesOf(_).toList), expected.get(key), s"the list of $key, $when")
       }
       Seq(open.rows(Family), open.scan(Family, null, null)).foreach { rows =>
-        val found = Iterator.continually(rows).takeWhile(_.advance()).map(each =>
+        val pairs = Iterator.continually(rows).takeWhile(_.advance()).map(each =>
           Key.of(each.row) -> valuesOf(each.row).toList).toList
-        same(found.size, expected.size, s"rows, $when")
-        same(found.toMap, expected, s"rows, $when")
+        same(pairs.size, expected.size, s"rows, $when")
+        same(pairs.toMap, expected, s"rows, $when")
       }
     }
 
@@ -950,7 +950,7 @@ object MemoryChecks {
   final class Play(random: Random, memory: Memory) {
     private final class Player(val open: VersionOverlay, val sink: Replay, var model: Map[(Int, Key), Seq[Byte]])
     private final class Reader(val iterator: RowIterator, val expected: Map[Key, Seq[Byte]],
-        var left: Map[Key, Seq[Byte]])
+        var rest: Map[Key, Seq[Byte]])
 
     private var versions = Vector[(Version, Map[(Int, Key), Seq[Byte]])]((memory.empty, Map.empty))
     private val players = mutable.ArrayBuffer.empty[Player]
@@ -1013,9 +1013,9 @@ object MemoryChecks {
       var at = 0
       while (at < steps && reader.iterator.advance()) {
         val key = Key.of(reader.iterator.row)
-        require(reader.left.get(key).contains(valueOf(reader.iterator.row)),
+        require(reader.rest.get(key).contains(valueOf(reader.iterator.row)),
           s"an iterator gives $key, which it should not, or not any more")
-        reader.left -= key
+        reader.rest -= key
         at += 1
       }
       if (at < steps) finish(reader)
@@ -1025,11 +1025,11 @@ object MemoryChecks {
     private def finish(reader: Reader): Unit = {
       while (reader.iterator.advance()) {
         val key = Key.of(reader.iterator.row)
-        require(reader.left.get(key).contains(valueOf(reader.iterator.row)),
+        require(reader.rest.get(key).contains(valueOf(reader.iterator.row)),
           s"an iterator gives $key, which it should not, or not any more")
-        reader.left -= key
+        reader.rest -= key
       }
-      require(reader.left.isEmpty, s"an iterator did not give ${reader.left.keys}")
+      require(reader.rest.isEmpty, s"an iterator did not give ${reader.rest.keys}")
       readers -= reader
       ()
     }

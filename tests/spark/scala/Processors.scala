@@ -55,21 +55,21 @@ object Processors {
     }
 
     override def handleInputRows(key: String, rows: Iterator[Event], timers: TimerValues): Iterator[Told] = {
-      val taken = rows.toSeq.sortBy(event => (event._3.getTime, event._2))
-      count.update((if (count.exists()) count.get() else 0L) + taken.length)
-      amounts.appendList(taken.map(_._2).toArray)
-      taken.foreach(event => seconds.updateValue(event._3.getTime / 1000 % 7, event._2))
+      val events = rows.toSeq.sortBy(event => (event._3.getTime, event._2))
+      count.update((if (count.exists()) count.get() else 0L) + events.length)
+      amounts.appendList(events.map(_._2).toArray)
+      events.foreach(event => seconds.updateValue(event._3.getTime / 1000 % 7, event._2))
       getHandle.listTimers().toSeq.foreach(getHandle.deleteTimer)
       getHandle.registerTimer(timers.getCurrentWatermarkInMs() + IdleMs)
       Iterator((key, "seen", count.get(), s"${amounts.get().sum} ${seconds.iterator().toSeq.sorted.mkString(" ")}"))
     }
 
     override def handleExpiredTimer(key: String, timers: TimerValues, expired: ExpiredTimerInfo): Iterator[Told] = {
-      val told = (key, "idle", count.get(), amounts.get().mkString(" "))
+      val answer = (key, "idle", count.get(), amounts.get().mkString(" "))
       count.clear()
       amounts.clear()
       seconds.clear()
-      Iterator(told)
+      Iterator(answer)
     }
   }
 
@@ -103,14 +103,14 @@ object Processors {
 
     override def handleInputRows(key: String, rows: Iterator[Event], timers: TimerValues): Iterator[Told] = {
       val amounts = rows.map(_._2).toSeq.sorted
-      val found = Seq(
+      val content = Seq(
         values.map(state => if (state.exists()) state.get() else "none"), lists.map(_.get().mkString("[", " ", "]")),
         maps.map(_.iterator().toSeq.sorted.mkString("{", " ", "}")))
       values.foreach(_.update(amounts.sum))
       lists.foreach(_.appendList(amounts.toArray))
       maps.foreach(state => amounts.foreach(amount => state.updateValue(amount % 5, amount)))
       getHandle.registerTimer(timers.getCurrentProcessingTimeInMs() + 1)
-      Iterator((key, "seen", amounts.length, found.map(_.mkString(" ")).mkString("; ")))
+      Iterator((key, "seen", amounts.length, content.map(_.mkString(" ")).mkString("; ")))
     }
 
     override def handleExpiredTimer(key: String, timers: TimerValues, expired: ExpiredTimerInfo): Iterator[Told] =

@@ -65,12 +65,12 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val one = commit(world.provider(id, conf), 0)(numbered(100): _*)
       val two = commit(world.provider(id, conf), 1, one)(numbered(100) :+ (1L -> 7L): _*)
       Seq(2L -> two, 1L -> one, 2L -> two).foreach { case (version, ids) =>
-        val moved = world.provider(id, conf).getStore(version, ids)
-        same((metric(moved, "dynastateCacheMisses"), metric(moved, "dynastateRequests")), (1L, 0L), s"version $version")
-        same((metric(moved, "dynastateItemCacheHits"), metric(moved, "dynastateItemCacheMisses")), (version, 0L),
+        val store = world.provider(id, conf).getStore(version, ids)
+        same((metric(store, "dynastateCacheMisses"), metric(store, "dynastateRequests")), (1L, 0L), s"version $version")
+        same((metric(store, "dynastateItemCacheHits"), metric(store, "dynastateItemCacheMisses")), (version, 0L),
           s"version $version")
-        same(get(moved, 1), Some(if (version == 2) 7L else 1L))
-        moved.abort()
+        same(get(store, 1), Some(if (version == 2) 7L else 1L))
+        store.abort()
       }
     }
     checkBothWays("a large version is opened at once: needed rows first, all of them in the background")(inBackground)
@@ -78,17 +78,17 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     checkBothWays("a newer version is loaded from the one in memory") { writes =>
       val id = world.freshStore()
       def provider() = world.provider(id, lists = true)
-      val here = provider()
+      val first = provider()
       val random = new Random(seed)
-      val ids = World.write(here, 0)(store =>
+      val ids = World.write(first, 0)(store =>
         (0L until 2000L).foreach(each => writes.write(store, each, each, random.nextLong().toString * 3)))
       val next = World.write(provider(), 1, ids)(writes.write(_, 1, -1))
-      val store = here.getStore(2, next)
+      val store = first.getStore(2, next)
       require(metric(store, "dynastateBytesRead") < 5000,
         s"${metric(store, "dynastateBytesRead")} bytes were read for one row")
       same(values(store, 1), writes.after(List(1), -1))
       same(store.metrics.numKeys, 2000L)
-      same(values(here.getStore(1, ids), 1), List(1L), "the version it was built on")
+      same(values(first.getStore(1, ids), 1), List(1L), "the version it was built on")
     }
     check(
       "the largest row, from parts and from a snapshot, and no buffer of its size remains; a larger one is refused")(
@@ -114,10 +114,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         store.commit()
         (store.metrics.memoryUsedBytes, idOf(store))
       }
-      val (once, ids) = write(0, None)
+      val (bytes, ids) = write(0, None)
       val (twice, _) = write(1, ids)
       // Arrays of bytes are up to twice as long as their rows.
-      require(twice > once * 1.4 && twice < once * 3, s"$once bytes, then $twice with the rows of the version before")
+      require(twice > bytes * 1.4 && twice < bytes * 3, s"$bytes bytes, then $twice with the rows of the version before")
     }
     check("event-time eviction reads each page on disk once, and no row that it removes")(evicted())
     check("a wrong namespace, memoryMb, diskMb, diskPath or number of sidecars is refused") {
@@ -213,11 +213,11 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
   private def inBackground(writes: Writes): Unit = {
     val id = world.freshStore()
     val rows = 120000L
-    val filled = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"), lists = true)
-    val one = World.write(filled, 0)(store => (0L until rows).foreach(each => writes.write(store, each, each)))
-    world.snapshot(filled, id, 1)
+    val source = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"), lists = true)
+    val one = World.write(source, 0)(store => (0L until rows).foreach(each => writes.write(store, each, each)))
+    world.snapshot(source, id, 1)
     val two =
-      World.write(filled, 1, one)(store => (0L until rows by 20).foreach(each => writes.write(store, each, -each)))
+      World.write(source, 1, one)(store => (0L until rows by 20).foreach(each => writes.write(store, each, -each)))
     def expected(id: Long): List[Long] = if (id % 20 == 0) writes.after(List(id), -id) else List(id)
     val sum = (0L until rows).map(expected(_).sum).sum
     Seq("2" -> two, "1" -> scala.None).foreach { case (format, known) =>
@@ -235,9 +235,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         (writes.after(expected(20), 7), expected(40), rows))
       next.abort()
       // Opened again, it is the loaded version.
-      val again = provider.getStore(2, known)
-      same(values(again, 20), expected(20))
-      again.abort()
+      val last = provider.getStore(2, known)
+      same(values(last, 20), expected(20))
+      last.abort()
     }
   }
 
@@ -289,40 +289,40 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
 
     val (failing, ids) = filled(Map.empty)
-    val before = failing.getStore(2, ids(2))
-    require(metric(before, "dynastateDiskBytes") > 1000000,
-      s"${metric(before, "dynastateDiskBytes")} bytes are on disk")
-    right(before)
+    val reader = failing.getStore(2, ids(2))
+    require(metric(reader, "dynastateDiskBytes") > 1000000,
+      s"${metric(reader, "dynastateDiskBytes")} bytes are on disk")
+    right(reader)
     DiskChecks.overwrite(folder)
     // The task that meets the error goes on, and commits.
-    val broken = failing.getStore(2, ids(2))
-    val all = broken.iteratorWithMultiValues(Family)
+    val failure = failing.getStore(2, ids(2))
+    val all = failure.iteratorWithMultiValues(Family)
     val some = 0L until rows by 50
-    same(some.map(values(broken, _)), some.map(List(_)))
+    same(some.map(values(failure, _)), some.map(List(_)))
     same(all.map(_.value.getLong(0)).sum, rows * (rows - 1) / 2)
-    (0L until 5L).foreach(each => writes.write(broken, each, rows + each))
-    val changed =
+    (0L until 5L).foreach(each => writes.write(failure, each, rows + each))
+    val expected =
       rows * (rows - 1) / 2 + (0L until 5L).map(each => writes.after(List(each), rows + each).sum - each).sum
-    same(sum(broken), changed)
-    same(broken.commit(), 3L)
-    same(values(broken, 3), writes.after(List(3), rows + 3))
+    same(sum(failure), expected)
+    same(failure.commit(), 3L)
+    same(values(failure, 3), writes.after(List(3), rows + 3))
     right(failing.getStore(2, ids(2)))
-    val after = failing.getStore(3, idOf(broken))
-    same(after.metrics.numKeys, rows)
-    same(sum(after), changed)
-    after.abort()
+    val third = failing.getStore(3, idOf(failure))
+    same(third.metrics.numKeys, rows)
+    same(sum(third), expected)
+    third.abort()
     failing.doMaintenance()
 
     DiskChecks.lookingOften {
       // Room for some pages only.
-      val (full, known) = filled(Map("diskMb" -> "2"))
-      val store = full.getStore(2, known(2))
+      val (full, ids) = filled(Map("diskMb" -> "2"))
+      val store = full.getStore(2, ids(2))
       same(metric(store, "dynastateDiskBytes"), 0L, "bytes on disk of a version that is read by buckets")
       right(store)
-      val next = write(full, 2, known(2))(writes.write(_, 1, 7))
+      val next = write(full, 2, ids(2))(writes.write(_, 1, 7))
       same(values(full.getStore(3, next), 1), writes.after(List(1), 7))
       // When few rows are left, and the pages of the tree are garbage, the disk is used again.
-      val left = write(full, 3, next) { store =>
+      val lastId = write(full, 3, next) { store =>
         // Bucket after bucket.
         val keys = store.iteratorWithMultiValues(Family).map(_.key.copy()).toList
         keys.filter(_.getLong(1) >= 500).foreach(store.remove(_, Family))
@@ -331,11 +331,11 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val deadline = System.nanoTime() + 30000000000L
       def isLoaded: Boolean = {
         System.gc()
-        metric(full.getStore(4, left), "dynastateCacheMisses") == 1
+        metric(full.getStore(4, lastId), "dynastateCacheMisses") == 1
       }
       while (!isLoaded) require(System.nanoTime() < deadline, "a disk that has room again is not used")
       val more =
-        write(full, 4, left)(store => (500L until 1500L).foreach(each => writes.write(store, each, each, "n" * 1000)))
+        write(full, 4, lastId)(store => (500L until 1500L).foreach(each => writes.write(store, each, each, "n" * 1000)))
       val last = full.getStore(5, more)
       require(metric(last, "dynastateDiskBytes") > 0, "nothing is on the disk that has room again")
       same(sum(last), 1500L * 1499 / 2 + writes.after(List(1), 7).sum - 1)
@@ -369,9 +369,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val provider = world.provider(world.freshStore())
     val two = write(provider, 1, commit(provider, 0)(1L -> 1L))(_.remove(key(1), Family))
     provider.getStore(2, two).abort()
-    val found = ProviderInternals.attempts(provider)
-    same(found.map(_._1.checkpointId).contains(two.get), true, "whether the version without rows is in memory")
-    found.foreach { case (own, durable) => same(durable, own, "the attempt that is read where it is durable") }
+    val attempts = ProviderInternals.attempts(provider)
+    same(attempts.map(_._1.checkpointId).contains(two.get), true, "whether the version without rows is in memory")
+    attempts.foreach { case (attempt, durable) => same(durable, attempt, "the attempt that is read where it is durable") }
   }
 
   /** Rows are corrupted in the provider's own memory, to which the rows that `get` returns point. */
@@ -400,13 +400,13 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     read.abort()
 
     // It is sent as it is in memory; whoever loads it finds it, except one without the setting.
-    val sent = filled(provider(enabled = true, ratio = 0).getStore(0))
-    corrupt(sent.get(key(1), Family))
-    sent.commit()
-    mustFail(Failed)(provider(enabled = true, ratio = 0).getStore(1, idOf(sent)))
-    val unverified = provider(enabled = false, ratio = 1).getStore(1, idOf(sent))
-    same(get(unverified, 1), Some(-1L))
-    unverified.abort()
+    val store = filled(provider(enabled = true, ratio = 0).getStore(0))
+    corrupt(store.get(key(1), Family))
+    store.commit()
+    mustFail(Failed)(provider(enabled = true, ratio = 0).getStore(1, idOf(store)))
+    val second = provider(enabled = false, ratio = 1).getStore(1, idOf(store))
+    same(get(second, 1), Some(-1L))
+    second.abort()
 
     // Of two snapshots the first has a corrupt row, and is not made: what is loaded is from parts.
     val other = world.freshStore()
@@ -415,12 +415,12 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     first.commit()
     corrupt(first.get(key(1), Family))
     writer.doSnapshotMaintenance()
-    val loaded = provider(enabled = true, ratio = 1, other).getStore(1, idOf(first))
-    same(get(loaded, 1), Some(1L))
-    loaded.put(key(1), value(5), Family)
-    loaded.commit()
+    val third = provider(enabled = true, ratio = 1, other).getStore(1, idOf(first))
+    same(get(third, 1), Some(1L))
+    third.put(key(1), value(5), Family)
+    third.commit()
     // Rows with and without checksums can be read by either.
-    val plain = provider(enabled = false, ratio = 0, other).getStore(2, idOf(loaded))
+    val plain = provider(enabled = false, ratio = 0, other).getStore(2, idOf(third))
     plain.merge(key(2), value(6), Family)
     plain.commit()
     val all = provider(enabled = true, ratio = 1, other).getStore(3, idOf(plain))
@@ -446,13 +446,13 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     provider.doMaintenance()
     world.onTables(id, "format", "3")
     same(world.onTables(id, "oldest"), "1", "the oldest version, where clean-up failed")
-    val after = (1 to 5).map { _ =>
+    val versions = (1 to 5).map { _ =>
       provider.doMaintenance()
       world.onTables(id, "oldest")
     }
     // The snapshot at 20, and all after it, are needed by the 5 that are retained.
     val expected = if (hasMaxVersionsToDeletePerMaintenance) Seq("5", "9", "13", "13", "13") else Seq.fill(5)("21")
-    same(after, expected, "the oldest version after each maintenance: fewer than 10 are left to pile up")
+    same(versions, expected, "the oldest version after each maintenance: fewer than 10 are left to pile up")
   }
 
   /** Spark's rows have a multiple of 8 bytes. A part of this one does not compress, so that it takes several parts. */
@@ -471,7 +471,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     val buffers =
       ManagementFactory.getPlatformMXBeans(classOf[BufferPoolMXBean]).asScala.find(_.getName == "direct").get
-    val before = buffers.getMemoryUsed
+    val used = buffers.getMemoryUsed
     val expected = noted(most)
     val provider = world.provider(id, Map(s"$Prefix.minDeltasForSnapshot" -> "1"))
     val store = provider.getStore(0)
@@ -491,8 +491,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val parts = world.onTables(id, "delete-parts").toInt
     require(parts > 5, s"the largest row takes $parts parts")
     compare("from a snapshot")
-    require(buffers.getMemoryUsed < before + 4000000,
-      s"direct buffers took $before bytes, and now ${buffers.getMemoryUsed}")
+    require(buffers.getMemoryUsed < used + 4000000,
+      s"direct buffers took $used bytes, and now ${buffers.getMemoryUsed}")
   }
 
   /** The header of a changed row is corrupted, so that its fold fails after others were changed. */
@@ -503,19 +503,19 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val store = provider.getStore(1, ids)
     (0L until 100L).foreach(writes.write(store, _, -1L))
     // The length of a row of the base, which the fold copies to undo its change.
-    val before = reader.valuesIterator(key(50), Family).next()
-    val back = writes match {
+    val row = reader.valuesIterator(key(50), Family).next()
+    val distance = writes match {
       case Writes.Puts => key(50).getSizeInBytes + 4
       case Writes.Appends => EncodedRow.ListHeaderBytes + EncodedRow.EntryHeaderBytes
     }
-    Platform.putInt(before.getBaseObject, before.getBaseOffset - back, 1 << 21)
+    Platform.putInt(row.getBaseObject, row.getBaseOffset - distance, 1 << 21)
     mustFail("out of bounds")(store.commit())
     read(reader)
     reader.abort()
-    val again = provider.getStore(1, ids)
-    same(metric(again, "dynastateCacheMisses"), 1L)
-    same(allValues(again), numbered(100))
-    again.abort()
+    val third = provider.getStore(1, ids)
+    same(metric(third, "dynastateCacheMisses"), 1L)
+    same(allValues(third), numbered(100))
+    third.abort()
     val last = provider.getStore(2, write(provider, 1, ids)(writes.write(_, 7, -7)))
     same(allValues(last),
       (0L until 100L).flatMap(each => (if (each == 7) writes.after(List(7), -7) else List(each)).map(each -> _)))
@@ -545,10 +545,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     val buckets = world.onTables(id, "delete-last-bucket").toInt
     require(buckets > 25, s"there are $buckets items of buckets, which one request brings together")
     Seq(lists(), lists(s"$Prefix.dynastate.memoryMb" -> "64", s"$Prefix.dynastate.diskMb" -> "0")).foreach { cold =>
-      val found = cold.getStore(2, ids)
+      val store = cold.getStore(2, ids)
       first.foreach { case (each, count) =>
         val expected = if (each == 2) Nil else if (each % 7 == 0) List(count, -each) else List(count)
-        same(found.valuesIterator(key(each), Family).map(_.getLong(0)).toList, expected, s"the list of key $each")
+        same(store.valuesIterator(key(each), Family).map(_.getLong(0)).toList, expected, s"the list of key $each")
       }
     }
   }
@@ -583,8 +583,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       (idOf(store), rows - keys.head)
     }
     def goOn(on: StateStoreProvider, keys: Seq[Long]): Unit = {
-      val (made, rows) = write(on, keys)
-      ids = made
+      val (next, rows) = write(on, keys)
+      ids = next
       model = rows
       version += 1
     }

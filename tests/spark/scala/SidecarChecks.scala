@@ -47,13 +47,13 @@ final class SidecarChecks(checks: Checks, world: World) {
       val interpreter = world.interpreter()
       val others = sidecars()
       startWithExecutor(interpreter)
-      val started = sidecars() -- others
-      same(started.size, 1, "sidecars")
-      val before = sockets()
+      val pids = sidecars() -- others
+      same(pids.size, 1, "sidecars")
+      val count = sockets()
       commit(world.provider(world.freshStore(), Map(s"$Prefix.dynastate.python" -> interpreter)), 0)(1L -> 1L)
-      same(sidecars() -- others, started)
-      require(sockets() <= before,
-        s"$before sockets were open, then ${sockets()}") // others may have been idle for long
+      same(sidecars() -- others, pids)
+      require(sockets() <= count,
+        s"$count sockets were open, then ${sockets()}") // others may have been idle for long
     }
     check("the plugin starts no sidecar for another store") {
       val python = s"$Prefix.dynastate.python" -> world.interpreter()
@@ -86,9 +86,9 @@ final class SidecarChecks(checks: Checks, world: World) {
         kill()
       }
       useAndKill()
-      val before = sockets()
+      val count = sockets()
       (1 to 3).foreach(_ => useAndKill())
-      awaitSockets(before)
+      awaitSockets(count)
     }
     check(
       "two sidecars share an executor's stores, always the same ones, and the death of one fails only tasks of its " +
@@ -96,21 +96,21 @@ final class SidecarChecks(checks: Checks, world: World) {
     check("stores of 400 namespaces share their connections") {
       val warm = world.provider(world.freshStore())
       warm.getStore(0, None).abort()
-      val before = sockets()
+      val count = sockets()
       val hadoop = new Configuration // making one takes milliseconds
       (1 to 400).foreach { number =>
         world.provider(world.freshStore(), Map(s"$Prefix.dynastate.namespace" -> s"n$number"),
           hadoop = hadoop).getStore(0, None).abort()
       }
-      require(sockets() <= before + 2, s"$before sockets were open, then ${sockets()}")
+      require(sockets() <= count + 2, s"$count sockets were open, then ${sockets()}")
     }
     check("a connection that no task needs for a while is closed") {
       val sidecar = Sidecar.forPython(world.interpreter(), idleSeconds = 1)
       def use(): Unit = (1 to 8).map(_ =>
         sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.release())
-      val before = sockets()
+      val count = sockets()
       use()
-      awaitSockets(before)
+      awaitSockets(count)
       use()
       kill()
     }
@@ -118,9 +118,9 @@ final class SidecarChecks(checks: Checks, world: World) {
     check("a sidecar starts within two seconds") {
       def start(): Long = {
         val interpreter = world.interpreter()
-        val started = System.nanoTime()
+        val startNanos = System.nanoTime()
         Sidecar.forPython(interpreter).lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""").release()
-        (System.nanoTime() - started) / 1000000
+        (System.nanoTime() - startNanos) / 1000000
       }
       // One of ten, because the machine may be busy.
       val millis = LazyList.continually(start()).take(10)
@@ -131,14 +131,14 @@ final class SidecarChecks(checks: Checks, world: World) {
     check("tasks that wait during a failed start share its error, and a later one starts again") {
       val times = Files.createTempFile("times", "")
       val interpreter = world.script(s"echo >> $times; sleep 2; exit 1")
-      val waiting = (1 to 6).map { _ =>
+      val threads = (1 to 6).map { _ =>
         val task = new Thread(() =>
           mustFail("the sidecar did not start", "exit code 1")(Sidecar.forPython(interpreter).lease("{}")))
         task.start()
         task
       }
-      waiting.foreach(_.join(30000))
-      require(!waiting.exists(_.isAlive), "a task never ends")
+      threads.foreach(_.join(30000))
+      require(!threads.exists(_.isAlive), "a task never ends")
       same(Files.size(times), 1L, "starts")
       mustFail("the sidecar did not start")(Sidecar.forPython(interpreter).lease("{}"))
       same(Files.size(times), 2L, "starts")
@@ -173,10 +173,10 @@ final class SidecarChecks(checks: Checks, world: World) {
 
   /** Start the sidecar as the plugin does, with the settings of the world's stores, and wait until that has ended. */
   private def startWithExecutor(interpreter: String, sidecars: Int = 1): Unit = {
-    val own = Map(s"$Prefix.dynastate.python" -> interpreter, s"$Prefix.dynastate.sidecars" -> sidecars.toString)
-    val starting = DynastatePlugin.startSidecar(new SparkConf(false).setAll(world.conf ++ own))
-    starting.get.join(60000)
-    require(!starting.get.isAlive, "the start of a sidecar never ends")
+    val options = Map(s"$Prefix.dynastate.python" -> interpreter, s"$Prefix.dynastate.sidecars" -> sidecars.toString)
+    val thread = DynastatePlugin.startSidecar(new SparkConf(false).setAll(world.conf ++ options))
+    thread.get.join(60000)
+    require(!thread.get.isAlive, "the start of a sidecar never ends")
   }
 
   /** Number of sockets that this JVM has open. */
@@ -201,8 +201,8 @@ final class SidecarChecks(checks: Checks, world: World) {
     val others = sidecars()
     def own(): Set[Long] = sidecars() -- others
     startWithExecutor(interpreter, sidecars = 2)
-    val before = own()
-    same(before.size, 2, "sidecars")
+    val first = own()
+    same(first.size, 2, "sidecars")
     val ids = stores.map(id => id -> commit(world.provider(id, conf), 0)(1L -> 1L)).toMap
     // Smaller changes would wait for the commit.
     val row = Array[Byte](0, 0) ++ MemoryChecks.Key(1).put(new Array[Byte](32 * 1024))
@@ -216,7 +216,7 @@ final class SidecarChecks(checks: Checks, world: World) {
         process.destroyForcibly()
         process.onExit().get()
       }
-      val failed = tasks.filter { case (_, store) =>
+      val failures = tasks.filter { case (_, store) =>
         Try(send(store)).failed.toOption.exists(_.getMessage.contains("the sidecar is gone"))
       }
       tasks.foreach(_._2.abort())
@@ -224,18 +224,18 @@ final class SidecarChecks(checks: Checks, world: World) {
         val next = commit(world.provider(id, conf), 1, ids(id))(2L -> sidecar)
         same(rows(world.provider(id, conf).getStore(2, next)), Map(1L -> 1L, 2L -> sidecar))
       }
-      failed.map(_._1).toSet
+      failures.map(_._1).toSet
     }
 
-    same(own(), before, "sidecars once all stores have written")
-    val parts = before.toSeq.map(failing)
+    same(own(), first, "sidecars once all stores have written")
+    val parts = first.toSeq.map(failing)
     require(parts.forall(_.nonEmpty) && parts.flatten.size == stores.size && parts.flatten.toSet == stores.toSet,
       s"stores of the two sidecars: $parts")
-    val after = own()
-    require(after.size == 2 && (after & before).isEmpty, s"sidecars: $before, then $after")
-    val again = failing(after.head)
-    require(parts.contains(again),
-      s"stores of the two sidecars: $parts; of one that replaced the first or second: $again")
+    val second = own()
+    require(second.size == 2 && (second & first).isEmpty, s"sidecars: $first, then $second")
+    val part = failing(second.head)
+    require(parts.contains(part),
+      s"stores of the two sidecars: $parts; of one that replaced the first or second: $part")
     own().foreach(ProcessHandle.of(_).ifPresent(_.destroyForcibly()))
   }
 
@@ -245,26 +245,26 @@ final class SidecarChecks(checks: Checks, world: World) {
     val ids = commit(provider, 0)(1L -> 1L)
     def open() = provider.getStore(1, ids).asInstanceOf[DynamoDBStateStore]
     open().abort()
-    val before = sockets()
+    val count = sockets()
     val row = Array[Byte](0, 0) ++ MemoryChecks.Key(1).put(Array[Byte](1))
     val store = open()
     def send(): Unit = store.append(1, 0, 0, row, row.length)
     send()
     store.abort()
     mustFail("after its attempt has ended")(send())
-    awaitSockets(before)
+    awaitSockets(count)
     (0 until 20).foreach { turn =>
       val store = open()
-      val sending = new Thread(() =>
+      val thread = new Thread(() =>
         try (0L until 300L).foreach(each => store.put(key(each), value(each, "n" * 40000), Family))
         catch { case _: Exception => () })
-      sending.start()
+      thread.start()
       Thread.sleep(turn.toLong)
       store.abort()
-      sending.join(30000)
-      require(!sending.isAlive, "a thread whose attempt was aborted does not end")
+      thread.join(30000)
+      require(!thread.isAlive, "a thread whose attempt was aborted does not end")
     }
-    awaitSockets(before)
+    awaitSockets(count)
     same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
   }
 
@@ -272,7 +272,7 @@ final class SidecarChecks(checks: Checks, world: World) {
   private def killedWhileStarting(): Unit = {
     val script = world.script("sleep 1; exec >&-; sleep 1; exit 1")
     val id = world.freshStore()
-    val before = socketFolders()
+    val folders = socketFolders()
     val task = new Thread(() =>
       try commit(world.provider(id, Map(s"$Prefix.dynastate.python" -> script)), 0)()
       catch { case _: Throwable => () })
@@ -280,7 +280,7 @@ final class SidecarChecks(checks: Checks, world: World) {
     Thread.sleep(300)
     task.interrupt()
     task.join(30000)
-    same(socketFolders(), before, "folders of sockets")
+    same(socketFolders(), folders, "folders of sockets")
   }
 
   private def socketFolders(): Set[String] =

@@ -37,7 +37,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
 
   private def randomChanges(random: Random): Unit = {
     val start = random.nextInt(3) * 10L
-    val changed = new ChangedBuckets(start)
+    val buckets = new ChangedBuckets(start)
     var floor = start
     var steps = Vector.empty[(Long, Set[Int])]
     val history = mutable.ArrayBuffer.empty[(Long, Set[Int])]
@@ -46,7 +46,7 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       random.nextInt(20) match {
         case 0 =>
           val upTo = math.max(0L, version - random.nextInt(20))
-          changed.forget(upTo)
+          buckets.forget(upTo)
           floor = math.max(floor, upTo)
           steps = steps.filter(_._1 > floor)
         // A query that is started again from an older batch.
@@ -54,17 +54,17 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
         case _ =>
           version += random.nextInt(3)
           val cells = Seq.fill(random.nextInt(40))(random.nextInt(Cells)).toSet
-          changed.add(version, bitmap(cells))
+          buckets.add(version, bitmap(cells))
           history += ((version, cells))
           if (version > floor) steps :+= (version, cells)
           if (steps.size > 64) steps = (math.max(steps(0)._1, steps(1)._1), steps(0)._2 ++ steps(1)._2) +: steps.drop(2)
       }
       val base = math.max(0L, version - random.nextInt(120))
-      val found = changed.since(base)
-      same(found == null, base < floor, s"whether it is known what changed since $base, floor $floor, turn $turn")
-      if (found != null) {
-        same(cellsOf(found), steps.filter(_._1 > base).flatMap(_._2).toSet, s"changed since $base at turn $turn")
-        require(history.filter(_._1 > base).flatMap(_._2).toSet.subsetOf(cellsOf(found)),
+      val mask = buckets.since(base)
+      same(mask == null, base < floor, s"whether it is known what changed since $base, floor $floor, turn $turn")
+      if (mask != null) {
+        same(cellsOf(mask), steps.filter(_._1 > base).flatMap(_._2).toSet, s"changed since $base at turn $turn")
+        require(history.filter(_._1 > base).flatMap(_._2).toSet.subsetOf(cellsOf(mask)),
           s"a change since $base is not known at turn $turn")
       }
     }
@@ -73,19 +73,19 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
   private def touched(random: Random): Unit = (0 to ChangedBuckets.HashBits).foreach { bits =>
     (0 until 10).foreach { _ =>
       val hashes = Seq.fill(random.nextInt(30))(random.nextInt())
-      val marked = new Array[Long](ChangedBuckets.Words)
-      hashes.foreach(ChangedBuckets.mark(marked, _))
+      val words = new Array[Long](ChangedBuckets.Words)
+      hashes.foreach(ChangedBuckets.mark(words, _))
       val expected = hashes.map(bucketOf(_, bits)).toSet
-      same((0 until 1 << bits).filter(ChangedBuckets.touches(marked, _, bits)).toSet, expected,
+      same((0 until 1 << bits).filter(ChangedBuckets.touches(words, _, bits)).toSet, expected,
         s"buckets of $bits bits")
     }
   }
 
   private def changesOfTree(random: Random): Unit = {
     val floor = 7L
-    val loaded = new ChangedBuckets(floor)
-    loaded.add(9, bitmap(Set(1, 2, 3)))
-    var version = VersionTree.load(new RowTables, 9, Attempt.random(), "", loaded)
+    val buckets = new ChangedBuckets(floor)
+    buckets.add(9, bitmap(Set(1, 2, 3)))
+    var version = VersionTree.load(new RowTables, 9, Attempt.random(), "", buckets)
     val changes = mutable.ArrayBuffer[(Long, Set[Int])]((9L, Set(1, 2, 3)))
     (0 until 30).foreach { turn =>
       val open = new VersionOverlay(version, Ignored)
@@ -117,8 +117,8 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     def run(of: Seq[Key]): ByteBuffer = {
       val out = ByteBuffer.allocate(10000).order(ByteOrder.LITTLE_ENDIAN)
       of.foreach { key =>
-        val encoded = if (key.number % 3 == 0) Row.probe(key.bytes).bytes else key.put(Array[Byte](1))
-        out.putShort((key.number % 4).toShort).put(encoded)
+        val bytes = if (key.number % 3 == 0) Row.probe(key.bytes).bytes else key.put(Array[Byte](1))
+        out.putShort((key.number % 4).toShort).put(bytes)
       }
       out.flip()
     }
@@ -144,33 +144,33 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     change(1500)
     // Send the head, then the version below it, then one further below, while new ones are committed.
     (0 until 3).foreach { depth =>
-      val (sent, expected) = (version, model)
+      val (snapshot, expected) = (version, model)
       (0 until depth).foreach(_ => change(800))
-      val wanted = Array.tabulate(1 << bits)(_ => depth == 0 || random.nextInt(3) > 0)
+      val choice = Array.tabulate(1 << bits)(_ => depth == 0 || random.nextInt(3) > 0)
       var folds = 3
-      val sink = new Sorted(bits, wanted, () => if (folds > 0) { folds -= 1; change(300) })
-      SnapshotRows.send(sent, bits, wanted, sink)
-      same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
-      val inWanted = expected.filter { case ((_, key), _) => wanted(bucketOf(key.hash, bits)) }
+      val sink = new Sorted(bits, choice, () => if (folds > 0) { folds -= 1; change(300) })
+      SnapshotRows.send(snapshot, bits, choice, sink)
+      same(sink.buckets.toList, choice.indices.filter(choice(_)).toList, "buckets that came")
+      val inWanted = expected.filter { case ((_, key), _) => choice(bucketOf(key.hash, bits)) }
       require(sink.rows == inWanted,
-        s"the rows by bucket are not those of version $sent: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
+        s"the rows by bucket are not those of version $snapshot: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
     }
   }
 
   private def rowsOfAbsent(random: Random, bits: Int): Unit = {
     val memory = new MemoryChecks.InBuckets(5000L)
     val (version, model) = MemoryChecks.filled(memory, random, 3000, 1)
-    val own = version.versions.bucketBits(version)
-    require(own > 4, s"the version has 2^$own buckets")
-    val wanted = Array.tabulate(1 << bits)(_ => bits == 0 || random.nextInt(3) > 0)
-    val sink = new Sorted(bits, wanted, () => ())
-    val (reads, there) = (memory.reads, memory.cache.bytes)
-    SnapshotRows.send(version, bits, wanted, sink)
-    require(memory.reads - reads <= (1 << own), s"${memory.reads - reads} reads of ${1 << own} buckets at $bits bits")
-    same(memory.cache.bytes, there, "what is in memory was not driven out")
-    same(sink.buckets.toList, wanted.indices.filter(wanted(_)).toList, "buckets that came")
+    val bucketBits = version.versions.bucketBits(version)
+    require(bucketBits > 4, s"the version has 2^$bucketBits buckets")
+    val choice = Array.tabulate(1 << bits)(_ => bits == 0 || random.nextInt(3) > 0)
+    val sink = new Sorted(bits, choice, () => ())
+    val (reads, cacheBytes) = (memory.reads, memory.cache.bytes)
+    SnapshotRows.send(version, bits, choice, sink)
+    require(memory.reads - reads <= (1 << bucketBits), s"${memory.reads - reads} reads of ${1 << bucketBits} buckets at $bits bits")
+    same(memory.cache.bytes, cacheBytes, "what is in memory was not driven out")
+    same(sink.buckets.toList, choice.indices.filter(choice(_)).toList, "buckets that came")
     val expected =
-      model.collect { case (at @ (_, key), value) if wanted(bucketOf(key.hash, bits)) => at -> Vector(value) }
+      model.collect { case (at @ (_, key), value) if choice(bucketOf(key.hash, bits)) => at -> Vector(value) }
     require(sink.rows == expected,
       s"the rows by bucket are not those of the version: ${sink.rows.size}, not ${expected.size}, at $bits bits")
   }
@@ -209,9 +209,9 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     open.flush()
     val version = open.fold(Attempt.random(), "")
     def slots = {
-      val found = Families.map(version.versions.share(version, _, 0).head)
-      found.foreach(_.release())
-      found.toList
+      val shares = Families.map(version.versions.share(version, _, 0).head)
+      shares.foreach(_.release())
+      shares.toList
     }
     // A removal takes no slot, so that only a reader makes the tables copy theirs.
     def removeOne(): Version = {
@@ -226,22 +226,22 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
       next.flush()
       next.fold(Attempt.random(), "")
     }
-    val before = slots
+    val first = slots
     val all = Array.fill(16)(true)
     mustFail("the sink is full")(SnapshotRows.send(version, 4, all,
         new Sorted(4, all, () => sys.error("the sink is full"))))
     val next = removeOne()
-    val after = Families.map { family =>
+    val second = Families.map { family =>
       val top = next.versions.share(next, family, 0).head
       top.release()
       top
     }.toList
     require(
-      before.zip(after).forall { case (one, other) => one eq other }, "slots were copied: someone still holds them")
+      first.zip(second).forall { case (one, other) => one eq other }, "slots were copied: someone still holds them")
   }
 
-  private def play(random: Random, open: VersionOverlay, before: Model, rows: Int): Model = {
-    var model = before
+  private def play(random: Random, open: VersionOverlay, base: Model, rows: Int): Model = {
+    var model = base
     (0 until rows).foreach { _ =>
       val at = (Families(random.nextInt(Families.length)), Key(random.nextInt(3000)))
       val value = randomBytes(random, random.nextInt(60))
@@ -291,12 +291,12 @@ private object SnapshotChecks {
   def bucketOf(hash: Int, bits: Int): Int = ((hash & 0xffffffffL) >>> 32 - bits).toInt
 
   /** Collects the rows of buckets, and checks the rules of docs/protocol.md. `onBucket` is called at each bucket. */
-  final class Sorted(bits: Int, wanted: Array[Boolean], onBucket: () => Unit) extends BucketSink {
+  final class Sorted(bits: Int, choice: Array[Boolean], onBucket: () => Unit) extends BucketSink {
     val buckets = mutable.ArrayBuffer.empty[Int]
     var rows: Model = Model.empty
 
     override def bucket(number: Int): Unit = {
-      require(wanted(number), s"bucket $number is not wanted")
+      require(choice(number), s"bucket $number is not wanted")
       require(buckets.isEmpty || buckets.last < number, s"bucket $number after ${buckets.last}")
       buckets += number
       onBucket()

@@ -32,19 +32,19 @@ final class VectorChecks(checks: Checks, folder: Path) {
     check("hashes of keys are those of the vectors, at any address") {
       list(format \ "key_hashes").foreach { vector =>
         val key = bytes(vector \ "key")
-        val padded = Array.fill[Byte](3)(7) ++ key
+        val offsetKey = Array.fill[Byte](3)(7) ++ key
         val expected = long(vector \ "hash").toInt
         same(EncodedRow.hash(key, Platform.BYTE_ARRAY_OFFSET, key.length), expected, s"hash of ${text(vector \ "key")}")
-        same(EncodedRow.hash(padded, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected,
+        same(EncodedRow.hash(offsetKey, Platform.BYTE_ARRAY_OFFSET + 3, key.length), expected,
           s"hash of ${text(vector \ "key")} further on")
         same(EncodedRow.hash(Row.probe(key).bytes, 0), expected, s"hash of the row of ${text(vector \ "key")}")
       }
     }
     check("encoded changes are those of the vectors") {
-      val written = list(format \ "runs").filter(vector => list(vector \ "changes").size == 1)
+      val vectors = list(format \ "runs").filter(vector => list(vector \ "changes").size == 1)
         .filter(vector => long(list(vector \ "changes").head \ "operation") == 0)
-      same(written.size, 5, "vectors with one put or remove")
-      written.foreach { vector =>
+      same(vectors.size, 5, "vectors with one put or remove")
+      vectors.foreach { vector =>
         val change = list(vector \ "changes").head
         same(hex(runOf(List(change))), text(vector \ "run"), text(vector \ "name"))
       }
@@ -57,7 +57,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
         val body = little(new Array[Byte](4 + 4 + codec.length + 4 + 4 + item.length + block.length))
         body.putInt(1).putInt(codec.length).put(codec).putInt(long(vector \ "raw_bytes").toInt).putInt(item.length).put(
           item).put(block).flip()
-        val found =
+        val json =
           try {
             val (records, changes) = Protocol.takeRows(new Protocol.Frame(Protocol.Packed, body))
             same(records, 1)
@@ -68,7 +68,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
               require(e.getMessage.endsWith(" item=a"), e.getMessage)
               JNull
           }
-        same(found, vector \ "changes", text(vector \ "name"))
+        same(json, vector \ "changes", text(vector \ "name"))
       }
     }
     check("the worked example of the storage format") {
@@ -103,11 +103,11 @@ final class VectorChecks(checks: Checks, folder: Path) {
       same(Attempt.readFrom(little(out.array)), random)
     }
     check("frames to the sidecar are those of the vectors") {
-      val written = frames.flatMap(vector => write(vector).map(vector -> _))
-      same(written.map(each => text(each._1 \ "name")).toSet,
+      val pairs = frames.flatMap(vector => write(vector).map(vector -> _))
+      same(pairs.map(each => text(each._1 \ "name")).toSet,
         Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END",
           "CLEAN_UP", "FIND", "READ", "CHECK", "IMPORT", "FLUSH", "ADDED", "RUN"))
-      written.foreach { case (vector, found) => same(hex(found), text(vector \ "frame"), text(vector \ "name")) }
+      pairs.foreach { case (vector, frame) => same(hex(frame), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
@@ -207,8 +207,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
           Protocol.hello(bytes(fields \ "token"), text(fields \ "package"), text(fields \ "settings"))
         else null
       case Protocol.Open =>
-        val have = list(fields \ "have").map(held => (long(held \ "version"), attempt(held \ "attempt")))
-        Protocol.open(text(store), number("version"), id(), have)
+        val versions = list(fields \ "have").map(vector => (long(vector \ "version"), attempt(vector \ "attempt")))
+        Protocol.open(text(store), number("version"), id(), versions)
       case Protocol.Begin => Protocol.begin(text(store), runOf(fields), number("base"), id("parent"), id())
       case Protocol.Append =>
         val head = Protocol.appendHead(number("records").toInt, number("hash_min").toInt, number("hash_max").toInt,

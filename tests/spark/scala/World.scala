@@ -38,10 +38,10 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   /** Read or damage the items of a store with tests/support/table_surgery.py; what it prints. */
   def onTables(id: StateStoreId, action: String*): String = {
     val command = Seq(python, "-m", "tests.support.table_surgery", endpoint, storeOf(id)) ++ action
-    val running = new ProcessBuilder(command: _*).redirectError(ProcessBuilder.Redirect.INHERIT).start()
-    val printed = new String(running.getInputStream.readAllBytes(), UTF_8)
-    Checks.same(running.waitFor(), 0, "exit code of Python")
-    printed.trim
+    val process = new ProcessBuilder(command: _*).redirectError(ProcessBuilder.Redirect.INHERIT).start()
+    val output = new String(process.getInputStream.readAllBytes(), UTF_8)
+    Checks.same(process.waitFor(), 0, "exit code of Python")
+    output.trim
   }
 
   /** Make a snapshot of the newest version, and demand that it was made: a check whose snapshot is not wanted checks
@@ -123,9 +123,9 @@ object World {
   }
 
   def rows(pairs: Iterator[UnsafeRowPair]): Map[Long, Long] = {
-    val listed = pairs.map(pair => pair.key.getLong(1) -> pair.value.getLong(0)).toList
-    Checks.require(listed.map(_._1).distinct.size == listed.size, "an iterator gave a key twice")
-    listed.toMap
+    val rows = pairs.map(pair => pair.key.getLong(1) -> pair.value.getLong(0)).toList
+    Checks.require(rows.map(_._1).distinct.size == rows.size, "an iterator gave a key twice")
+    rows.toMap
   }
 
   def rows(store: ReadStateStore): Map[Long, Long] = rows(store.iterator(Family))

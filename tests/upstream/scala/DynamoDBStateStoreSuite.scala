@@ -43,10 +43,10 @@ class DynamoDBStateStoreSuite extends StateStoreSuiteBase[DynamoDBStateStoreProv
       encoder: KeyStateEncoderSpec = NoPrefixKeyStateEncoderSpec(keySchema), conf: SQLConf = defaultConf,
       hadoopConf: Configuration = new Configuration): DynamoDBStateStoreProvider = {
     hadoopConf.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
-    val made = newStoreProviderNoInit()
+    val provider = newStoreProviderNoInit()
     val withFamilies: Option[StateSchemaProvider] = if (families) Some(new TestStateSchemaProvider) else None
-    made.init(id, keys, valueSchema, encoder, families, StateStoreConf(conf), hadoopConf, false, withFamilies)
-    made
+    provider.init(id, keys, valueSchema, encoder, families, StateStoreConf(conf), hadoopConf, false, withFamilies)
+    provider
   }
 
   override def newStoreProviderNoInit(): DynamoDBStateStoreProvider = new DynamoDBStateStoreProvider

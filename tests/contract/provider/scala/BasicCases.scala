@@ -94,9 +94,9 @@ final class BasicCases(scene: Scene) extends Cases {
     table(next).put(v("a", 2), v(22))
     commit(next)
     same("one was removed, one was never there, one put again", next.metrics.numKeys, 4L)
-    val reloaded = open(fresh(), 2)
-    commit(reloaded)
-    same("counted again by another instance", reloaded.metrics.numKeys, 4L)
+    val last = open(fresh(), 2)
+    commit(last)
+    same("counted again by another instance", last.metrics.numKeys, 4L)
   }
 
   testBothWays("removing-while-iterating") {
@@ -104,14 +104,14 @@ final class BasicCases(scene: Scene) extends Cases {
     val store = open(provider, 1)
     val t = table(store)
     val pairs = store.iterator(t.shape.name)
-    var seen = 0
+    var count = 0
     pairs.foreach { pair =>
-      seen += 1
+      count += 1
       val (key, value) = t.pairOf(pair)
       if (value.head.asInstanceOf[Int] % 2 == 0) t.remove(key)
     }
     pairs.close()
-    same("every row was shown", seen, 50)
+    same("every row was shown", count, 50)
     same("those left", t.sorted.map(_._2.head.asInstanceOf[Int]).sorted, 1 to 49 by 2)
     commit(store)
     same("those left, reloaded", rowsAt(fresh(), 2).length, 25)
@@ -123,7 +123,7 @@ final class BasicCases(scene: Scene) extends Cases {
     val t = table(store)
     for (number <- 21 to 40) t.put(v("a", number), v(number))
     val pairs = store.iterator(t.shape.name)
-    val seen = pairs.map { pair =>
+    val keys = pairs.map { pair =>
       val (key, _) = t.pairOf(pair)
       val number = key(1).asInstanceOf[Int]
       // As in session windows and timers: each returned row leads to a put of it, and of another.
@@ -134,8 +134,8 @@ final class BasicCases(scene: Scene) extends Cases {
       key
     }.toList
     pairs.close()
-    same("no row was shown twice", seen.distinct.length, seen.length)
-    same("every row that was there was shown", seen.filter(_.head == "a").map(_(1)).toSet, (1 to 40).toSet)
+    same("no row was shown twice", keys.distinct.length, keys.length)
+    same("every row that was there was shown", keys.filter(_.head == "a").map(_(1)).toSet, (1 to 40).toSet)
     same("what was put", t.sorted.toMap, (1 to 40).flatMap(n => Seq(v("a", n) -> v(-n), v("b", n) -> v(n))).toMap)
     store.abort()
   }
@@ -183,9 +183,9 @@ final class BasicCases(scene: Scene) extends Cases {
   }
 
   testEachWay("memory-is-reported") {
-    val before = open(provider, 0)
-    commit(before)
-    val empty = before.metrics.memoryUsedBytes
+    val initial = open(provider, 0)
+    commit(initial)
+    val empty = initial.metrics.memoryUsedBytes
     val store = open(provider, 1)
     for (number <- 1 to 5000) table(store).put(v("a", number), v(number))
     commit(store)
@@ -220,8 +220,8 @@ final class BasicCases(scene: Scene) extends Cases {
     val keyShape = Plain.copy(key = fiveStrings, spec = NoPrefixKeyStateEncoderSpec(fiveStrings))
     def pairs(shape: Shape, extra: Map[String, String] = Map.empty) = {
       val store = read(fresh(shape, conf = conf, extra = extra), 1)
-      val found = store.iterator("default")
-      while (found.hasNext) found.next()
+      val rows = store.iterator("default")
+      while (rows.hasNext) rows.next()
     }
     refuses("another value schema", BadValue: _*)(pairs(valueShape))
     refuses("another key schema", BadKey: _*)(pairs(keyShape))
@@ -241,15 +241,15 @@ final class BasicCases(scene: Scene) extends Cases {
     key.setInt(1, 2)
     value.setInt(0, 2)
     store.put(key, value, "default")
-    val found = store.get(key, "default")
+    val row = store.get(key, "default")
     val t = table(store)
     same("both are there", t.sorted, Seq(v("a", 1) -> v(1), v("a", 2) -> v(2)))
     value.setInt(0, 3)
     store.put(key, value, "default")
-    same("a row that was got stays as it was", found.getInt(0), 2)
+    same("a row that was got stays as it was", row.getInt(0), 2)
     commit(store)
     write(provider, 1)(t => for (number <- 1 to 100) t.put(v("a", number), v(-number)))
-    same("also over the next commit", found.getInt(0), 2)
+    same("also over the next commit", row.getInt(0), 2)
   }
 
   testWithAppends("commit-without-a-change") {
@@ -277,13 +277,13 @@ final class BasicCases(scene: Scene) extends Cases {
       refuses(s"remove after $after", OutOfOrder: _*)(t.remove(v("a", 0)))
       refuses(s"commit after $after", OutOfOrder :+ "CANNOT_WRITE_STATE_STORE": _*)(store.commit())
     }
-    val committed = open(provider, 0)
-    table(committed).put(v("a", 0), v(1))
-    commit(committed)
-    refusesChanges(committed, "commit")
-    val aborted = open(provider, 1)
-    aborted.abort()
-    refusesChanges(aborted, "abort")
+    val first = open(provider, 0)
+    table(first).put(v("a", 0), v(1))
+    commit(first)
+    refusesChanges(first, "commit")
+    val second = open(provider, 1)
+    second.abort()
+    refusesChanges(second, "abort")
     same("what was committed", rowsAt(provider, 1), Seq(v("a", 0) -> v(1)))
   }
 
@@ -294,10 +294,10 @@ final class BasicCases(scene: Scene) extends Cases {
     store.abort()
     // Spark's listener and the store's own both abort.
     allows("a second abort")(store.abort())
-    val committed = open(provider, 1)
-    table(committed).put(v("b", 0), v(2))
-    commit(committed)
-    allows("abort after commit")(committed.abort())
+    val third = open(provider, 1)
+    table(third).put(v("b", 0), v(2))
+    commit(third)
+    allows("abort after commit")(third.abort())
     same("what was committed stays", rowsAt(provider, 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
   }
 
@@ -346,9 +346,9 @@ final class BasicCases(scene: Scene) extends Cases {
     same("own", t.get(v()), v(1))
     commit(store)
     same("one key", store.metrics.numKeys, 1L)
-    val again = fresh(shape)
-    same("reloaded", rowsAt(again, 1, shape), Seq(v() -> v(1)))
-    write(again, 1, shape)(_.remove(v()))
+    val other = fresh(shape)
+    same("reloaded", rowsAt(other, 1, shape), Seq(v() -> v(1)))
+    write(other, 1, shape)(_.remove(v()))
     same("removed, reloaded", rowsAt(fresh(shape), 2, shape), Nil)
   }
 
@@ -381,9 +381,9 @@ final class BasicCases(scene: Scene) extends Cases {
     val provider = fresh(shape)
     write(provider, 0, shape)(t => large.foreach { case (key, value) => t.put(key, value) })
     holds("in memory", rowsAt(provider, 1, shape) == large)()
-    val again = fresh(shape)
-    holds("reloaded", rowsAt(again, 1, shape) == large)()
-    write(again, 1, shape)(t => t.put(v("a", 1), v("small")))
+    val other = fresh(shape)
+    holds("reloaded", rowsAt(other, 1, shape) == large)()
+    write(other, 1, shape)(t => t.put(v("a", 1), v("small")))
     holds("replaced, reloaded", rowsAt(fresh(shape), 2, shape) == Seq(v("a", 1) -> v("small")) ++ large.tail)()
   }
 
@@ -404,9 +404,9 @@ final class BasicCases(scene: Scene) extends Cases {
     same("keys", store.metrics.numKeys, expected.size.toLong)
     holds("reloaded", rowsAt(fresh(shape), 1, shape).toMap == expected)()
     // Some 5 MB, of few keys: an append looks its key up.
-    val dropped = open(provider, 1)
-    for (number <- 1 to 2000) table(dropped, shape).put(v("b", number), v("4-" * 1250 + number))
-    dropped.abort()
+    val last = open(provider, 1)
+    for (number <- 1 to 2000) table(last, shape).put(v("b", number), v("4-" * 1250 + number))
+    last.abort()
     holds("after an abort of as many", rowsAt(provider, 1, shape).toMap == expected)()
   }
 }

@@ -18,17 +18,17 @@ final case class Case(name: String, needs: Set[Need], play: () => Unit, appends:
  * literals.
  */
 abstract class Cases {
-  private val registered = mutable.ListBuffer.empty[Case]
+  private val cases = mutable.ListBuffer.empty[Case]
 
-  def all: Seq[Case] = registered.toList
+  def all: Seq[Case] = cases.toList
 
   protected def test(name: String, needs: Need*)(play: => Unit): Unit =
-    registered += Case(name, needs.toSet, () => play)
+    cases += Case(name, needs.toSet, () => play)
 
   /** The case, with puts, and with appends in their place. */
   protected def testWithAppends(name: String, needs: Need*)(play: => Unit): Unit = {
     test(name, needs: _*)(play)
-    registered += Case(s"$name${Cases.WithAppends}", needs.toSet + Need.Families, () => play, appends = true)
+    cases += Case(s"$name${Cases.WithAppends}", needs.toSet + Need.Families, () => play, appends = true)
   }
 
   /** The case, without and with column families. */
@@ -89,43 +89,43 @@ object Conformance {
 
   private def print(subject: Subject, each: Case, folder: Path): Unit = {
     Files.createDirectories(folder)
-    val started = System.nanoTime()
+    val startNanos = System.nanoTime()
     val line = new JLinkedHashMap[String, Any]
     line.put("case", each.name)
     line.put("provider", subject.name)
     line.put("outcome", outcome(subject, each, folder))
-    line.put("ms", (System.nanoTime() - started) / 1000000)
+    line.put("ms", (System.nanoTime() - startNanos) / 1000000)
     println(new ObjectMapper().writeValueAsString(line))
   }
 
   private def outcome(subject: Subject, each: Case, folder: Path): String = {
-    val own = subject.copy(ids = subject.ids || each.needs(Need.Ids))
+    val variant = subject.copy(ids = subject.ids || each.needs(Need.Ids))
     val scene =
-      new Scene(own, folder.toUri.toString.stripSuffix("/"), families = each.needs(Need.Families), each.appends)
+      new Scene(variant, folder.toUri.toString.stripSuffix("/"), families = each.needs(Need.Families), each.appends)
     val refusals = each.needs.flatMap(Differences.refusal(subject, _))
-    val raised =
+    val error =
       try { casesOn(scene).find(_.name == each.name).get.play(); None }
       catch { case NonFatal(e) => Some(e) }
       finally scene.close()
-    val refused = raised.flatMap(e => refusals.find(expected => Scene.names(e).contains(expected.condition)))
-    (refused, raised) match {
+    val refusal = error.flatMap(e => refusals.find(expected => Scene.names(e).contains(expected.condition)))
+    (refusal, error) match {
       case (_, Some(absent: Absent)) if scene.failures.isEmpty => s"absent: ${absent.getMessage}"
       case (Some(expected), _) => s"unsupported: ${expected.reason}"
       case _ if refusals.nonEmpty =>
         s"FAIL: it should have refused with ${refusals.map(_.condition).mkString(" or ")}; " +
-          s"${raised.map(Scene.told).getOrElse("it did not refuse")}"
+          s"${error.map(Scene.told).getOrElse("it did not refuse")}"
       case _ =>
-        judged(subject, each, scene.failures ++ raised.map(e => Failure(s"raises ${Scene.names(e).head}", traced(e))))
+        judged(subject, each, scene.failures ++ error.map(e => Failure(s"raises ${Scene.names(e).head}", traced(e))))
     }
   }
 
   private def judged(subject: Subject, each: Case, failures: Seq[Failure]): String = {
-    val found = failures.map(_.label).toSet
+    val labels = failures.map(_.label).toSet
     Differences.of(subject, each.name) match {
-      case None if found.isEmpty => "ok"
-      case Some(difference) if difference.labels == found =>
-        s"differs: ${difference.reason} [${found.toSeq.sorted.mkString("; ")}]"
-      case Some(difference) if found.isEmpty =>
+      case None if labels.isEmpty => "ok"
+      case Some(difference) if difference.labels == labels =>
+        s"differs: ${difference.reason} [${labels.toSeq.sorted.mkString("; ")}]"
+      case Some(difference) if labels.isEmpty =>
         s"FAIL: the table of differences is out of date, it says: ${difference.labels.mkString("; ")}"
       case _ => s"FAIL: ${failures.map(failure => s"${failure.label}: ${failure.message}").mkString(" | ")}"
     }

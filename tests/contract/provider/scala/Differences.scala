@@ -79,7 +79,7 @@ object Differences {
     "change-feed" -> Difference("wrong versions are an AssertionError",
       Set("from version 0", "the end before the start")))
 
-  private val known = Map("hdfs" -> ofHdfs, "rocksdb" -> ofRocksDB)
+  private val tables = Map("hdfs" -> ofHdfs, "rocksdb" -> ofRocksDB)
 
   /** Differences of older Sparks' stores from the newest, or None. */
   private val ofOlder: Map[(String, String), Map[String, Option[Difference]]] = Map(("4.0", "rocksdb") -> Map(
@@ -101,7 +101,7 @@ object Differences {
   /** Those of a case with appends are those with puts, unless it has an entry of its own. */
   def of(subject: Subject, name: String): Option[Difference] = {
     val older = ofOlder.getOrElse((minor, subject.kind), Map.empty)
-    val newest = known.getOrElse(subject.kind, Map.empty)
+    val newest = tables.getOrElse(subject.kind, Map.empty)
     val entry = Seq(name, name.stripSuffix(Cases.WithAppends)).find(each =>
       older.contains(each) || newest.contains(each))
     entry.flatMap(each => older.getOrElse(each, newest.get(each)))

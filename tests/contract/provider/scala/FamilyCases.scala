@@ -30,28 +30,28 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("removed in a only", Seq(a.get(v("k", 0)), b.get(v("k", 0)), default.get(v("k", 0))), Seq(null, v(2), v(3)))
     commit(store)
     same("keys of all", store.metrics.numKeys, 3L)
-    val again = fresh()
-    same("a reloaded", rowsAt(again, 1, A), Nil)
-    same("b reloaded", rowsAt(again, 1, B), Seq(v("k", 0) -> v(2), v("only", 0) -> v(4)))
-    same("default reloaded", rowsAt(again, 1), Seq(v("k", 0) -> v(3)))
+    val other = fresh()
+    same("a reloaded", rowsAt(other, 1, A), Nil)
+    same("b reloaded", rowsAt(other, 1, B), Seq(v("k", 0) -> v(2), v("only", 0) -> v(4)))
+    same("default reloaded", rowsAt(other, 1), Seq(v("k", 0) -> v(3)))
   }
 
   test("values-of-an-earlier-schema", Families) {
     val schemas = Seq(OneInt, schema("more" -> StringType, "value" -> LongType), schema("value" -> DoubleType))
     /** A provider of the run in which a schema is the newest, and its families with single values and with lists. */
     def of(newest: Int): (StateStoreProvider, Shape, Shape) = {
-      val known = new TestStateSchemaProvider
+      val provider = new TestStateSchemaProvider
       for (shape <- Seq(A, B, Plain); id <- 0 to newest)
-        known.captureSchema(shape.name, shape.key, schemas(id), 0, id.toShort)
+        provider.captureSchema(shape.name, shape.key, schemas(id), 0, id.toShort)
       val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
-      (fresh(conf = conf, schemas = Some(known)), A.copy(value = schemas(newest)),
+      (fresh(conf = conf, schemas = Some(provider)), A.copy(value = schemas(newest)),
         B.copy(value = schemas(newest)).lists)
     }
     val (first, a0, b0) = of(0)
-    val begun = open(first, 0)
-    for (key <- 0 to 2) table(begun, a0).put(v("k", key), v(key))
-    table(begun, b0).putList(v("k", 0), v(1), v(null))
-    commit(begun)
+    val store = open(first, 0)
+    for (key <- 0 to 2) table(store, a0).put(v("k", key), v(key))
+    table(store, b0).putList(v("k", 0), v(1), v(null))
+    commit(store)
     val (second, a1, b1) = of(1)
     val wider = open(second, 1)
     same("a value of the first", table(wider, a1).get(v("k", 0)), v(null, 0L))
@@ -62,15 +62,15 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("a list of both", table(wider, b1).list(v("k", 0)), Seq(v(null, 1L), v(null, null), v("new", 2L)))
     commit(wider)
     val (third, a2, b2) = of(2)
-    val dropped = open(third, 2)
-    same("all three", table(dropped, a2).sorted,
+    val other = open(third, 2)
+    same("all three", table(other, a2).sorted,
       Seq(v("k", 0) -> v(0.0), v("k", 1) -> v((1L << 40).toDouble), v("k", 2) -> v(2.0)))
-    same("values of lists", table(dropped, b2).allValues.map(_._2), Seq(v(1.0), v(null), v(2.0)))
-    table(dropped, a2).put(v("k", 2), v(0.5))
-    table(dropped, a2).remove(v("k", 1))
-    commit(dropped)
-    val (again, _, _) = of(2)
-    same("reloaded", rowsAt(again, 3, a2), Seq(v("k", 0) -> v(0.0), v("k", 2) -> v(0.5)))
+    same("values of lists", table(other, b2).allValues.map(_._2), Seq(v(1.0), v(null), v(2.0)))
+    table(other, a2).put(v("k", 2), v(0.5))
+    table(other, a2).remove(v("k", 1))
+    commit(other)
+    val (fourth, _, _) = of(2)
+    same("reloaded", rowsAt(fourth, 3, a2), Seq(v("k", 0) -> v(0.0), v("k", 2) -> v(0.5)))
   }
 
   testWithAppends("a-family-is-made-once", Families) {
@@ -133,18 +133,18 @@ final class FamilyCases(scene: Scene) extends Cases {
     refuses("get in the next version", Missing)(known(next, A).get(v("k", 0)))
     refuses("put in the next version", Missing)(known(next, A).put(v("k", 0), v(2)))
     next.abort()
-    val reloaded = open(fresh(), 2)
-    refuses("get by another instance", Missing)(known(reloaded, A).get(v("k", 0)))
-    sameFamilies("without its name, by another instance", reloaded, Set("default"))
-    reloaded.abort()
+    val last = open(fresh(), 2)
+    refuses("get by another instance", Missing)(known(last, A).get(v("k", 0)))
+    sameFamilies("without its name, by another instance", last, Set("default"))
+    last.abort()
   }
 
   testWithAppends("families-of-an-aborted-attempt", Families) {
     write(provider, 0)(_.put(v("k", 0), v(0)))
-    val aborted = open(provider, 1)
-    table(aborted, A).put(v("k", 0), v(1))
-    table(aborted, B)
-    aborted.abort()
+    val attempt = open(provider, 1)
+    table(attempt, A).put(v("k", 0), v(1))
+    table(attempt, B)
+    attempt.abort()
     val store = open(provider, 1)
     sameFamilies("names", store, Set("default"))
     refuses("get in the next attempt", Missing)(known(store, A).get(v("k", 0)))
@@ -158,9 +158,9 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("a", a.sorted, Seq(v("k", 0) -> v(1)))
     same("b", b.sorted, Seq(v("k", 0) -> v(2)))
     commit(store)
-    val again = fresh()
-    same("a reloaded", rowsAt(again, 2, A), Seq(v("k", 0) -> v(1)))
-    same("b reloaded", rowsAt(again, 2, B), Seq(v("k", 0) -> v(2)))
+    val other = fresh()
+    same("a reloaded", rowsAt(other, 2, A), Seq(v("k", 0) -> v(1)))
+    same("b reloaded", rowsAt(other, 2, B), Seq(v("k", 0) -> v(2)))
   }
 
   testWithAppends("a-family-removed-and-made-again", Families) {
@@ -172,10 +172,10 @@ final class FamilyCases(scene: Scene) extends Cases {
     table(store, A).put(v("k", 2), v(1))
     table(store, B).put(v("k", 0), v(2))
     store.removeColFamilyIfExists("a")
-    val again = table(store, A)
-    same("it is empty", again.sorted, Nil)
-    again.put(v("k", 1), v(3))
-    same("it has what was put since", again.sorted, Seq(v("k", 1) -> v(3)))
+    val family = table(store, A)
+    same("it is empty", family.sorted, Nil)
+    family.put(v("k", 1), v(3))
+    same("it has what was put since", family.sorted, Seq(v("k", 1) -> v(3)))
     commit(store)
     same("the other family is as it was", rowsAt(provider, 2, B), Seq(v("k", 0) -> v(2)))
     same("in the next version", rowsAt(provider, 2, A), Seq(v("k", 1) -> v(3)))
@@ -190,13 +190,13 @@ final class FamilyCases(scene: Scene) extends Cases {
     commit(store)
     write(provider, 2, B)(_.put(v("k", 0), v(2)))
     write(provider, 3, A)(_.put(v("new", 0), v(4)))
-    val again = fresh()
-    same("a reloaded", rowsAt(again, 4, A), Seq(v("new", 0) -> v(4)))
-    same("b reloaded", rowsAt(again, 4, B), Seq(v("k", 0) -> v(2)))
+    val other = fresh()
+    same("a reloaded", rowsAt(other, 4, A), Seq(v("new", 0) -> v(4)))
+    same("b reloaded", rowsAt(other, 4, B), Seq(v("k", 0) -> v(2)))
     same("the first version, reloaded", rowsAt(fresh(), 1, A).length, 50)
-    val counted = open(again, 4)
-    commit(counted)
-    same("keys", counted.metrics.numKeys, 2L)
+    val third = open(other, 4)
+    commit(third)
+    same("keys", third.metrics.numKeys, 2L)
   }
 
   testWithAppends("removal-of-a-family-is-aborted", Families) {
@@ -205,9 +205,9 @@ final class FamilyCases(scene: Scene) extends Cases {
     store.removeColFamilyIfExists("a")
     store.abort()
     same("after abort", rowsAt(provider, 1, A), Seq(v("k", 0) -> v(1)))
-    val removing = open(provider, 1)
-    removing.removeColFamilyIfExists("a")
-    commit(removing)
+    val fourth = open(provider, 1)
+    fourth.removeColFamilyIfExists("a")
+    commit(fourth)
     // The batch is run again from its base, which has the family.
     val retry = open(provider, 1)
     sameFamilies("names at the base", retry, Set("default", "a"))
@@ -248,10 +248,10 @@ final class FamilyCases(scene: Scene) extends Cases {
     shapes.zipWithIndex.foreach { case (shape, at) => table(store, shape).put(v("k", 0), v(at)) }
     commit(store)
     // Made in another order by the next instance: families are identified by name, not by order.
-    val again = fresh()
-    val next = open(again, 1)
-    val found = shapes.zipWithIndex.reverse.map { case (shape, at) => table(next, shape).get(v("k", 0)) == v(at) }
-    same("each has its row", found.distinct, Seq(true))
+    val other = fresh()
+    val next = open(other, 1)
+    val matches = shapes.zipWithIndex.reverse.map { case (shape, at) => table(next, shape).get(v("k", 0)) == v(at) }
+    same("each has its row", matches.distinct, Seq(true))
     next.removeColFamilyIfExists("f7")
     table(next, Plain.named("f41")).put(v("k", 0), v(41))
     commit(next)
@@ -282,10 +282,10 @@ final class FamilyCases(scene: Scene) extends Cases {
     }
     same("the first version", fill(0), 1L)
     same("the second version", fill(1), 2L)
-    val reloaded = open(fresh(), 2)
-    table(reloaded, timers)
-    commit(reloaded)
-    same("by another instance", reloaded.metrics.numKeys, 2L)
+    val store = open(fresh(), 2)
+    table(store, timers)
+    commit(store)
+    same("by another instance", store.metrics.numKeys, 2L)
   }
 
   test("a-family-registered-by-a-reader", Families) {

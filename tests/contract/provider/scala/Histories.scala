@@ -26,7 +26,7 @@ object Histories {
   def main(arguments: Array[String]): Unit = {
     val words = arguments.map(_.split("=", 2)).map { case Array(name, value) => name -> value }.toMap
     val seeds = words("seeds").split(',').map(_.toLong)
-    val failed = seeds.iterator.map { seed =>
+    val hasFailure = seeds.iterator.map { seed =>
       val history = new History(seed, words - "root" - "seeds", words("root"))
       try {
         history.play()
@@ -41,7 +41,7 @@ object Histories {
           true
       }
     }.contains(true)
-    System.exit(if (failed) 1 else 0)
+    System.exit(if (hasFailure) 1 else 0)
   }
 }
 
@@ -104,9 +104,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   private var numbers, iteratorsBegun = 0L
 
   def summary: String = {
-    val counted = counts.map { case (what, count) => s"$what=$count" }.mkString(" ")
+    val totals = counts.map { case (what, count) => s"$what=$count" }.mkString(" ")
     s"tier=$tier format=$format waits=$waits loadsBeside=$loadsBeside large=${large.name} keys=$fewKeys/$manyKeys " +
-      s"bytes=$textBytes $counted"
+      s"bytes=$textBytes $totals"
   }
 
   def journal(steps: Int): Seq[String] = log.takeRight(steps).toSeq
@@ -122,9 +122,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     (0 until Steps).foreach { step =>
       if (step == failsAt) breakDisk(stores)
       val store = stores(chance.nextInt(stores.length))
-      val beside = if (!waits && chance.nextInt(4) == 0) store.maintainBeside() else null
+      val thread = if (!waits && chance.nextInt(4) == 0) store.maintainBeside() else null
       store.step()
-      if (beside != null) beside.join()
+      if (thread != null) thread.join()
       store.maintain()
       requireMaintained()
       if (waits) awaitLoads()
@@ -236,8 +236,8 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     }
 
     def maintainBeside(): Thread = {
-      val maintained = pick(providers.toSeq: _*)
-      val thread = new Thread(() => maintained.doMaintenance())
+      val provider = pick(providers.toSeq: _*)
+      val thread = new Thread(() => provider.doMaintenance())
       thread.start()
       thread
     }
@@ -250,9 +250,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     def beginIterators(): Unit = {
       val reader = new Task(newest, providers.head.getReadStore(newest.version, newest.id))
       families.foreach { family =>
-        val begun = reader.iterator(family, All)
-        begun.advance(anyOf(family))
-        iterators += begun
+        val iterator = reader.iterator(family, All)
+        iterator.advance(anyOf(family))
+        iterators += iterator
       }
     }
 
@@ -354,9 +354,9 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       providers.foreach(ProviderInternals.takeMaintained)
       providers.foreach(_.doSnapshotMaintenance())
       requireMaintained()
-      val written = providers.map(ProviderInternals.takeMaintained(_).getOrElse("itemsWritten", 0L)).sum
-      require(written > 0 || !isAlwaysDue, s"no snapshot was made of ${newest.version}")
-      if (written > 0) count("snapshots")
+      val items = providers.map(ProviderInternals.takeMaintained(_).getOrElse("itemsWritten", 0L)).sum
+      require(items > 0 || !isAlwaysDue, s"no snapshot was made of ${newest.version}")
+      if (items > 0) count("snapshots")
       read()
       count("readsAgain")
     }
@@ -416,7 +416,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
   private def tableOf(store: ReadStateStore, family: Shape): Table = {
     store match {
-      case written: StateStore => written.createColFamilyIfAbsent(family.name, family.key, family.value, family.spec,
+      case writable: StateStore => writable.createColFamilyIfAbsent(family.name, family.key, family.value, family.spec,
           family.multiple, family.internal)
       case _ =>
     }
@@ -424,13 +424,13 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   }
 
   /** A version that is open, with the model of what it has. */
-  private final class Task(base: Commit, opened: ReadStateStore) {
-    private val tables = families.map(family => family.name -> tableOf(opened, family)).toMap
+  private final class Task(base: Commit, reader: ReadStateStore) {
+    private val tables = families.map(family => family.name -> tableOf(reader, family)).toMap
     private var state = base.state
     /** Family, key, values; what is done with them by `apply`. */
     val changes = mutable.ListBuffer.empty[Change]
 
-    def store: StateStore = opened.asInstanceOf[StateStore]
+    def store: StateStore = reader.asInstanceOf[StateStore]
 
     /** One change of any kind, or one that adds a row. */
     def change(family: Shape, key: Int, isAdded: Boolean): Unit = {
@@ -489,10 +489,10 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       val table = tables(family.name)
       val row = table.keyRow(keyOf(family, key))
       val expected = state(family.name).getOrElse(key, Vector.empty)
-      val first = Option(opened.get(row, family.name)).map(numberOf)
+      val first = Option(reader.get(row, family.name)).map(numberOf)
       require(first == expected.headOption, s"get of $key of $family at ${base.version}: $first, expected $expected")
       if (family.multiple) {
-        val values = opened.valuesIterator(row, family.name).map(numberOf).toVector
+        val values = reader.valuesIterator(row, family.name).map(numberOf).toVector
         require(values == expected,
           s"the list of $key of ${family.name} at ${base.version}: $values, expected $expected")
       }
@@ -510,16 +510,16 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
       val (low, high) = (anyOf(family), anyOf(family))
       val (pairs, expected) = scan match {
         case All =>
-          (if (family.multiple) opened.iteratorWithMultiValues(family.name) else opened.iterator(family.name), rows)
+          (if (family.multiple) reader.iteratorWithMultiValues(family.name) else reader.iterator(family.name), rows)
         case Prefix =>
           val prefix = table.prefixRow(keyOf(family, low).take(1))
-          (if (family.multiple) opened.prefixScanWithMultiValues(prefix, family.name)
-            else opened.prefixScan(prefix, family.name), rows.filter { case (key, _) => wordOf(key) == wordOf(low) })
+          (if (family.multiple) reader.prefixScanWithMultiValues(prefix, family.name)
+            else reader.prefixScan(prefix, family.name), rows.filter { case (key, _) => wordOf(key) == wordOf(low) })
         case Range =>
           val ends = Seq(low, high).map(key => Some(table.keyRow(keyOf(family, key))))
-          val ordered = Seq(low, high, 0).map(rankOf(family, _))
-          (compat.rangeScan(opened, family.spec, family.value, ends(0), ends(1), family.name),
-            rows.filter { case (key, _) => rankOf(family, key) >= ordered(0) && rankOf(family, key) < ordered(1) })
+          val ranks = Seq(low, high, 0).map(rankOf(family, _))
+          (compat.rangeScan(reader, family.spec, family.value, ends(0), ends(1), family.name),
+            rows.filter { case (key, _) => rankOf(family, key) >= ranks(0) && rankOf(family, key) < ranks(1) })
       }
       count(s"$scan")
       iteratorsBegun += 1
@@ -545,17 +545,17 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
   /** An iterator, and the values that it has to give; it may stay open while other things happen. */
   private final class OpenIterator(val version: Long, pairs: StateStoreIterator[UnsafeRowPair], family: Shape,
       what: String, values: Map[Int, Vector[Long]]) {
-    private val left = mutable.HashMap.empty[Int, Vector[Long]] ++ values
+    private val rest = mutable.HashMap.empty[Int, Vector[Long]] ++ values
     private val isOrdered = Ordered(family.name)
     private var lastRank = Double.NegativeInfinity
     private var isOver = false
 
     /** Take some rows, and compare them. Whether it is over. */
     def advance(rows: Int): Boolean = {
-      var taken = 0
-      while (!isOver && taken < rows) {
+      var number = 0
+      while (!isOver && number < rows) {
         if (pairs.hasNext) take(pairs.next()) else end()
-        taken += 1
+        number += 1
       }
       isOver
     }
@@ -568,10 +568,10 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     private def take(pair: UnsafeRowPair): Unit = {
       val key = numberOfKey(family, pair.key)
       val number = numberOf(pair.value)
-      val expected = left.getOrElse(key,
+      val expected = rest.getOrElse(key,
         throw new AssertionError(s"$what gave $number of $key, and no such value is left of ${values.get(key)}"))
       require(number == expected.head, s"$what gave $number of $key, expected ${expected.head} of ${values(key)}")
-      if (expected.tail.isEmpty || !family.multiple) left -= key else left(key) = expected.tail
+      if (expected.tail.isEmpty || !family.multiple) rest -= key else rest(key) = expected.tail
       if (isOrdered) {
         val rank = rankOf(family, key)
         require(rank >= lastRank, s"$what gave $key after rank $lastRank")
@@ -582,7 +582,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     private def end(): Unit = {
       isOver = true
       pairs.close()
-      require(left.isEmpty, s"$what did not give ${left.size} keys: ${left.take(5)}")
+      require(rest.isEmpty, s"$what did not give ${rest.size} keys: ${rest.take(5)}")
       count("iterators")
     }
   }

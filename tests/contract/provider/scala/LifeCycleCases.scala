@@ -13,11 +13,11 @@ final class LifeCycleCases(scene: Scene) extends Cases {
   import scene._
   test("reported-metrics-are-supported") {
     // The driver asks an instance that was never initialised.
-    val made = StateStoreProvider.create(subject.providerClass)
-    val names = made.supportedCustomMetrics.map(_.name)
+    val plain = StateStoreProvider.create(subject.providerClass)
+    val names = plain.supportedCustomMetrics.map(_.name)
     same("no name twice", names.distinct.length, names.length)
-    holds("each has a description", made.supportedCustomMetrics.forall(_.desc.nonEmpty))()
-    allows("instance metrics before init")(made.supportedInstanceMetrics.length)
+    holds("each has a description", plain.supportedCustomMetrics.forall(_.desc.nonEmpty))()
+    allows("instance metrics before init")(plain.supportedInstanceMetrics.length)
     val store = open(provider, 0)
     table(store).put(v("a", 0), v(1))
     commit(store)
@@ -26,18 +26,18 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     holds("some are reported", store.metrics.customMetrics.nonEmpty)()
     val instances = provider.supportedInstanceMetrics.map(_.getClass).toSet
     same("instance metrics", store.metrics.instanceMetrics.keys.map(_.getClass).toSet.diff(instances), Set.empty)
-    val reloaded = open(fresh(), 1)
-    commit(reloaded)
-    same("custom metrics after a load", reloaded.metrics.customMetrics.keySet.diff(supported), Set.empty)
-    holds("none is negative", reloaded.metrics.customMetrics.values.forall(_ >= 0))(
-      s"${reloaded.metrics.customMetrics}")
+    val second = open(fresh(), 1)
+    commit(second)
+    same("custom metrics after a load", second.metrics.customMetrics.keySet.diff(supported), Set.empty)
+    holds("none is negative", second.metrics.customMetrics.values.forall(_ >= 0))(
+      s"${second.metrics.customMetrics}")
   }
 
   test("metrics-at-any-time") {
     write(provider, 0)(_.put(v("a", 0), v(1)))
-    val aborted = open(provider, 1)
-    aborted.abort()
-    allows("after abort")(aborted.metrics)
+    val attempt = open(provider, 1)
+    attempt.abort()
+    allows("after abort")(attempt.metrics)
     val store = open(provider, 1)
     allows("before commit")(store.metrics)
     store.abort()
@@ -51,12 +51,12 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     try {
       val stop = new java.util.concurrent.atomic.AtomicBoolean
       def always(what: () => Unit): Callable[Unit] = () => while (!stop.get) { what(); Thread.sleep(5) }
-      val running = Seq(pool.submit(always(() => provider.doSnapshotMaintenance())),
+      val futures = Seq(pool.submit(always(() => provider.doSnapshotMaintenance())),
         pool.submit(always(() => provider.doCleanupMaintenance())))
       for (version <- 0 until 12)
         write(provider, version)(t => for (number <- 1 to 20) t.put(v("a", number), v(version)))
       stop.set(true)
-      running.foreach(each => allows("neither fails")(each.get(30, TimeUnit.SECONDS)))
+      futures.foreach(each => allows("neither fails")(each.get(30, TimeUnit.SECONDS)))
     } finally pool.shutdownNow()
     allows("both, one after the other")(provider.doMaintenance())
     holds("a snapshot was made", newestSnapshot > 0)()
@@ -76,10 +76,10 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     provider.doMaintenance()
     // Updates of one row: the changes outgrow the snapshot, most of which is unchanged.
     for (version <- 1 to 12) {
-      val (removed, hot) = (v("a", version), v("hot", 0) -> text(300000))
-      expected = expected - removed + hot
+      val (key, hot) = (v("a", version), v("hot", 0) -> text(300000))
+      expected = expected - key + hot
       write(provider, version, shape) { t =>
-        t.remove(removed)
+        t.remove(key)
         t.put(hot._1, hot._2)
       }
       provider.doMaintenance()
@@ -89,9 +89,9 @@ final class LifeCycleCases(scene: Scene) extends Cases {
       }
     }
     holds("a snapshot was made after the first", newestSnapshot > 1)(s"the newest is of version $newestSnapshot")
-    val again = fresh(shape, conf = conf)
-    write(again, 13, shape)(_.put(v("b", 0), v("last")))
-    again.doMaintenance()
+    val other = fresh(shape, conf = conf)
+    write(other, 13, shape)(_.put(v("b", 0), v("last")))
+    other.doMaintenance()
     holds("the next version, reloaded",
       rowsAt(fresh(shape, conf = conf), 14, shape).toMap == expected + (v("b", 0) -> v("last")))()
   }
@@ -133,8 +133,8 @@ final class LifeCycleCases(scene: Scene) extends Cases {
       // PySpark's state server: its thread reads and writes, the task's thread commits.
       val t = table(store)
       val task: Callable[Any] = () => { t.put(v("b", 0), v(2)); t.get(v("a", 0)) }
-      val found = pool.submit(task).get(30, TimeUnit.SECONDS)
-      same("read there", found, v(1))
+      val value = pool.submit(task).get(30, TimeUnit.SECONDS)
+      same("read there", value, v(1))
     } finally pool.shutdownNow()
     commit(store)
     same("written there", rowsAt(fresh(), 2), Seq(v("a", 0) -> v(1), v("b", 0) -> v(2)))
@@ -154,9 +154,9 @@ final class LifeCycleCases(scene: Scene) extends Cases {
       val t = table(store, Prefixed)
       try {
         val rows = t.rows
-        val scanned = (0 until version).flatMap(word => t.prefixed(v(s"w$word")))
-        rows.length == scanned.length && rows.length == 20 * version - 1 &&
-        (rows ++ scanned).forall(_._2.head == version) &&
+        val pairs = (0 until version).flatMap(word => t.prefixed(v(s"w$word")))
+        rows.length == pairs.length && rows.length == 20 * version - 1 &&
+        (rows ++ pairs).forall(_._2.head == version) &&
         t.get(v("w0", 1)) == v(version) && t.get(v(s"w${version - 1}", 20)) == null
       } finally store.release()
     }
@@ -164,7 +164,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
     val stop = new java.util.concurrent.atomic.AtomicBoolean
     val pool = Executors.newFixedThreadPool(3)
     try {
-      val reading = (0 until 3).map { back =>
+      val futures = (0 until 3).map { back =>
         val task: Callable[Seq[Int]] =
           () => Iterator.continually(newest.get - back).takeWhile(_ => !stop.get).filterNot(isWhole).toList
         pool.submit(task)
@@ -174,7 +174,7 @@ final class LifeCycleCases(scene: Scene) extends Cases {
         newest.set(version + 1)
       }
       stop.set(true)
-      reading.foreach(each =>
+      futures.foreach(each =>
         allows("reading")(same("versions that were not whole", each.get(60, TimeUnit.SECONDS), Nil)))
     } finally {
       stop.set(true)

@@ -118,9 +118,9 @@ final class ListCases(scene: Scene) extends Cases {
     write(provider, 0, Lists)(_.putList(Key, ints(1, 2, 3, 4): _*))
     // As list state removes expired values: the first remaining one is put, the others are merged.
     write(provider, 1, Lists) { t =>
-      val left = t.list(Key).filter(_.head.asInstanceOf[Int] % 2 == 0)
-      t.put(Key, left.head)
-      left.tail.foreach(t.merge(Key, _))
+      val rest = t.list(Key).filter(_.head.asInstanceOf[Int] % 2 == 0)
+      t.put(Key, rest.head)
+      rest.tail.foreach(t.merge(Key, _))
     }
     write(provider, 2, Lists)(_.merge(Key, v(5)))
     same("reloaded", look(fresh(), 3, Lists)(_.list(Key)), ints(2, 4, 5))
@@ -157,8 +157,8 @@ final class ListCases(scene: Scene) extends Cases {
         t.merge(v(word, number), v(number * 10 + value))
     }
     look(fresh(), 1, shape) { t =>
-      val found = t.allPrefixed(v("a"))
-      same("each with its values", found.groupMap(_._1)(_._2.head),
+      val pairs = t.allPrefixed(v("a"))
+      same("each with its values", pairs.groupMap(_._1)(_._2.head),
         Map(v("a", 1) -> Seq(11, 12, 13), v("a", 2) -> Seq(21, 22, 23)))
       same("of no key", t.allPrefixed(v("c")), Nil)
     }
@@ -209,16 +209,16 @@ final class ListCases(scene: Scene) extends Cases {
     same("values of a key by time", t1.allPrefixed(v("a")).map { case (key, value) => (key(1), value.head) },
       Seq(10L -> 10, 10L -> 10, 20L -> 20, 30L -> 30))
     same("values in an interval", t1.allInRange(Some(v("a", 10L)), Some(v("a", 30L))).map(_._2.head), Seq(10, 10, 20))
-    val expired = i1.allInRange(None, Some(v("", 20L)))
-    same("what expired", expired.map(_._1), Seq("a", "a", "b", "b").map(v(_, 10L)))
-    expired.map(_._1).distinct.foreach { key =>
+    val pairs = i1.allInRange(None, Some(v("", 20L)))
+    same("what expired", pairs.map(_._1), Seq("a", "a", "b", "b").map(v(_, 10L)))
+    pairs.map(_._1).distinct.foreach { key =>
       t1.remove(key)
       i1.remove(key)
     }
     commit(next)
-    val again = fresh()
-    same("what is left, reloaded", look(again, 2, index)(_.allValues.map(_._1(1)).distinct), Seq(20L, 30L))
-    same("values of a key, reloaded", look(again, 2, values)(_.allPrefixed(v("b")).map(_._2.head)), Seq(20, 30))
+    val other = fresh()
+    same("what is left, reloaded", look(other, 2, index)(_.allValues.map(_._1(1)).distinct), Seq(20L, 30L))
+    same("values of a key, reloaded", look(other, 2, values)(_.allPrefixed(v("b")).map(_._2.head)), Seq(20, 30))
   }
 
   test("list-calls-on-single-values", Families) {
@@ -291,13 +291,13 @@ final class ListCases(scene: Scene) extends Cases {
     write(provider, 0, Lists)(_.putList(Key, ints(1, 2, 3): _*))
     look(provider, 1, Lists) { t =>
       val values = t.store.valuesIterator(t.keyRow(Key), "lists")
-      val seen = values.map { value =>
-        val shown = value.getInt(0)
-        t.merge(Key, v(shown * 10))
-        if (shown == 2) t.put(v("other", 1), v(shown))
-        shown
+      val numbers = values.map { value =>
+        val number = value.getInt(0)
+        t.merge(Key, v(number * 10))
+        if (number == 2) t.put(v("other", 1), v(number))
+        number
       }.toList
-      same("as it was when asked for", seen, Seq(1, 2, 3))
+      same("as it was when asked for", numbers, Seq(1, 2, 3))
       same("afterwards", t.list(Key), ints(1, 2, 3, 10, 20, 30))
     }
   }

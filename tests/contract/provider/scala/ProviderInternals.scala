@@ -29,17 +29,17 @@ object ProviderInternals {
   def takeFailures(): Seq[String] = Iterator.continually(failures.poll()).takeWhile(_ != null).toList
 
   private lazy val failures: ConcurrentLinkedQueue[String] = {
-    val found = new ConcurrentLinkedQueue[String]
+    val messages = new ConcurrentLinkedQueue[String]
     val appender = new AbstractAppender("failures", null, null, true, Property.EMPTY_ARRAY) {
       override def append(event: LogEvent): Unit = {
         val message = event.getMessage.getFormattedMessage
         if (event.getLevel == Level.WARN && message.contains("and will be tried again; no state is lost"))
-          found.add(message)
+          messages.add(message)
       }
     }
     appender.start()
     LogManager.getLogger("io.dynastate.Provider").asInstanceOf[Logger].addAppender(appender)
-    found
+    messages
   }
 
   /** Whether any provider loads something in the background. */
@@ -47,9 +47,9 @@ object ProviderInternals {
 
   /** Run with another number of rows from which on a version is loaded in the background. */
   def loadingBeside(rows: Long)(body: => Unit): Unit = {
-    val before = VersionLoader.backgroundRowsMin
+    val previous = VersionLoader.backgroundRowsMin
     VersionLoader.backgroundRowsMin = rows
     try body
-    finally VersionLoader.backgroundRowsMin = before
+    finally VersionLoader.backgroundRowsMin = previous
   }
 }

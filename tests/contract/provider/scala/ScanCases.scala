@@ -15,24 +15,24 @@ final class ScanCases(scene: Scene) extends Cases {
   private val Longs = ranged(LongType).named("longs")
 
   /** Put keys of one column in a shuffled order; they must be returned in the given order, now and reloaded. */
-  private def comesBackInOrder(kind: DataType, ordered: Seq[Any]): Unit = {
+  private def comesBackInOrder(kind: DataType, sequence: Seq[Any]): Unit = {
     val shape = ranged(kind).named(s"by ${kind.simpleString}")
-    val expected = ordered.map(each => v(Rows.values(shape.key, Rows.row(shape.key, v(each, "x"))).head, "x"))
+    val expected = sequence.map(each => v(Rows.values(shape.key, Rows.row(shape.key, v(each, "x"))).head, "x"))
     def keys(t: Table, from: Option[Any] = None, until: Option[Any] = None) =
       t.range(from.map(v(_, "x")), until.map(v(_, "x"))).map(_._1).map(_.toString)
     // As text, because NaN is not equal to itself, and -0.0 is equal to 0.0.
-    val wanted = expected.map(_.toString)
+    val texts = expected.map(_.toString)
     def check(t: Table, when: String): Unit = {
-      same(s"$when, all", keys(t), wanted)
-      same(s"$when, iterated", t.rows.map(_._1.toString), wanted)
-      for (at <- ordered.indices) {
-        same(s"$when, from ${ordered(at)}", keys(t, from = Some(ordered(at))), wanted.drop(at))
-        same(s"$when, until ${ordered(at)}", keys(t, until = Some(ordered(at))), wanted.take(at))
+      same(s"$when, all", keys(t), texts)
+      same(s"$when, iterated", t.rows.map(_._1.toString), texts)
+      for (at <- sequence.indices) {
+        same(s"$when, from ${sequence(at)}", keys(t, from = Some(sequence(at))), texts.drop(at))
+        same(s"$when, until ${sequence(at)}", keys(t, until = Some(sequence(at))), texts.take(at))
       }
     }
     val store = open(provider, 0)
     val t = table(store, shape)
-    new scala.util.Random(1).shuffle(ordered).foreach(each => t.put(v(each, "x"), v(1)))
+    new scala.util.Random(1).shuffle(sequence).foreach(each => t.put(v(each, "x"), v(1)))
     check(t, "own")
     commit(store)
     look(fresh(), 1, shape)(check(_, "reloaded"))
@@ -126,17 +126,17 @@ final class ScanCases(scene: Scene) extends Cases {
     val store = open(provider, 1)
     val t = table(store, Longs)
     // As in timers: each that is due is removed, and sets others, some of them before the end of the scan.
-    val due = t.scan(None, Some(v(40L, "")))
-    val fired = due.map { pair =>
+    val iterator = t.scan(None, Some(v(40L, "")))
+    val timers = iterator.map { pair =>
       val (key, _) = t.pairOf(pair)
       val number = key.head.asInstanceOf[Long]
       t.remove(key)
       t.put(v(number + 30, "again"), v(number.toInt))
       (number, key(1))
     }.toList
-    due.close()
-    same("those that were due, in order", fired.filter(_._2 == "timer").map(_._1), 0L until 40L)
-    holds("none twice", fired.distinct.length == fired.length)(s"$fired")
+    iterator.close()
+    same("those that were due, in order", timers.filter(_._2 == "timer").map(_._1), 0L until 40L)
+    holds("none twice", timers.distinct.length == timers.length)(s"$timers")
     same("those left", t.rows.map(_._1).filter(_(1) == "timer").map(_.head), 40L until 60L)
     commit(store)
     same("those left, reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1).filter(_(1) == "timer").map(_.head)),
@@ -176,15 +176,15 @@ final class ScanCases(scene: Scene) extends Cases {
   test("scans-that-are-refused", Families) {
     val store = open(fresh(), 0)
     val plain = table(store, Plain.named("plain"))
-    val prefixed = table(store, Prefixed.named("prefixed"))
+    val other = table(store, Prefixed.named("prefixed"))
     val (from, until) = (v("a", 0), v("b", 0))
     refuses("a prefix of plain keys", "IllegalArgumentException")(plain.prefixed(v("a")))
     refuses("a range of plain keys", "IllegalArgumentException")(plain.range(Some(from), Some(until)))
-    refuses("a range of keys with a prefix", "IllegalArgumentException")(prefixed.range(None, None))
+    refuses("a range of keys with a prefix", "IllegalArgumentException")(other.range(None, None))
     refuses("removal of a range of plain keys", "IllegalStateException", "IllegalArgumentException")(
       plain.deleteRange(from, until))
     refuses("removal of a range of keys with a prefix", "IllegalStateException", "IllegalArgumentException")(
-      prefixed.deleteRange(from, until))
+      other.deleteRange(from, until))
     refuses("a prefix of keys that begin with a time", "IllegalArgumentException", "IllegalStateException",
       "UNSUPPORTED", "INTERNAL_ERROR") {
       table(store, TimeFirst.named("times")).prefixed(v("a"))
@@ -214,8 +214,8 @@ final class ScanCases(scene: Scene) extends Cases {
       val one = t.store.prefixScan(t.prefixRow(v("a")), shape.name)
       val other = t.store.prefixScan(t.prefixRow(v("b")), shape.name)
       // Rows are reused, so each is read before the next.
-      val found = (1 to 3).flatMap(_ => Seq(t.pairOf(one.next()), t.pairOf(other.next())))
-      same("each shows its own rows", found.map(_._1.head), Seq("a", "b", "a", "b", "a", "b"))
+      val pairs = (1 to 3).flatMap(_ => Seq(t.pairOf(one.next()), t.pairOf(other.next())))
+      same("each shows its own rows", pairs.map(_._1.head), Seq("a", "b", "a", "b", "a", "b"))
       same("both are at the end", Seq(one.hasNext, other.hasNext), Seq(false, false))
       Seq(one, other).foreach(_.close())
     }
@@ -233,9 +233,9 @@ final class ScanCases(scene: Scene) extends Cases {
       same(s"$when, from a time", t.range(Some(v("", 1L)), None).map(_._1(1)), times.drop(4))
     }
     look(provider, 1, shape)(check(_, "in memory"))
-    val again = fresh()
-    look(again, 1, shape)(check(_, "reloaded"))
-    write(again, 1, shape)(t => t.range(None, Some(v("", 0L))).foreach { case (key, _) => t.remove(key) })
+    val other = fresh()
+    look(other, 1, shape)(check(_, "reloaded"))
+    write(other, 1, shape)(t => t.range(None, Some(v("", 0L))).foreach { case (key, _) => t.remove(key) })
     same("without what expired", look(fresh(), 2, shape)(_.rows.map(_._1(1))), times.drop(3))
   }
 

@@ -29,11 +29,11 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
   import Rows.Values
 
   private val providers = mutable.ListBuffer.empty[StateStoreProvider]
-  private val noted = mutable.ListBuffer.empty[Failure]
+  private val log = mutable.ListBuffer.empty[Failure]
   /** The checkpoint id of the newest commit of each version, as the driver would pass it on. */
   private val newestIds = TrieMap.empty[Long, String]
 
-  def failures: Seq[Failure] = noted.toList
+  def failures: Seq[Failure] = log.toList
 
   // ----------------------------------------------------------------------------------------------------------
   // providers
@@ -46,12 +46,12 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
       ids: Boolean = subject.ids, multiple: Boolean = appends, extra: Map[String, String] = Map.empty,
       run: String = UUID.randomUUID().toString, schemas: Option[StateSchemaProvider] = None): StateStoreProvider = {
     val format = "spark.sql.streaming.stateStore.checkpointFormatVersion" -> (if (ids) "2" else "1")
-    val own =
+    val options =
       Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
-    val made =
-      Scene.make(storeId, kept(shape), own, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
-    providers += made
-    made
+    val provider =
+      Scene.make(storeId, kept(shape), options, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
+    providers += provider
+    provider
   }
 
   def storeId: StateStoreId = StateStoreId(root, operatorId = 0, partitionId = 3)
@@ -78,10 +78,10 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
 
   /** A column family of a store, made if need be, as every task makes it. */
   def table(store: ReadStateStore, shape: Shape = Shapes.Plain): Table = {
-    val made = kept(shape)
-    if (made.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
-      store.asInstanceOf[StateStore].createColFamilyIfAbsent(made.name, made.key, made.value, made.spec, made.multiple,
-        made.internal)
+    val family = kept(shape)
+    if (family.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+      store.asInstanceOf[StateStore].createColFamilyIfAbsent(family.name, family.key, family.value, family.spec, family.multiple,
+        family.internal)
     }
     known(store, shape)
   }
@@ -115,31 +115,31 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
       val ours = Seq("endpoint", "python").map(name => subject.conf(s"spark.sql.streaming.stateStore.dynastate.$name"))
       new World(ours.head, ours(1), Paths.get(URI.create(root))).onTables(storeId, "newest-snapshot").toLong
     } else {
-      val listed = Files.list(Paths.get(URI.create(storeId.storeCheckpointLocation().toString)))
-      try listed.iterator.asScala.map(_.getFileName.toString).collect { case Scene.SnapshotFile(version) =>
+      val files = Files.list(Paths.get(URI.create(storeId.storeCheckpointLocation().toString)))
+      try files.iterator.asScala.map(_.getFileName.toString).collect { case Scene.SnapshotFile(version) =>
           version.toLong
         }.maxOption.getOrElse(0L)
-      finally listed.close()
+      finally files.close()
     }
 
   // -------------------------------------------------------------------------------------------------------------
   // checks
 
-  def same(label: String, found: Any, expected: Any): Unit =
-    holds(label, found == expected)(s"found ${shown(found)}, expected ${shown(expected)}")
+  def same(label: String, actual: Any, expected: Any): Unit =
+    holds(label, actual == expected)(s"found ${shown(actual)}, expected ${shown(expected)}")
 
   /** In a Spark that has the call. */
   def sameFamilies(label: String, store: ReadStateStore, expected: Set[String]): Unit =
     namesOfFamilies(store).foreach(same(label, _, expected))
 
   def holds(label: String, condition: Boolean)(message: => String = "it does not hold"): Unit =
-    if (!condition) noted += Failure(label, message)
+    if (!condition) log += Failure(label, message)
 
   /** The body must fail, with one of these: names of exception classes, or beginnings of Spark's error conditions. */
   def refuses(label: String, kinds: String*)(body: => Any): Unit =
     try {
       val answer = body
-      noted += Failure(label, s"it was allowed, and answered ${shown(answer)}")
+      log += Failure(label, s"it was allowed, and answered ${shown(answer)}")
     } catch {
       case absent: Absent => throw absent
       case NonFatal(e) => holds(label, Scene.names(e).exists(name => kinds.exists(name.startsWith)))(
@@ -151,7 +151,7 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
     try body
     catch {
       case absent: Absent => throw absent
-      case NonFatal(e) => noted += Failure(label, s"it was refused: ${Scene.told(e)}")
+      case NonFatal(e) => log += Failure(label, s"it was refused: ${Scene.told(e)}")
     }
 
   private def shown(value: Any): String = Scene.cut(String.valueOf(value), 400)
@@ -172,10 +172,10 @@ object Scene {
       hadoop.set(name, value)
     }
     hadoop.set("sql.streaming.runId", run)
-    val made = StateStoreProvider.create(conf("spark.sql.streaming.stateStore.providerClass"))
-    made.init(id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,
+    val provider = StateStoreProvider.create(conf("spark.sql.streaming.stateStore.providerClass"))
+    provider.init(id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,
       useMultipleValuesPerKey = multiple, schemas)
-    made
+    provider
   }
 
   /** Hadoop's defaults, read once: without them files are not replaced by a rename. */

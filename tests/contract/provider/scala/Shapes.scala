@@ -89,7 +89,7 @@ class Table(val store: ReadStateStore, val shape: Shape) {
   def get(key: Values): Values = values(shape.value, store.get(keyRow(key), shape.name))
 
   def getAll(keys: Values*): Seq[Values] =
-    store.multiGet(keys.map(keyRow).toArray, shape.name).map(found => values(shape.value, found)).toList
+    store.multiGet(keys.map(keyRow).toArray, shape.name).map(row => values(shape.value, row)).toList
 
   def has(key: Values): Boolean = store.keyExists(keyRow(key), shape.name)
 

@@ -84,11 +84,11 @@ object StoreServer {
     private var provider: StateStoreProvider = fresh()
     private var store: StateStore = _
     private var tables = Map.empty[String, Table]
-    private var beside: Thread = _
+    private var thread: Thread = _
 
     def answer(order: JsonNode): java.util.Map[String, Any] = {
       val answer = new JLinkedHashMap[String, Any]
-      try answer.put("ok", obey(order) match { case () => null; case found => found })
+      try answer.put("ok", obey(order) match { case () => null; case result => result })
       catch { case NonFatal(e) => answer.put("error", Scene.told(e)) }
       answer
     }
@@ -160,29 +160,29 @@ object StoreServer {
     }
 
     private def maintainBeside(): Unit = {
-      val maintained = provider
-      beside = new Thread(() => {
-        maintained.doSnapshotMaintenance()
-        maintained.doCleanupMaintenance()
+      val side = provider
+      thread = new Thread(() => {
+        side.doSnapshotMaintenance()
+        side.doCleanupMaintenance()
       })
-      beside.start()
+      thread.start()
     }
 
-    private def await(): Unit = if (beside != null) {
-      beside.join()
-      beside = null
+    private def await(): Unit = if (thread != null) {
+      thread.join()
+      thread = null
     }
 
     private def readAfresh(version: Long, id: Option[String]): Any = {
       val reader = fresh()
       try {
-        val opened = reader.getStore(version, id)
-        val found = new JLinkedHashMap[String, Any]
-        families.map(scene.table(opened, _)).foreach { table =>
-          found.put(table.shape.name, pairs(if (table.shape.multiple) table.allValues else table.rows))
+        val store = reader.getStore(version, id)
+        val content = new JLinkedHashMap[String, Any]
+        families.map(scene.table(store, _)).foreach { table =>
+          content.put(table.shape.name, pairs(if (table.shape.multiple) table.allValues else table.rows))
         }
-        opened.abort()
-        found
+        store.abort()
+        content
       } finally reader.close()
     }
 
@@ -227,12 +227,12 @@ object StoreServer {
 
   private def shownValue(value: Seq[Any]): Any = value match {
     case null => null
-    case Seq(number: Long, found: String) =>
-      if (found == text(number, found.length)) listed(Seq(number, found.length))
-      else s"a broken text of $number: ${Scene.cut(found, 80)}"
+    case Seq(number: Long, string: String) =>
+      if (string == text(number, string.length)) listed(Seq(number, string.length))
+      else s"a broken text of $number: ${Scene.cut(string, 80)}"
   }
 
-  private def pairs(found: Seq[(Seq[Any], Seq[Any])]): Any = listed(found.map { case (key, value) =>
+  private def pairs(rows: Seq[(Seq[Any], Seq[Any])]): Any = listed(rows.map { case (key, value) =>
     listed(Seq(listed(key.map {
         case double: Double => java.lang.Double.doubleToRawLongBits(double)
         case other => other

@@ -60,19 +60,19 @@ final class VersionCases(scene: Scene) extends Cases {
 
   testWithAppends("moved-to-another-executor-and-back") {
     val run = java.util.UUID.randomUUID().toString
-    val (here, there) = (fresh(run = run), fresh(run = run))
-    write(here, 0)(_.put(v("a", 0), v(1)))
-    write(there, 1) { t =>
+    val (first, second) = (fresh(run = run), fresh(run = run))
+    write(first, 0)(_.put(v("a", 0), v(1)))
+    write(second, 1) { t =>
       t.put(v("a", 0), v(2))
       t.put(v("b", 0), v(2))
     }
-    write(there, 2)(_.remove(v("b", 0)))
-    write(there, 3)(_.put(v("c", 0), v(4)))
+    write(second, 2)(_.remove(v("b", 0)))
+    write(second, 3)(_.put(v("c", 0), v(4)))
     val expected = one(2) :+ (v("c", 0) -> v(4))
-    same("back, over three versions", rowsAt(here, 4), expected)
-    write(here, 4)(_.put(v("d", 0), v(5)))
-    same("and away again", rowsAt(there, 5), expected :+ (v("d", 0) -> v(5)))
-    same("an older version here", rowsAt(here, 2), one(2) :+ (v("b", 0) -> v(2)))
+    same("back, over three versions", rowsAt(first, 4), expected)
+    write(first, 4)(_.put(v("d", 0), v(5)))
+    same("and away again", rowsAt(second, 5), expected :+ (v("d", 0) -> v(5)))
+    same("an older version here", rowsAt(first, 2), one(2) :+ (v("b", 0) -> v(2)))
   }
 
   testWithAppends("an-older-version-is-opened-again") {
@@ -143,12 +143,12 @@ final class VersionCases(scene: Scene) extends Cases {
     val retry = open(provider, 1)
     table(retry).put(v("retry", 0), v(1))
     retry.commit()
-    val wanted = retry.getStateStoreCheckpointInfo().stateStoreCkptId
+    val id = retry.getStateStoreCheckpointInfo().stateStoreCkptId
     zombie.commit()
     // By number the last commit is read; by id the one that the driver names, whichever was last.
     val expected = if (subject.ids) "retry" else "zombie"
-    same("in memory", rowsOf(provider, 2, wanted).map(_._1.head), Seq("a", expected))
-    same("reloaded", rowsOf(fresh(), 2, wanted).map(_._1.head), Seq("a", expected))
+    same("in memory", rowsOf(provider, 2, id).map(_._1.head), Seq("a", expected))
+    same("reloaded", rowsOf(fresh(), 2, id).map(_._1.head), Seq("a", expected))
   }
 
   testWithAppends("twins-on-two-executors") {
@@ -192,12 +192,12 @@ final class VersionCases(scene: Scene) extends Cases {
     } else {
       // A file where the partition's folder should be.
       val folder = Paths.get(java.net.URI.create(storeId.storeCheckpointLocation().toString))
-      val aside = folder.resolveSibling("aside")
-      Files.move(folder, aside)
+      val backup = folder.resolveSibling("aside")
+      Files.move(folder, backup)
       Files.createFile(folder)
       () => {
         Files.delete(folder)
-        Files.move(aside, folder)
+        Files.move(backup, folder)
       }
     }
 
@@ -210,10 +210,10 @@ final class VersionCases(scene: Scene) extends Cases {
     next.commit()
     val second = next.getStateStoreCheckpointInfo()
     same("the base is the id that was given", second.baseStateStoreCkptId, first.stateStoreCkptId)
-    val again = provider.getStore(1, first.stateStoreCkptId)
-    table(again).put(v("a", 0), v(2))
-    again.commit()
-    val third = again.getStateStoreCheckpointInfo()
+    val other = provider.getStore(1, first.stateStoreCkptId)
+    table(other).put(v("a", 0), v(2))
+    other.commit()
+    val third = other.getStateStoreCheckpointInfo()
     same("ids are fresh", Seq(first, second, third).flatMap(_.stateStoreCkptId).distinct.length, 3)
     for ((when, from) <- Seq("in memory" -> provider, "reloaded" -> fresh())) {
       same(s"the first attempt, $when", rowsOf(from, 2, second.stateStoreCkptId), one(1))
@@ -298,8 +298,8 @@ final class VersionCases(scene: Scene) extends Cases {
     table(writer).put(v("b", 0), v(2))
     writer.abort()
     same("nothing of it is left", rowsAt(provider, 1), one(1))
-    val again = read(provider, 1)
-    commit(provider.upgradeReadStoreToWriteStore(again, 1, idOf(1)))
+    val store = read(provider, 1)
+    commit(provider.upgradeReadStoreToWriteStore(store, 1, idOf(1)))
     same("the next one commits", rowsAt(fresh(), 2), one(1))
   }
 
@@ -368,7 +368,7 @@ final class VersionCases(scene: Scene) extends Cases {
     write(provider, 3)(_.put(v("c", 0), v(4)))
     val expected: Seq[Seq[Change]] = Seq(Seq(put(v("a", 0), 1, 0), put(v("b", 0), 1, 0)),
       Seq(put(v("a", 0), 2, 1), ("delete_record", v("b", 0), null, 1L)), Nil, Seq(put(v("c", 0), 4, 3)))
-    def of(found: Seq[Change]) = found.sortBy(change => (change._4, change._2.toString))
+    def of(changes: Seq[Change]) = changes.sortBy(change => (change._4, change._2.toString))
     val reader = fresh()
     same("all", of(feed(reader, 1, 4)), expected.flatten)
     same("one version", of(feed(reader, 2, 2)), expected(1))
@@ -456,10 +456,10 @@ final class VersionCases(scene: Scene) extends Cases {
             if Scene.names(e).exists(name =>
               name.startsWith("CANNOT_LOAD_STATE_STORE") || name.contains("FileNotFound")) => None
       }
-    val found = (1L to 7L).map(replayed(_, 7))
-    holds("from one version at least", found.exists(_.isDefined))()
-    same("always to the same rows", found.flatten.distinct, Seq(0 until 7))
-    val from = 1L + found.indexWhere(_.isDefined)
+    val replays = (1L to 7L).map(replayed(_, 7))
+    holds("from one version at least", replays.exists(_.isDefined))()
+    same("always to the same rows", replays.flatten.distinct, Seq(0 until 7))
+    val from = 1L + replays.indexWhere(_.isDefined)
     val store = replayState(replay(other), from, 8, idOf(from), idOf(8))
     same("version", store.version, 8L)
     same("to write", table(store).sorted.map(_._2.head), 0 until 8)
