@@ -859,7 +859,8 @@ object MemoryChecks {
     private var versions = Vector[(Version, Model)]((memory.empty, Map.empty))
 
     def run(): Unit = (0 until 60).foreach { turn =>
-      val (base, content) = if (!hasRetries || random.nextInt(4) > 0) versions.last else versions(random.nextInt(versions.size))
+      val (base, content) =
+        if (!hasRetries || random.nextInt(4) > 0) versions.last else versions(random.nextInt(versions.size))
       var model = content
       val sink = new Sent(content)
       val open = new VersionOverlay(base, sink)

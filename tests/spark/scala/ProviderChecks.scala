@@ -117,7 +117,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       val (bytes, ids) = write(0, None)
       val (twice, _) = write(1, ids)
       // Arrays of bytes are up to twice as long as their rows.
-      require(twice > bytes * 1.4 && twice < bytes * 3, s"$bytes bytes, then $twice with the rows of the version before")
+      require(twice > bytes * 1.4 && twice < bytes * 3,
+        s"$bytes bytes, then $twice with the rows of the version before")
     }
     check("event-time eviction reads each page on disk once, and no row that it removes")(evicted())
     check("a wrong namespace, memoryMb, diskMb, diskPath or number of sidecars is refused") {
@@ -371,7 +372,9 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     provider.getStore(2, two).abort()
     val attempts = ProviderInternals.attempts(provider)
     same(attempts.map(_._1.checkpointId).contains(two.get), true, "whether the version without rows is in memory")
-    attempts.foreach { case (attempt, durable) => same(durable, attempt, "the attempt that is read where it is durable") }
+    attempts.foreach { case (attempt, durable) =>
+      same(durable, attempt, "the attempt that is read where it is durable")
+    }
   }
 
   /** Rows are corrupted in the provider's own memory, to which the rows that `get` returns point. */

@@ -144,16 +144,16 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     change(1500)
     // Send the head, then the version below it, then one further below, while new ones are committed.
     (0 until 3).foreach { depth =>
-      val (snapshot, expected) = (version, model)
+      val (head, expected) = (version, model)
       (0 until depth).foreach(_ => change(800))
       val choice = Array.tabulate(1 << bits)(_ => depth == 0 || random.nextInt(3) > 0)
       var folds = 3
       val sink = new Sorted(bits, choice, () => if (folds > 0) { folds -= 1; change(300) })
-      SnapshotRows.send(snapshot, bits, choice, sink)
+      SnapshotRows.send(head, bits, choice, sink)
       same(sink.buckets.toList, choice.indices.filter(choice(_)).toList, "buckets that came")
       val inWanted = expected.filter { case ((_, key), _) => choice(bucketOf(key.hash, bits)) }
       require(sink.rows == inWanted,
-        s"the rows by bucket are not those of version $snapshot: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
+        s"the rows by bucket are not those of version $head: ${sink.rows.size}, not ${inWanted.size}, at $bits bits")
     }
   }
 
@@ -166,7 +166,8 @@ final class SnapshotChecks(checks: Checks, seed: Long) {
     val sink = new Sorted(bits, choice, () => ())
     val (reads, cacheBytes) = (memory.reads, memory.cache.bytes)
     SnapshotRows.send(version, bits, choice, sink)
-    require(memory.reads - reads <= (1 << bucketBits), s"${memory.reads - reads} reads of ${1 << bucketBits} buckets at $bits bits")
+    require(memory.reads - reads <= (1 << bucketBits),
+      s"${memory.reads - reads} reads of ${1 << bucketBits} buckets at $bits bits")
     same(memory.cache.bytes, cacheBytes, "what is in memory was not driven out")
     same(sink.buckets.toList, choice.indices.filter(choice(_)).toList, "buckets that came")
     val expected =

@@ -49,7 +49,8 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
     val options =
       Map("spark.sql.streaming.stateStore.providerClass" -> subject.providerClass) ++ subject.conf + format ++ conf
     val provider =
-      Scene.make(storeId, kept(shape), options, run, new Configuration(Scene.Hadoop), families, multiple, extra, schemas)
+      Scene.make(storeId, kept(shape), options, run, new Configuration(Scene.Hadoop), families, multiple, extra,
+        schemas)
     providers += provider
     provider
   }
@@ -80,7 +81,8 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
   def table(store: ReadStateStore, shape: Shape = Shapes.Plain): Table = {
     val family = kept(shape)
     if (family.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
-      store.asInstanceOf[StateStore].createColFamilyIfAbsent(family.name, family.key, family.value, family.spec, family.multiple,
+      store.asInstanceOf[StateStore].createColFamilyIfAbsent(family.name, family.key, family.value, family.spec,
+        family.multiple,
         family.internal)
     }
     known(store, shape)

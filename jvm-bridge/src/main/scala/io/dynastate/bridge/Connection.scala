@@ -47,8 +47,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   /** Frames without an answer that were not sent yet. One that may be long, or has an answer, takes them with it: a
    * small commit is one write.
    */
-  private[this] val held = ByteBuffer.allocate(Connection.HeldBytes)
-  @volatile private[this] var overdue = false
+  private[this] val buffer = ByteBuffer.allocate(Connection.HeldBytes)
+  @volatile private[this] var isOverdue = false
   @volatile private[this] var isAborted = false
 
   def isUsable: Boolean = channel.isOpen && process.isAlive
@@ -80,22 +80,24 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     converse(s"finding version $version of store=$store") {
       if (attempt == Attempt.None) hold(Connection.SendDeadlineSeconds, Protocol.run(run))
       send(Protocol.find(store, version, attempt))
-      val found = foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
+      val answer = foundIn(expect(Protocol.Found, receive(deadlineSeconds)))
       val body = expect(Protocol.Content, receive(deadlineSeconds))
       val bits = body.get & 0xff
       require(bits <= ChangedBuckets.HashBits, s"a version lies in too many buckets bits=$bits")
-      (found, Content(bits, Protocol.takeKeys(body)),
+      (answer, Content(bits, Protocol.takeKeys(body)),
         Protocol.takeCounters(expect(Protocol.Opened, receive(deadlineSeconds))))
     }
 
   /** Read the rows of a version that lie in some of 2^bits buckets, as changes, oldest first, with other rows among
-   * them. `onDeltas` is called after the rows of the snapshot, and before the changes since; it says whether `held`
-   * comes between them. Returns counters.
+   * them. `onDeltas` is called after the rows of the snapshot, and before the changes since; it says whether
+   * `baseChanges` comes between them. Returns counters.
    */
-  def read(store: String, version: Version, held: HeldChanges, bits: Int, buckets: Seq[Int], deadlineSeconds: Long)(
+  def read(store: String, version: Version, baseChanges: HeldChanges, bits: Int, buckets: Seq[Int],
+      deadlineSeconds: Long)(
       onRestart: () => Unit, onDeltas: Deltas => Unit, onChanges: (Int, ByteBuffer) => Unit): Map[String, Long] =
     converse(s"reading buckets of version $version of store=$store") {
-      send(Protocol.read(store, version.number, version.attempt, held.snapshot, held.version, held.attempt, bits,
+      send(Protocol.read(store, version.number, version.attempt, baseChanges.snapshot, baseChanges.version,
+          baseChanges.attempt, bits,
           buckets))
       changesUntilOpened(deadlineSeconds, _ => onRestart(), onDeltas, onChanges, isRead = true)
     }
@@ -241,9 +243,9 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   private def wantedIn(frame: Protocol.Frame): Wanted = {
     val body = expect(Protocol.Wanted, frame)
-    val wanted = Wanted(body.getLong, body.get & 0xff)
-    require(wanted.bits <= ChangedBuckets.HashBits, s"a snapshot is wanted in too many buckets bits=${wanted.bits}")
-    wanted
+    val answer = Wanted(body.getLong, body.get & 0xff)
+    require(answer.bits <= ChangedBuckets.HashBits, s"a snapshot is wanted in too many buckets bits=${answer.bits}")
+    answer
   }
 
   private def maintained(deadlineSeconds: Long): Map[String, Long] =
@@ -256,10 +258,10 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       case e: ClosedByInterruptException => throw e // Spark kills the task
       case e: IOException if isAborted => throw new DynastateException(kind, s"the task was aborted; while $doing", e)
       case e: IOException =>
-        val reported = lastError()
+        val error = lastError()
         close()
-        if (reported.isDefined) throw reported.get
-        val why = if (overdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.exitReport}"
+        if (error.isDefined) throw error.get
+        val why = if (isOverdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.exitReport}"
         throw new DynastateException(kind,
           s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
       case e: BufferUnderflowException =>
@@ -277,18 +279,18 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   /** Hold a frame, if there is room for it; else send all. */
   private def hold(deadlineSeconds: Long, head: ByteBuffer, changes: ByteBuffer = ByteBuffer.allocate(0)): Unit =
-    if (head.remaining + changes.remaining <= held.remaining) held.put(head).put(changes)
+    if (head.remaining + changes.remaining <= buffer.remaining) buffer.put(head).put(changes)
     else within(deadlineSeconds)(sendAll(head, changes))
 
   private def sendAll(head: ByteBuffer, changes: ByteBuffer = ByteBuffer.allocate(0)): Unit = {
-    held.flip()
-    val all = Array(held, head, changes)
+    buffer.flip()
+    val all = Array(buffer, head, changes)
     val end = changes.limit()
-    while (held.hasRemaining || head.hasRemaining || changes.position() < end) {
+    while (buffer.hasRemaining || head.hasRemaining || changes.position() < end) {
       changes.limit(math.min(end, changes.position() + Protocol.SliceBytes))
       channel.write(all)
     }
-    held.clear()
+    buffer.clear()
   }
 
   private def receive(deadlineSeconds: Long, array: Int => Array[Byte] = new Array(_)): Protocol.Frame =
@@ -306,7 +308,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
 
   /** The error that a sidecar reported before it closed the connection. */
   private def lastError(): Option[DynastateException] =
-    try { if (!overdue) receive(Connection.LastErrorDeadlineSeconds); None }
+    try { if (!isOverdue) receive(Connection.LastErrorDeadlineSeconds); None }
     catch {
       case e: DynastateException => Some(e)
       case _: IOException => None
@@ -316,7 +318,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
     if (frame.frameType == frameType) frame.body
     else throw new EOFException(s"frame ${frame.frameType} came instead of $frameType")
 
-  private def within[A](seconds: Long)(body: => A): A = Connection.within(channel, seconds, { overdue = true })(body)
+  private def within[A](seconds: Long)(body: => A): A = Connection.within(channel, seconds, { isOverdue = true })(body)
 }
 
 object Connection {
@@ -364,10 +366,10 @@ object Connection {
 
   /** Close the channel at the deadline, which ends every wait on it. */
   private def within[A](channel: SocketChannel, seconds: Long, onOverdue: => Unit)(body: => A): A = {
-    val closing =
+    val task =
       deadlines.schedule(new Runnable { def run(): Unit = { onOverdue; channel.close() } }, seconds, TimeUnit.SECONDS)
     try body
-    finally closing.cancel(false)
+    finally task.cancel(false)
   }
 
   /** Refuse a process of another user, which must not learn the token: the folder may be another than the one made. */

@@ -149,10 +149,10 @@ object Protocol {
 
   /** A frame of fields, each as long as its type. */
   private def frame(frameType: Int, fields: Any*): ByteBuffer = {
-    val encoded = fields.map(bytesOf)
-    val bodyBytes = encoded.map(_.length).sum
+    val arrays = fields.map(bytesOf)
+    val bodyBytes = arrays.map(_.length).sum
     val out = little(5 + bodyBytes).putInt(checked(1 + bodyBytes)).put(frameType.toByte)
-    encoded.foreach(out.put(_: Array[Byte]))
+    arrays.foreach(out.put(_: Array[Byte]))
     out.flip()
   }
 

@@ -15,25 +15,25 @@ final class Sidecar private (python: String, idleSeconds: Long) {
   /** Interruptible, so that a task which Spark kills does not wait for it. */
   private[this] val lock = new ReentrantLock
   private[this] var process: SidecarProcess = _
-  private[this] var failed: DynastateException = _
+  private[this] var failure: DynastateException = _
   private[this] var failedAt = 0L
 
   /** A connection for these settings (a JSON object), new or used before. */
   def lease(settings: String): Connection = {
-    val asked = System.nanoTime()
+    val askedAt = System.nanoTime()
     lock.lockInterruptibly()
-    val leased =
-      try running(asked)
+    val process =
+      try running(askedAt)
       finally lock.unlock()
-    leased.connect(settings)
+    process.connect(settings)
   }
 
   /** The process, started if there is none. A caller that waited here during a failed start gets its error; a later one
    * starts it again.
    */
-  private[this] def running(asked: Long): SidecarProcess = {
+  private[this] def running(askedAt: Long): SidecarProcess = {
     if (process == null || !process.isAlive) {
-      if (failed != null && asked - failedAt < 0) throw failed
+      if (failure != null && askedAt - failedAt < 0) throw failure
       if (process != null) {
         Sidecar.log.warn(s"sidecar died, a new one is started: ${process.exitReport}")
         process.end()
@@ -42,7 +42,7 @@ final class Sidecar private (python: String, idleSeconds: Long) {
       try process = SidecarProcess.start(python, idleSeconds)
       catch {
         case e: DynastateException =>
-          failed = e
+          failure = e
           failedAt = System.nanoTime()
           throw e
       }

@@ -26,7 +26,7 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
   private[this] val firstLine = new CompletableFuture[String]
   private[this] val signsOfLife = new AtomicLong
   private[this] var logCopier: Thread = _
-  @volatile private[this] var hung = ""
+  @volatile private[this] var silence = ""
 
   def isAlive: Boolean = os.isAlive
 
@@ -37,10 +37,10 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
 
   /** How it ended, with the last lines of its log, for an error message. */
   def exitReport: String = {
-    val ended = os.waitFor(2, TimeUnit.SECONDS)
-    val how = if (ended) s"exit code ${os.exitValue}" else "it is alive but does not answer"
-    if (ended) logCopier.join(LastLinesDeadlineMillis)
-    s"$hung$how; last lines of its log: ${if (lastLines.isEmpty) "none" else lastLines.toArray.mkString(" | ")}"
+    val hasEnded = os.waitFor(2, TimeUnit.SECONDS)
+    val how = if (hasEnded) s"exit code ${os.exitValue}" else "it is alive but does not answer"
+    if (hasEnded) logCopier.join(LastLinesDeadlineMillis)
+    s"$silence$how; last lines of its log: ${if (lastLines.isEmpty) "none" else lastLines.toArray.mkString(" | ")}"
   }
 
   def connect(settings: String): Connection =
@@ -61,9 +61,9 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
 
   /** Kill it, even if it is stopped, and the processes that a script in the interpreter's place has started. */
   private def kill(): Unit = {
-    val started = os.descendants.toList
+    val descendants = os.descendants.toList
     os.destroyForcibly()
-    started.forEach(_.destroyForcibly())
+    descendants.forEach(_.destroyForcibly())
   }
 
   /** Copy its log into ours, and read its standard output, until it ends. */
@@ -118,20 +118,20 @@ private[bridge] final class SidecarProcess private (os: Process, stdin: OutputSt
 
   /** Kill it when signs of life stop, and close idle connections. Looks are counted: a pause of this JVM is one. */
   private def lookAfter(): Unit = {
-    var seen = signsOfLife.get
+    var previous = signsOfLife.get
     var silent = 0
-    val looking = Connection.deadlines.scheduleWithFixedDelay(() => {
-        silent = if (signsOfLife.get == seen) silent + 1 else 0
-        seen = signsOfLife.get
+    val task = Connection.deadlines.scheduleWithFixedDelay(() => {
+        silent = if (signsOfLife.get == previous) silent + 1 else 0
+        previous = signsOfLife.get
         if (silent == SilenceDeadlineSeconds / LookSeconds) {
-          hung = s"it gave no sign of life for $SilenceDeadlineSeconds s and was killed, "
+          silence = s"it gave no sign of life for $SilenceDeadlineSeconds s and was killed, "
           log.warn(s"sidecar gives no sign of life for $SilenceDeadlineSeconds s and is killed pid=$pid")
           kill()
         }
         try pool.closeIdle()
         catch { case _: IOException => () } // or this was the last look
       }, LookSeconds, LookSeconds, TimeUnit.SECONDS)
-    os.onExit.thenRun(() => looking.cancel(false))
+    os.onExit.thenRun(() => task.cancel(false))
   }
 }
 
@@ -153,7 +153,7 @@ private[bridge] object SidecarProcess {
   }
 
   def start(python: String, idleSeconds: Long): SidecarProcess = {
-    val started = System.nanoTime()
+    val startNanos = System.nanoTime()
     val folder = makeFolder()
     val socket = folder.resolve("socket")
     val token = new Array[Byte](Protocol.TokenBytes)
@@ -181,7 +181,7 @@ private[bridge] object SidecarProcess {
     } catch { case _: IOException => () } // it ended at once; awaitReady says why
     process.awaitReady(python)
     log.info(s"sidecar started pid=${process.pid} python=$python " +
-      s"ms=${TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - started)}")
+      s"ms=${TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - startNanos)}")
     process
   }
 }

@@ -11,8 +11,8 @@ private[memory] final class Bucket(val owner: AnyRef, @volatile var rows: RowTab
   var countedBytes = 0L
 
   def bytesThere: Long = {
-    val there = rows
-    if (there == null) 0L else there.heapBytes
+    val tables = rows
+    if (tables == null) 0L else tables.heapBytes
   }
 }
 
@@ -22,8 +22,8 @@ private[memory] final class Bucket(val owner: AnyRef, @volatile var rows: RowTab
  */
 final class BucketCache(val limit: Long) {
   private[this] var total = 0L
-  private[this] val counted = new LinkedHashSet[Bucket]
-  private[this] val replaced = new LinkedHashSet[Bucket]
+  private[this] val members = new LinkedHashSet[Bucket]
+  private[this] val victims = new LinkedHashSet[Bucket]
 
   private[this] var reserved = 0L
 
@@ -55,38 +55,38 @@ final class BucketCache(val limit: Long) {
   }
 
   /** Replace buckets by those of the version committed after them. */
-  private[memory] def replace(before: Iterable[Bucket], after: Iterable[Bucket]): Unit = synchronized {
-    before.foreach(bucket => if (counted.contains(bucket)) replaced.add(bucket))
-    after.foreach(bucket => if (bucket.rows != null) count(bucket))
+  private[memory] def replace(oldBuckets: Iterable[Bucket], newBuckets: Iterable[Bucket]): Unit = synchronized {
+    oldBuckets.foreach(bucket => if (members.contains(bucket)) victims.add(bucket))
+    newBuckets.foreach(bucket => if (bucket.rows != null) count(bucket))
     makeRoom()
   }
 
   /** Discard an owner's buckets. */
   private[memory] def discard(owner: AnyRef): Unit =
-    synchronized { counted.stream.filter(_.owner eq owner).toList.forEach(release(_)) }
+    synchronized { members.stream.filter(_.owner eq owner).toList.forEach(release(_)) }
 
-  private def count(bucket: Bucket): Unit = if (counted.add(bucket)) {
+  private def count(bucket: Bucket): Unit = if (members.add(bucket)) {
     bucket.countedBytes = bucket.bytesThere
     total += bucket.countedBytes
   }
 
   private def makeRoom(): Unit = {
-    while (total > limit && !replaced.isEmpty) release(replaced.iterator.next())
-    var chances = counted.size
-    while (total > limit && !counted.isEmpty) {
-      val oldest = counted.iterator.next()
+    while (total > limit && !victims.isEmpty) release(victims.iterator.next())
+    var chances = members.size
+    while (total > limit && !members.isEmpty) {
+      val oldest = members.iterator.next()
       if (oldest.isUsed && chances > 0) {
         oldest.isUsed = false
-        counted.remove(oldest)
-        counted.add(oldest)
+        members.remove(oldest)
+        members.add(oldest)
       } else release(oldest)
       chances -= 1
     }
   }
 
   private def release(bucket: Bucket): Unit = {
-    counted.remove(bucket)
-    replaced.remove(bucket)
+    members.remove(bucket)
+    victims.remove(bucket)
     total -= bucket.countedBytes
     bucket.rows = null
   }

@@ -103,39 +103,40 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   override def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version = {
     require(base.versions eq this, "a version of other buckets")
     changed.add(number, ChangedBuckets.of(changes))
-    val before = base.asInstanceOf[BucketedVersion]
-    val buckets = before.buckets.clone()
-    var keys = java.util.Arrays.copyOf(before.keys, math.max(before.keys.length, changes.bound))
-    var rows, bytes, added = 0L
-    val changedRows = byBucket(changes, before.bits)
-    peekAll(before, changedRows.keySet.asScala.toSeq.map(_.intValue).sorted) { (number, old, isInMemory) =>
-      val (made, more) = changedBy(old, changedRows.get(number))
-      added += more
-      keys = difference(keys, old.counts, made.counts)
-      rows += made.rows
-      bytes += made.heapBytes
-      buckets(number) = new Bucket(this, if (isInMemory) made else null)
+    val parent = base.asInstanceOf[BucketedVersion]
+    val buckets = parent.buckets.clone()
+    var keys = java.util.Arrays.copyOf(parent.keys, math.max(parent.keys.length, changes.bound))
+    var rows, bytes, addedValues = 0L
+    val changedRows = byBucket(changes, parent.bits)
+    peekAll(parent, changedRows.keySet.asScala.toSeq.map(_.intValue).sorted) { (number, old, isInMemory) =>
+      val (bucket, more) = changedBy(old, changedRows.get(number))
+      addedValues += more
+      keys = difference(keys, old.counts, bucket.counts)
+      rows += bucket.rows
+      bytes += bucket.heapBytes
+      buckets(number) = new Bucket(this, if (isInMemory) bucket else null)
     }
     if (rows > 0) {
       rowBytes = math.max(RowBytesMin, bytes / rows)
       sawRows = true
     }
-    val bits = bitsFor(keys.sum * rowBytes, before.bits, bucketBytes)
-    val next = new BucketedVersion(number, attempt, schema, this, keys, bits, split(buckets, before.bits, bits), added)
-    next.base = before
+    val bits = bitsFor(keys.sum * rowBytes, parent.bits, bucketBytes)
+    val next =
+      new BucketedVersion(number, attempt, schema, this, keys, bits, split(buckets, parent.bits, bits), addedValues)
+    next.base = parent
     next
   }
 
   /** Replaced buckets are now the first to evict, and new ones can be evicted. */
   override def committed(next: Version): Unit = {
-    val made = next.asInstanceOf[BucketedVersion]
-    val before = made.base.buckets
-    val after = made.buckets
-    made.base = null
-    if (before.length != after.length) cache.replace(before, after)
+    val version = next.asInstanceOf[BucketedVersion]
+    val oldBuckets = version.base.buckets
+    val newBuckets = version.buckets
+    version.base = null
+    if (oldBuckets.length != newBuckets.length) cache.replace(oldBuckets, newBuckets)
     else {
-      val changed = before.indices.filter(bucket => before(bucket) ne after(bucket))
-      cache.replace(changed.map(before(_)), changed.map(after(_)))
+      val numbers = oldBuckets.indices.filter(bucket => oldBuckets(bucket) ne newBuckets(bucket))
+      cache.replace(numbers.map(oldBuckets(_)), numbers.map(newBuckets(_)))
     }
   }
 
@@ -152,14 +153,14 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   /** The rows of a bucket, which are in memory from now on. */
   private def load(version: BucketedVersion, number: Int): RowTables = {
     val bucket = version.buckets(number)
-    val there = bucket.rows
-    if (there != null) {
+    val tables = bucket.rows
+    if (tables != null) {
       bucket.isUsed = true
-      there
+      tables
     } else bucket.synchronized {
       // Another thread may have read them.
-      val brought = bucket.rows
-      if (brought != null) brought
+      val tables = bucket.rows
+      if (tables != null) tables
       else {
         val read = source.read(version, version.bits, Seq(number))
         bucket.isUsed = true
@@ -171,8 +172,8 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
 
   /** The rows of a bucket, not kept if they were not in memory: for scans of all buckets. */
   private def peek(version: BucketedVersion, number: Int): RowTables = {
-    val there = version.buckets(number).rows
-    if (there != null) there else source.read(version, version.bits, Seq(number))
+    val tables = version.buckets(number).rows
+    if (tables != null) tables else source.read(version, version.bits, Seq(number))
   }
 
   /** Use the rows of buckets, each with whether it is in memory: first those that are, then the others, of which
@@ -180,9 +181,9 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
    */
   private def peekAll(version: BucketedVersion, numbers: Seq[Int])(use: (Int, RowTables, Boolean) => Unit): Unit = {
     val absent = numbers.filter { number =>
-      val there = version.buckets(number).rows
-      if (there != null) use(number, there, true)
-      there == null
+      val tables = version.buckets(number).rows
+      if (tables != null) use(number, tables, true)
+      tables == null
     }
     absent.grouped(math.max(1L, math.min(ReadAtOnceMax, cache.limit / 16 / bucketBytes)).toInt).foreach { some =>
       val read = byBucket(source.read(version, version.bits, some), version.bits)
@@ -222,56 +223,59 @@ object BucketedVersions {
   }
 
   /** Bits of a bucket's number for buckets of about `bucketBytes`; unchanged until buckets are twice as large. */
-  private def bitsFor(stateBytes: Long, now: Int, bucketBytes: Long): Int = {
-    var bits = now
-    if (stateBytes >> now > 2 * bucketBytes) while (bits < ChangedBuckets.HashBits &&
+  private def bitsFor(stateBytes: Long, current: Int, bucketBytes: Long): Int = {
+    var bits = current
+    if (stateBytes >> current > 2 * bucketBytes) while (bits < ChangedBuckets.HashBits &&
       stateBytes >> bits > bucketBytes) bits += 1
     bits
   }
 
   private def byBucket(rows: RowTables, bits: Int): java.util.HashMap[Integer, RowTables] = {
-    val found = new java.util.HashMap[Integer, RowTables]
+    val tables = new java.util.HashMap[Integer, RowTables]
     rows.foreach { (family, table) =>
       val all = new SlotIterator(Array(table.share()), showAll = true)
       while (all.advance()) {
-        found.computeIfAbsent(ChangedBuckets.bucketOf(all.hash, bits), _ => new RowTables)(family).put(all.hash,
+        tables.computeIfAbsent(ChangedBuckets.bucketOf(all.hash, bits), _ => new RowTables)(family).put(all.hash,
           all.row)
       }
     }
-    found
+    tables
   }
 
   /** A copy of a bucket's rows with changes applied, and the values that these add. Lists are without segments, as
    * those that are read: a bucket may be read again at any time.
    */
   private def changedBy(rows: RowTables, changes: RowTables): (RowTables, Long) = {
-    val made = rows.copy()
-    val replaced = new Row
-    var added = 0L
+    val copy = rows.copy()
+    val previous = new Row
+    var values = 0L
     changes.foreach { (family, table) =>
-      val before = rows.existing(family)
+      val oldTable = rows.existing(family)
       val all = new SlotIterator(Array(table.share()), showAll = true)
       while (all.advance()) {
         val row = all.row
         if (!row.isSegment) {
-          val existed = before != null && before.get(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, replaced)
-          added += (if (row.isDelete) 0 else row.valueCount) - (if (existed) replaced.valueCount else 0)
+          val hadRow =
+            oldTable != null && oldTable.get(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, previous)
+          values += (if (row.isDelete) 0 else row.valueCount) - (if (hadRow) previous.valueCount else 0)
         }
-        if (row.isDelete) made(family).remove(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, replaced)
+        if (row.isDelete) copy(family).remove(all.hash, row.bytes, row.keyOffset, row.keyLengthAndKind, previous)
         else if (row.segmentCount > 0) {
           row.findSegments(all.hash, table.get,
-            (hash, base, offset, length, into) => { before != null && before.get(hash, base, offset, length, into) })
-          made(family).putWhole(all.hash, row)
-        } else if (!row.isSegment) made(family).put(all.hash, row)
+            (hash, base, offset, length, into) => {
+              oldTable != null && oldTable.get(hash, base, offset, length, into)
+            })
+          copy(family).putWhole(all.hash, row)
+        } else if (!row.isSegment) copy(family).put(all.hash, row)
       }
     }
-    (made, added)
+    (copy, values)
   }
 
-  private def difference(keys: Array[Long], before: Array[Long], after: Array[Long]): Array[Long] =
-    Array.tabulate(math.max(keys.length, after.length)) { family =>
+  private def difference(keys: Array[Long], oldCounts: Array[Long], newCounts: Array[Long]): Array[Long] =
+    Array.tabulate(math.max(keys.length, newCounts.length)) { family =>
       def at(counts: Array[Long]): Long = if (family < counts.length) counts(family) else 0L
-      at(keys) - at(before) + at(after)
+      at(keys) - at(oldCounts) + at(newCounts)
     }
 
   private def isWithin(row: Row, from: Row, inclusive: Boolean, to: Row): Boolean = {

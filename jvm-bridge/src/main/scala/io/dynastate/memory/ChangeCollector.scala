@@ -16,7 +16,7 @@ final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage
   private[this] val rows = new RowTables(storage, isLoad)
   private[this] var base: Version = _
   private[this] var isMarking = false
-  private[this] val before = new Row
+  private[this] val previous = new Row
   private[this] val hashes = new Array[Int](RowTable.BlockRows)
   expected.indices.foreach(family =>
     if (expected(family) > 0) rows(family, math.min(expected(family), Int.MaxValue.toLong).toInt))
@@ -33,31 +33,31 @@ final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage
   /** Add encoded changes (docs/storage-format.md, "Changes"). */
   def add(records: Int, encodedChanges: ByteBuffer): Unit = {
     val changes = new ChangeRecords(encodedChanges)
-    val ahead = new ChangeRecords(encodedChanges.duplicate().order(encodedChanges.order))
-    var added, block = 0
+    val lookahead = new ChangeRecords(encodedChanges.duplicate().order(encodedChanges.order))
+    var count, block = 0
     do {
-      block = readAhead(ahead)
+      block = readAhead(lookahead)
       var each = 0
       while (each < block) {
         changes.advance()
         add(changes, hashes(each))
         each += 1
       }
-      added += block
+      count += block
     } while (block > 0)
-    if (added != records) throw new DynastateException(ErrorKind.Corrupt,
-      s"changes hold another number of records than announced: $added, not $records")
+    if (count != records) throw new DynastateException(ErrorKind.Corrupt,
+      s"changes hold another number of records than announced: $count, not $records")
   }
 
   /** Take the hashes of the next changes, and bring their slots into the processor's cache. Returns their number. */
-  private def readAhead(ahead: ChangeRecords): Int = {
+  private def readAhead(lookahead: ChangeRecords): Int = {
     var block = 0
-    while (block < hashes.length && ahead.advance()) {
-      hashes(block) = ahead.hash
+    while (block < hashes.length && lookahead.advance()) {
+      hashes(block) = lookahead.hash
       block += 1
     }
     // Most chunks are of one family.
-    val table = if (block > 0) rows.existing(ahead.family) else null
+    val table = if (block > 0) rows.existing(lookahead.family) else null
     if (table != null) table.touch(hashes, block)
     block
   }
@@ -68,7 +68,7 @@ final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage
       val row = changes.row
       if (changes.isMerge) append(changes.family, hash, row)
       else if (base == null && row.isDelete)
-        rows(changes.family).remove(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, before)
+        rows(changes.family).remove(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, previous)
       else rows(changes.family).put(hash, row)
     }
   }
@@ -81,8 +81,8 @@ final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage
 
   private def append(family: Int, hash: Int, row: Row): Unit = {
     val hasBefore = base != null &&
-      base.versions.get(base, family, hash, row.bytes, row.keyOffset, row.keyLength, before)
+      base.versions.get(base, family, hash, row.bytes, row.keyOffset, row.keyLength, previous)
     rows(family).append(hash, row.bytes, row.keyOffset, row.keyLength, row.bytes, EncodedRow.offset(row.valueAt),
-      row.valueLength, if (hasBefore) before else null)
+      row.valueLength, if (hasBefore) previous else null)
   }
 }

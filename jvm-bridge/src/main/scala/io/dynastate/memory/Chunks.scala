@@ -51,13 +51,13 @@ private[memory] final class Chunks(sink: ChangeSink, expectedBytes: Long) {
 
   /** Make room for a record, and write its tag: operation << 12 | family. */
   private def begin(operation: Int, family: Int, hash: Int, bytes: Int): Unit = {
-    val needed = bytes + EncodedRow.TagBytes
-    if (length + needed > Chunks.Bytes) {
+    val space = bytes + EncodedRow.TagBytes
+    if (length + space > Chunks.Bytes) {
       end()
       // Discard the array of a large record.
       if (chunk.length > Chunks.Bytes) chunk = new Array[Byte](Chunks.Bytes)
     }
-    if (length + needed > chunk.length) chunk = java.util.Arrays.copyOf(chunk, math.max(length + needed, Chunks.Bytes))
+    if (length + space > chunk.length) chunk = java.util.Arrays.copyOf(chunk, math.max(length + space, Chunks.Bytes))
     val tag = operation << 12 | family
     chunk(length) = tag.toByte
     chunk(length + 1) = (tag >>> 8).toByte

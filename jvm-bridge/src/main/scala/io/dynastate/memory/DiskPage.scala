@@ -6,7 +6,7 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
   import DiskPage._
   import RowFile.BlockBytes
 
-  @volatile private[this] var released = false
+  @volatile private[this] var releaseFlag = false
 
   /** Point a cursor to a copy of the row at a position; false: there is none, a page was read beside a change. */
   def read(position: Int, into: Row): Boolean = position + EncodedRow.HeaderBytes <= length && {
@@ -16,16 +16,17 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
     val buffer = buffers.get
     file.read(this, first, last, buffer, 0)
     val at = position - first * BlockBytes
-    val known = math.min(length, (last + 1) * BlockBytes) - position
-    val left = length - position
+    val available = math.min(length, (last + 1) * BlockBytes) - position
+    val rest = length - position
     val keyEnd = EncodedRow.HeaderBytes + EncodedRow.keyLength(buffer, at)
     val headEnd = if (EncodedRow.isList(buffer, at)) keyEnd + EncodedRow.ListHeaderBytes else keyEnd
     // Beside a change, the lengths may be any numbers.
-    keyEnd >= EncodedRow.HeaderBytes && headEnd >= keyEnd && headEnd <= left && {
+    keyEnd >= EncodedRow.HeaderBytes && headEnd >= keyEnd && headEnd <= rest && {
       val bytes =
-        EncodedRow.length(if (headEnd <= known) buffer else blocks(first, (position + headEnd - 1) / BlockBytes), at)
-      val isThere = bytes >= headEnd && bytes <= left
-      if (isThere && bytes <= known) into.pointTo(java.util.Arrays.copyOfRange(buffer, at, at + bytes), 0)
+        EncodedRow.length(if (headEnd <= available) buffer else blocks(first, (position + headEnd - 1) / BlockBytes),
+          at)
+      val isThere = bytes >= headEnd && bytes <= rest
+      if (isThere && bytes <= available) into.pointTo(java.util.Arrays.copyOfRange(buffer, at, at + bytes), 0)
       else if (isThere) into.pointTo(blocks(first, (position + bytes - 1) / BlockBytes), at)
       isThere
     }
@@ -36,8 +37,8 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
    * read again, and what comes after it is read with what lies behind it.
    */
   def readNear(positions: Array[Int], into: Array[Row], from: Int, until: Int, last: LastBlocks): Int = {
-    val found = pointTo(last, positions, into, from, until)
-    if (found > from) found
+    val next = pointTo(last, positions, into, from, until)
+    if (next > from) next
     else {
       val first = positions(from) / BlockBytes
       var end = if (last.isBefore(this, first, GapBlocks)) first + AheadBlocks - 1 else first
@@ -81,10 +82,10 @@ private[memory] final class DiskPage(file: RowFile, val number: Long, val extent
   def readAll(): Array[Byte] = blocks(0, (length - 1) / BlockBytes)
 
   /** Whether its place in the file may have been given to another page. */
-  def isReleased: Boolean = released
+  def isReleased: Boolean = releaseFlag
 
   def release(): Unit = {
-    released = true
+    releaseFlag = true
     file.release(this)
   }
 

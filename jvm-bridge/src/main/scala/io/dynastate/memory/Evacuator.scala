@@ -20,10 +20,10 @@ private[memory] object Evacuator {
 
   def submit(tree: VersionTree): Unit = if (submitted.add(tree)) thread.execute { () =>
     submitted.remove(tree)
-    var started = System.nanoTime()
+    var startNanos = System.nanoTime()
     while (tree.evacuate()) {
-      LockSupport.parkNanos(RestPerWork * (System.nanoTime() - started))
-      started = System.nanoTime()
+      LockSupport.parkNanos(RestPerWork * (System.nanoTime() - startNanos))
+      startNanos = System.nanoTime()
     }
   }
 }

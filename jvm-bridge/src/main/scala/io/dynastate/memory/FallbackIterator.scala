@@ -3,21 +3,21 @@ package io.dynastate.memory
 /** All rows of a version that has no buckets, under an attempt's own layers, which are released at the end, or at
  * `close`. If the disk fails, the rows that are left come from where they are durable.
  */
-private[memory] final class FallbackIterator private (base: Version, family: Int, own: List[Slots],
+private[memory] final class FallbackIterator private (base: Version, family: Int, overlay: List[Slots],
     below: Option[List[Slots]]) extends RowIterator {
   private[this] val first = below.map { layers =>
-    own.foreach(_.retain())
-    new SlotIterator((own ++ layers).toArray, showAll = false)
+    overlay.foreach(_.retain())
+    new SlotIterator((overlay ++ layers).toArray, showAll = false)
   }.orNull
   private[this] var rest: BucketwiseIterator = if (first == null) left() else null
-  private[this] var closed = false
+  private[this] var isClosed = false
 
   override def row: Row = if (rest == null) first.row else rest.row
 
   private[memory] override def baseRow: Row = if (rest == null) first.baseRow else null
 
-  override def advance(): Boolean = !closed && {
-    val found =
+  override def advance(): Boolean = !isClosed && {
+    val hasRow =
       if (rest != null) advanceRest()
       else
         try first.advance()
@@ -26,15 +26,15 @@ private[memory] final class FallbackIterator private (base: Version, family: Int
             rest = left()
             advanceRest()
         }
-    if (!found) close()
-    found
+    if (!hasRow) close()
+    hasRow
   }
 
-  override def close(): Unit = if (!closed) {
-    closed = true
+  override def close(): Unit = if (!isClosed) {
+    isClosed = true
     if (first != null) first.close()
     if (rest != null) rest.close()
-    own.foreach(_.release())
+    overlay.foreach(_.release())
   }
 
   private def advanceRest(): Boolean = {
@@ -43,17 +43,17 @@ private[memory] final class FallbackIterator private (base: Version, family: Int
   }
 
   private def left(): BucketwiseIterator = {
-    own.foreach(_.retain())
-    new BucketwiseIterator(base.versions.durable(base), family, own)
+    overlay.foreach(_.retain())
+    new BucketwiseIterator(base.versions.durable(base), family, overlay)
   }
 }
 
 private[memory] object FallbackIterator {
-  def apply(base: Version, family: Int, own: List[Slots]): RowIterator = {
+  def apply(base: Version, family: Int, overlay: List[Slots]): RowIterator = {
     val below =
       try Some(base.versions.share(base, family, 0))
       catch { case _: RowsUnreadable => None }
-    if (below.exists(_.forall(_.diskPages == null))) new SlotIterator((own ++ below.get).toArray, showAll = false)
-    else new FallbackIterator(base, family, own, below)
+    if (below.exists(_.forall(_.diskPages == null))) new SlotIterator((overlay ++ below.get).toArray, showAll = false)
+    else new FallbackIterator(base, family, overlay, below)
   }
 }

@@ -14,8 +14,8 @@ final class HeldChanges private (val snapshot: Long, val version: Long, val atte
 
   /** Add the changes of some of at least 2^bits buckets to those collected; those of others may be added, too. */
   def addTo(collector: ChangeCollector, bucketBits: Int, buckets: Seq[Int]): Unit =
-    buckets.map(_ >>> bucketBits - bits).distinct.foreach { own =>
-      runs(own).reverse.foreach(run =>
+    buckets.map(_ >>> bucketBits - bits).distinct.foreach { bucket =>
+      runs(bucket).reverse.foreach(run =>
         collector.add(run.records, ByteBuffer.wrap(run.bytes).order(ByteOrder.LITTLE_ENDIAN)))
     }
 

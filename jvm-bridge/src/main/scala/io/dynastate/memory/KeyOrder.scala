@@ -25,8 +25,8 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
   }
 
   /** Set the address of a key that has a row. */
-  def replace(row: Row, before: Int, address: Int): Unit = {
-    findAddress(row, before)
+  def replace(row: Row, oldAddress: Int, address: Int): Unit = {
+    findAddress(row, oldAddress)
     blocks(foundBlock).addresses(foundAt) = address
   }
 
@@ -190,14 +190,14 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
       foundAt = if (side > 0) block.size else 0
       foundEnd = foundAt
     } else {
-      val wanted = mark(row, block.skip)
+      val target = mark(row, block.skip)
       foundAt = 0
       foundEnd = block.size
       while (foundAt < foundEnd) {
         val middle = (foundAt + foundEnd) >>> 1
-        if (java.lang.Long.compareUnsigned(block.marks(middle), wanted) < 0) foundAt = middle + 1 else foundEnd = middle
+        if (java.lang.Long.compareUnsigned(block.marks(middle), target) < 0) foundAt = middle + 1 else foundEnd = middle
       }
-      while (foundEnd < block.size && block.marks(foundEnd) == wanted) foundEnd += 1
+      while (foundEnd < block.size && block.marks(foundEnd) == target) foundEnd += 1
     }
   }
 
@@ -302,22 +302,22 @@ private[memory] object KeyOrder {
     private def lengthened(mark: Long, newSkip: Int): Long = {
       val more = skip - newSkip
       val length = math.min(MarkBytes + 1L, (mark & 0xff) + more)
-      val moved = if (more >= MarkBytes) 0L else mark >>> 8 * more
-      (0 until math.min(more, MarkBytes)).foldLeft(moved & ~0xffL)((made, each) =>
+      val tail = if (more >= MarkBytes) 0L else mark >>> 8 * more
+      (0 until math.min(more, MarkBytes)).foldLeft(tail & ~0xffL)((made, each) =>
         made | bound.keyByte(newSkip + each).toLong << 56 - 8 * each) | length
     }
   }
 
   /** The bytes of a key after some, and their number. */
   private def mark(row: Row, skip: Int): Long = {
-    val left = math.min(MarkBytes + 1, row.keyLength - skip)
-    var made = left.toLong
+    val bytesLeft = math.min(MarkBytes + 1, row.keyLength - skip)
+    var result = bytesLeft.toLong
     var each = 0
-    while (each < left && each < MarkBytes) {
-      made |= row.keyByte(skip + each).toLong << 56 - 8 * each
+    while (each < bytesLeft && each < MarkBytes) {
+      result |= row.keyByte(skip + each).toLong << 56 - 8 * each
       each += 1
     }
-    made
+    result
   }
 
   /** Whether there are more bytes of the key than a mark has. */
@@ -327,8 +327,8 @@ private[memory] object KeyOrder {
     val length = math.min(most, math.min(one.keyLength, other.keyLength))
     val from = one.at + EncodedRow.HeaderBytes
     val otherFrom = other.at + EncodedRow.HeaderBytes
-    val found = java.util.Arrays.mismatch(one.bytes, from, from + length, other.bytes, otherFrom, otherFrom + length)
-    if (found < 0) length else found
+    val index = java.util.Arrays.mismatch(one.bytes, from, from + length, other.bytes, otherFrom, otherFrom + length)
+    if (index < 0) length else index
   }
 
   /** The order of all rows of a table. Takes heap for all keys of rows on disk, until it is made. */
@@ -372,19 +372,19 @@ private[memory] object KeyOrder {
   /** Slots that are not free, in the order of their keys. */
   def slotsInOrder(slots: Slots): Array[Int] = {
     val one, other = new Row
-    val used = (0 until slots.capacity).iterator.filterNot(slots.isFree).toArray
+    val positions = (0 until slots.capacity).iterator.filterNot(slots.isFree).toArray
     var skip = Int.MaxValue
-    if (used.nonEmpty) slots.read(used(0), one)
-    used.foreach { slot =>
+    if (positions.nonEmpty) slots.read(positions(0), one)
+    positions.foreach { slot =>
       slots.read(slot, other)
       skip = commonBytes(one, other, skip)
     }
-    val marked = used.map { slot =>
+    val entries = positions.map { slot =>
       slots.read(slot, other)
       new MarkedSlot(mark(other, skip), slot)
     }
     java.util.Arrays.sort(
-      marked,
+      entries,
       (a: MarkedSlot, b: MarkedSlot) => {
         val order = java.lang.Long.compareUnsigned(a.mark, b.mark)
         if (order != 0 || !isCut(a.mark)) order
@@ -394,7 +394,7 @@ private[memory] object KeyOrder {
           one.compareKeys(other)
         }
       })
-    marked.map(_.slot)
+    entries.map(_.slot)
   }
 
   private final class MarkedSlot(val mark: Long, val slot: Int)

@@ -4,22 +4,22 @@ package io.dynastate.memory
 private[memory] final class LiveRows(slots: Slots, page: Int, bytes: Array[Byte], end: Int) {
   private[this] val positions, hashes = new Array[Int](RowTable.BlockRows)
   private[this] var rows, each, next = 0
-  private[this] var found = -1
+  private[this] var position = -1
   private[this] val current = new Row
 
   def row: Row = current
 
   def hash: Int = hashes(each - 1)
 
-  def slot: Int = found
+  def slot: Int = position
 
   def address: Int = RowArena.addressOf(page, positions(each - 1))
 
   def advance(): Boolean = {
     while (each < rows || readBlock()) {
-      found = slots.indexOf(hashes(each), RowArena.addressOf(page, positions(each)))
+      position = slots.indexOf(hashes(each), RowArena.addressOf(page, positions(each)))
       each += 1
-      if (found >= 0) {
+      if (position >= 0) {
         current.pointTo(bytes, positions(each - 1))
         return true
       }

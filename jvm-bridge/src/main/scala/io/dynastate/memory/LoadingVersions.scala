@@ -16,15 +16,15 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   private[this] val few = new BucketedVersions(new BucketCache(Long.MaxValue), source, 0L)
   /** The version as the few buckets that were read alone; null as soon as all rows are in memory. */
-  @volatile private[this] var meanwhile: Version = _
-  private[this] val asked = new AtomicInteger
+  @volatile private[this] var interim: Version = _
+  private[this] val requests = new AtomicInteger
   private[this] val isBegun = new AtomicBoolean
   private[this] val whole = new CompletableFuture[Version]
 
   /** The version, from what FIND says of it. */
   def begin(number: Long, attempt: Attempt, schema: String, keys: Array[Long], bits: Int): Version = {
-    meanwhile = few.absent(number, attempt, schema, keys, bits)
-    whole.thenRun(() => meanwhile = null)
+    interim = few.absent(number, attempt, schema, keys, bits)
+    whole.thenRun(() => interim = null)
     new LoadingVersion(number, attempt, schema, this, keys)
   }
 
@@ -32,16 +32,16 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
-    val now = meanwhile
-    if (now != null && few.isInMemory(now, hash)) few.get(now, family, hash, base, offset, length, into)
-    else if (now != null && asked.incrementAndGet() <= AskedMax) {
-      try few.get(now, family, hash, base, offset, length, into)
+    val current = interim
+    if (current != null && few.isInMemory(current, hash)) few.get(current, family, hash, base, offset, length, into)
+    else if (current != null && requests.incrementAndGet() <= AskedMax) {
+      try few.get(current, family, hash, base, offset, length, into)
       finally beginToLoad()
     } else loaded.versions.get(loaded, family, hash, base, offset, length, into)
   }
 
   override def mayHave(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int): Boolean =
-    if (meanwhile == null) loaded.versions.mayHave(loaded, family, hash, base, offset, length)
+    if (interim == null) loaded.versions.mayHave(loaded, family, hash, base, offset, length)
     else super.mayHave(version, family, hash, base, offset, length)
 
   override def bucketBits(version: Version): Int = loaded.versions.bucketBits(loaded)
@@ -63,17 +63,17 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   /** Of the rows in memory: metrics do not wait for the load. */
   override def heapBytes(version: Version): Long = {
-    val now = meanwhile
-    if (now != null) few.heapBytes(now) else loaded.versions.heapBytes(loaded)
+    val current = interim
+    if (current != null) few.heapBytes(current) else loaded.versions.heapBytes(loaded)
   }
 
-  override def undoBytes(version: Version): Long = if (meanwhile != null) 0L else loaded.versions.undoBytes(loaded)
+  override def undoBytes(version: Version): Long = if (interim != null) 0L else loaded.versions.undoBytes(loaded)
 
-  override def isUsable: Boolean = meanwhile != null || loaded.versions.isUsable
+  override def isUsable: Boolean = interim != null || loaded.versions.isUsable
 
-  override def isHalfChanged: Boolean = meanwhile == null && loaded.versions.isHalfChanged
+  override def isHalfChanged: Boolean = interim == null && loaded.versions.isHalfChanged
 
-  override def disk: DiskUse = if (meanwhile != null) DiskUse.None else loaded.versions.disk
+  override def disk: DiskUse = if (interim != null) DiskUse.None else loaded.versions.disk
 
   override def stateBytes(version: Version): Long = loaded.versions.stateBytes(loaded)
 

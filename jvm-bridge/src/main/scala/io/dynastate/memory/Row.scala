@@ -6,7 +6,7 @@ import org.apache.spark.unsafe.Platform
 final class Row {
   private[this] var array: Array[Byte] = _
   private[this] var position = 0
-  private[this] var found: Array[Row] = _
+  private[this] var parts: Array[Row] = _
 
   /** The array that the row lies in. */
   def bytes: Array[Byte] = array
@@ -17,12 +17,12 @@ final class Row {
   private[memory] def pointTo(bytes: Array[Byte], at: Int): Unit = {
     array = bytes
     position = at
-    found = null
+    parts = null
   }
 
   private[memory] def pointTo(other: Row): Unit = {
     pointTo(other.bytes, other.at)
-    found = other.segments
+    parts = other.segments
   }
 
   def keyLength: Int = EncodedRow.keyLength(array, position)
@@ -80,7 +80,7 @@ final class Row {
   private[memory] def countInSegments: Int = if (isList) EncodedRow.int(array, listAt + 20) else 0
 
   /** The segments of a list, as far as they were looked for. */
-  private[memory] def segments: Array[Row] = found
+  private[memory] def segments: Array[Row] = parts
 
   /** Let a list know its segments, which `get` finds as `RowTable.get` does. Those of a version that cannot be read are
    * not found: up to the last of them, the values are the first ones of the list that `durable` finds, which has no
@@ -94,14 +94,14 @@ final class Row {
           segment)) segment
       else null
     }
-    val lost = segments.lastIndexOf(null)
-    found = if (lost < 0) segments
+    val gap = segments.lastIndexOf(null)
+    parts = if (gap < 0) segments
     else {
-      val there = segments.drop(lost + 1)
+      val rest = segments.drop(gap + 1)
       val whole = new Row
       if (!durable(hash, array, keyOffset, keyLength, whole))
-        throw new IllegalStateException(s"segment $lost of a list is lost")
-      Row.firstValues(whole, countInSegments - there.map(_.entryCount).sum) +: there
+        throw new IllegalStateException(s"segment $gap of a list is lost")
+      Row.firstValues(whole, countInSegments - rest.map(_.entryCount).sum) +: rest
     }
   }
 
@@ -148,11 +148,11 @@ final class Row {
     }
 
   /** Make a list of a record, with room for `space` bytes of entries, after others that are in segments. */
-  private[memory] def beginList(space: Int, known: Int, segments: Int, countInSegments: Int): Unit = {
+  private[memory] def beginList(space: Int, total: Int, segments: Int, countInSegments: Int): Unit = {
     EncodedRow.putInt(array, listAt, space)
     EncodedRow.putInt(array, listAt + 4, 0)
     EncodedRow.putInt(array, listAt + 8, countInSegments)
-    EncodedRow.putInt(array, listAt + 12, known)
+    EncodedRow.putInt(array, listAt + 12, total)
     EncodedRow.putInt(array, listAt + 16, segments)
     EncodedRow.putInt(array, listAt + 20, countInSegments)
   }

@@ -26,7 +26,7 @@ private[memory] final class RowArena private (private[this] var directory: Array
   /** No page before it is free. */
   private[this] var firstFree = 0
   /** The pages on disk, by number; null: there are none. */
-  private[this] var spilled: Array[DiskPage] = _
+  private[this] var pagesOnDisk: Array[DiskPage] = _
   /** The order in which full pages are spilled, with a share. */
   private[this] var turns = new Array[Long](directory.length)
   private[this] var lastTurn = 0L
@@ -37,7 +37,7 @@ private[memory] final class RowArena private (private[this] var directory: Array
   /** The pages on the heap, by number. */
   def pages: Array[Array[Byte]] = directory
 
-  def diskPages: Array[DiskPage] = spilled
+  def diskPages: Array[DiskPage] = pagesOnDisk
 
   /** Bytes of heap. */
   def heapBytes: Long = arrays
@@ -50,7 +50,7 @@ private[memory] final class RowArena private (private[this] var directory: Array
   /** Make room for a row, which was moved or is new, and return its address. */
   def allocate(length: Int, isMoved: Boolean = false): Int = {
     val bytes = padded(length)
-    val kind = if (isMoved && spilled != null) Moved else New
+    val kind = if (isMoved && pagesOnDisk != null) Moved else New
     var tail = tails(kind)
     if (tail < 0 || ends(tail) + bytes.toLong > math.max(pageBytes, directory(tail).length)) {
       tail = newPage(bytes, kind)
@@ -66,7 +66,7 @@ private[memory] final class RowArena private (private[this] var directory: Array
   def read(address: Int, into: Row): Unit = {
     val page = directory(pageOf(address))
     if (page != null) into.pointTo(page, positionOf(address))
-    else share.readLive(spilled(pageOf(address)), positionOf(address), into)
+    else share.readLive(pagesOnDisk(pageOf(address)), positionOf(address), into)
   }
 
   /** The same for several. Rows on disk are read in the order in which they lie there, near ones together. */
@@ -94,7 +94,7 @@ private[memory] final class RowArena private (private[this] var directory: Array
         rows(until) = into(onDisk(until).toInt)
         until += 1
       }
-      share.readLive(spilled(page), positions, rows, from, until, lastBlocks)
+      share.readLive(pagesOnDisk(page), positions, rows, from, until, lastBlocks)
       from = until
     }
   }
@@ -107,24 +107,24 @@ private[memory] final class RowArena private (private[this] var directory: Array
 
   /** The page with the most garbage for its size, for its rows to be moved; the next row begins another page. */
   def mostGarbage(): Int = {
-    var found = 0
+    var victim = 0
     var most = -1.0
     var page = 0
     while (page < directory.length) {
       if (ends(page) > 0 && dead(page).toDouble / ends(page) > most) {
-        found = page
+        victim = page
         most = dead(page).toDouble / ends(page)
       }
       page += 1
     }
-    if (found == tails(New)) tails(New) = -1
-    if (found == tails(Moved)) tails(Moved) = -1
-    turns(found) = Never
-    found
+    if (victim == tails(New)) tails(New) = -1
+    if (victim == tails(Moved)) tails(Moved) = -1
+    turns(victim) = Never
+    victim
   }
 
   /** The bytes of a page, with their end in `endOf`. */
-  def bytesOf(page: Int): Array[Byte] = if (directory(page) != null) directory(page) else spilled(page).readAll()
+  def bytesOf(page: Int): Array[Byte] = if (directory(page) != null) directory(page) else pagesOnDisk(page).readAll()
 
   /** Where the rows of a page end. */
   def endOf(page: Int): Int = ends(page)
@@ -136,13 +136,13 @@ private[memory] final class RowArena private (private[this] var directory: Array
     ends(page) = 0
     dead(page) = 0
     firstFree = math.min(firstFree, page)
-    val onDisk = if (spilled == null) null else spilled(page)
+    val onDisk = if (pagesOnDisk == null) null else pagesOnDisk(page)
     if (onDisk == null) removeFromHeap(page)
     else {
       // The number may be that of a page on the heap next, which whoever has the directories as they are must not find.
       directory = directory.clone()
-      spilled = spilled.clone()
-      spilled(page) = null
+      pagesOnDisk = pagesOnDisk.clone()
+      pagesOnDisk(page) = null
     }
     onDisk
   }
@@ -175,7 +175,7 @@ private[memory] final class RowArena private (private[this] var directory: Array
       ends = java.util.Arrays.copyOf(ends, page * 2)
       dead = java.util.Arrays.copyOf(dead, page * 2)
       turns = java.util.Arrays.copyOf(turns, page * 2)
-      if (spilled != null) spilled = java.util.Arrays.copyOf(spilled, page * 2)
+      if (pagesOnDisk != null) pagesOnDisk = java.util.Arrays.copyOf(pagesOnDisk, page * 2)
     }
     firstFree = page + 1
     directory(page) = new Array[Byte](if (tails(kind) < 0) math.max(FirstBytes, bytes) else math.max(pageBytes, bytes))
@@ -195,14 +195,14 @@ private[memory] final class RowArena private (private[this] var directory: Array
       if (isFull && turns(page) < Never && (oldest < 0 || turns(page) < turns(oldest))) oldest = page
       page += 1
     }
-    val written = if (oldest < 0) null else share.write(directory(oldest), ends(oldest))
-    if (written != null) {
+    val diskPage = if (oldest < 0) null else share.write(directory(oldest), ends(oldest))
+    if (diskPage != null) {
       // Whoever has the directories as they are finds the page on the heap.
-      spilled = if (spilled == null) new Array(directory.length) else spilled.clone()
-      spilled(oldest) = written
+      pagesOnDisk = if (pagesOnDisk == null) new Array(directory.length) else pagesOnDisk.clone()
+      pagesOnDisk(oldest) = diskPage
       removeFromHeap(oldest)
     }
-    written != null
+    diskPage != null
   }
 
   private def removeFromHeap(page: Int): Unit = {
@@ -211,8 +211,8 @@ private[memory] final class RowArena private (private[this] var directory: Array
     directory(page) = null
   }
 
-  private def grow(tail: Int, needed: Int): Unit = {
-    val size = math.min(pageBytes, math.max(needed, 2 * directory(tail).length))
+  private def grow(tail: Int, bytes: Int): Unit = {
+    val size = math.min(pageBytes, math.max(bytes, 2 * directory(tail).length))
     countHeap(size - directory(tail).length)
     directory(tail) = java.util.Arrays.copyOf(directory(tail), size)
   }

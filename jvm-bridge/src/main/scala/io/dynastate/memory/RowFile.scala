@@ -33,9 +33,9 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   private[this] val pagesWritten = new AtomicLong
   /** Extents of the file that are free, and the number of all that were ever used. */
   private[this] val free = new java.util.BitSet
-  private[this] var used, extents = 0
+  private[this] var usedExtents, extents = 0
   /** So many extents are known to fit on the disk. */
-  private[this] var checked = 0
+  private[this] var checkedExtents = 0
   @volatile private[this] var writes = true
   /** No page is written, but only for lack of room. */
   @volatile private[this] var isFull = false
@@ -44,7 +44,7 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   @volatile private[this] var failure: RowsUnreadable = _
 
   /** Bytes of the disk that pages take. */
-  def bytes: Long = synchronized(used.toLong) * ExtentBytes
+  def bytes: Long = synchronized(usedExtents.toLong) * ExtentBytes
 
   /** Whether pages can be written: no error has come so far, and there is room. */
   def isWritable: Boolean = writes || isFull && hasRoomAgain
@@ -52,7 +52,7 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   /** Bytes of pages that there is room for. */
   def roomBytes: Long = synchronized {
     val more = math.min(limitBytes - extents.toLong * ExtentBytes, diskBytesFree)
-    (extents - used).toLong * ExtentBytes + math.max(0, more)
+    (extents - usedExtents).toLong * ExtentBytes + math.max(0, more)
   }
 
   /** Whether pages can be read: no error has come so far. */
@@ -60,20 +60,20 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
 
   /** Write a page. Returns null if there is no room for it, or the disk failed. */
   private[memory] def write(page: Array[Byte], length: Int): DiskPage = {
-    val own = if (!writes) null else allocate((length + ExtentBytes - 1) / ExtentBytes)
-    if (own == null) null
+    val numbers = if (!writes) null else allocate((length + ExtentBytes - 1) / ExtentBytes)
+    if (numbers == null) null
     else {
       val number = pagesWritten.incrementAndGet()
       try {
         val bytes = if (key == null) page else encrypted(page, length, number)
-        own.indices.foreach { each =>
+        numbers.indices.foreach { each =>
           val from = each * ExtentBytes
           handle { file =>
-            file.seek(own(each).toLong * ExtentBytes)
+            file.seek(numbers(each).toLong * ExtentBytes)
             file.write(bytes, from, math.min(ExtentBytes, length - from))
           }
         }
-        new DiskPage(this, number, own, length, checksumsOf(bytes, length))
+        new DiskPage(this, number, numbers, length, checksumsOf(bytes, length))
       } catch {
         case e: IOException =>
           stopWriting(s"rows stay in memory, since they could not be written to local disk folder=$folder: $e")
@@ -105,8 +105,8 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
 
   private[memory] def release(page: DiskPage): Unit = synchronized {
     page.extents.foreach(free.set)
-    used -= page.extents.length
-    if (used == 0) giveBack()
+    usedExtents -= page.extents.length
+    if (usedExtents == 0) giveBack()
   }
 
   /** Give the disk back what no page takes. */
@@ -118,15 +118,15 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
     }
     free.clear()
     extents = 0
-    checked = 0
+    checkedExtents = 0
   }
 
   /** Stop writing pages, and log why, once. */
   private def stopWriting(why: String): Unit = {
     val isFirst = synchronized {
-      val before = writes
+      val previous = writes
       writes = false
-      before
+      previous
     }
     if (isFirst) log.warn(why)
   }
@@ -136,11 +136,11 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
     val error =
       new RowsUnreadable(s"rows on local disk cannot be read folder=$folder page=${page.number} block=$block: $why")
     val isFirst = !page.isReleased && synchronized {
-      val before = failure
-      if (before == null) failure = error
+      val previous = failure
+      if (previous == null) failure = error
       writes = false
       isFull = false
-      before == null
+      previous == null
     }
     if (isFirst) log.warn("rows on local disk cannot be read; they come from DynamoDB from now on, and no page is " +
       s"written folder=$folder: $why")
@@ -153,15 +153,15 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
   }
 
   private def allocate(count: Int): Array[Int] = synchronized {
-    val found = new Array[Int](count)
+    val numbers = new Array[Int](count)
     var number = 0
     while (number < count) {
       var extent = free.nextSetBit(0)
       if (extent < 0) {
         if (!hasRoom) {
-          (0 until number).foreach(each => free.set(found(each)))
+          (0 until number).foreach(each => free.set(numbers(each)))
           stopWriting(s"rows stay in memory: the local disk, or what diskMb leaves of it, is full folder=$folder " +
-            s"bytes=${used.toLong * ExtentBytes}")
+            s"bytes=${usedExtents.toLong * ExtentBytes}")
           if (failure == null) {
             isFull = true
             looksAt = System.nanoTime() + (RowFile.lookAgainNanos << math.min(timesFull, 20))
@@ -172,17 +172,18 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
         extent = extents
         extents += 1
       } else free.clear(extent)
-      found(number) = extent
+      numbers(number) = extent
       number += 1
     }
-    used += count
-    found
+    usedExtents += count
+    numbers
   }
 
   /** Whether the file may become longer. The disk is asked for its free space from time to time. */
   private def hasRoom: Boolean = (extents + 1L) * ExtentBytes <= limitBytes && {
-    if (extents >= checked && diskBytesFree > CheckedExtents.toLong * ExtentBytes) checked = extents + CheckedExtents
-    extents < checked
+    if (extents >= checkedExtents && diskBytesFree > CheckedExtents.toLong * ExtentBytes)
+      checkedExtents = extents + CheckedExtents
+    extents < checkedExtents
   }
 
   /** Bytes of the disk that are free beside the reserve. */
@@ -194,9 +195,9 @@ final class RowFile(folder: Path, limitBytes: Long, isEncrypted: Boolean) {
 
   /** Look at a full disk, once in a while, and write pages again if there is room for more than a few. */
   private def hasRoomAgain: Boolean = synchronized {
-    val now = System.nanoTime()
-    if (isFull && now - looksAt >= 0) {
-      looksAt = now + RowFile.lookAgainNanos
+    val nanos = System.nanoTime()
+    if (isFull && nanos - looksAt >= 0) {
+      looksAt = nanos + RowFile.lookAgainNanos
       if (roomBytes > math.min(limitBytes / 8, CheckedExtents.toLong * ExtentBytes)) {
         isFull = false
         writes = true

@@ -38,11 +38,11 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
    * heap: one that has more gives back, and one that has less may take a little more than there is, until the others
    * have given it back.
    */
-  private[memory] def shouldSpill(own: Long, spilled: Int): Boolean = {
+  private[memory] def shouldSpill(ownBytes: Long, spilled: Int): Boolean = {
     val all = heap.get
     val equal = heapLimit / math.max(1, shares.get)
     all > heapLimit && hasRoom && (all > heapLimit / 16 * 17 ||
-      (if (own > equal / 4 * 5) spilled < 2 else own >= equal && spilled < 1))
+      (if (ownBytes > equal / 4 * 5) spilled < 2 else ownBytes >= equal && spilled < 1))
   }
 
   /** Whether much of the heap that rows may have is free. */
@@ -54,10 +54,10 @@ final class RowStorage(val heapLimit: Long, file: RowFile, private[memory] val p
   private[memory] def addIndex(bytes: Long): Unit = {
     val all = index.addAndGet(bytes)
     if (all > heapLimit && heapLimit > 0 && hasWarned.compareAndSet(false, true)) {
-      val needed = (all / 4 * 5 + shares.get * 4L * pageBytes >> 20) + 1
+      val megabytes = (all / 4 * 5 + shares.get * 4L * pageBytes >> 20) + 1
       RowStorage.log.warn(
         "memoryMb is too small for so many rows, whose index alone takes more, and nearly all rows are on local " +
-          s"disk; set it to $needed or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
+          s"disk; set it to $megabytes or more memoryMb=${heapLimit >> 20} indexMb=${all >> 20}")
     }
   }
 
@@ -83,43 +83,43 @@ object RowStorage {
 
 /** What the rows of one version tree take of a storage. It is released when they have no reader any more. */
 private[memory] final class StorageShare(storage: RowStorage) {
-  private[this] val taken = new StorageShare.Taken(storage)
-  StorageShare.releaseAfter(this, taken)
+  private[this] val use = new StorageShare.Taken(storage)
+  StorageShare.releaseAfter(this, use)
 
-  def heapBytes: Long = taken.heap.get
+  def heapBytes: Long = use.heap.get
 
-  def disk: DiskUse = DiskUse(taken.disk.get, taken.reads.sum, taken.spilled.get)
+  def disk: DiskUse = DiskUse(use.disk.get, use.reads.sum, use.spilled.get)
 
-  def isUsable: Boolean = if (taken.pages.isEmpty) storage.fits else storage.isUsable
+  def isUsable: Boolean = if (use.pages.isEmpty) storage.fits else storage.isUsable
 
   def pageBytes: Int = storage.pageBytes
 
   /** Whether another page should be spilled before one begins, and can be. */
-  def shouldSpill(spilled: Int): Boolean = storage.shouldSpill(taken.heap.get, spilled)
+  def shouldSpill(spilled: Int): Boolean = storage.shouldSpill(use.heap.get, spilled)
 
   def hasSpareHeap: Boolean = storage.hasSpareHeap
 
   /** Count bytes of heap. */
-  def add(bytes: Long): Unit = taken.add(bytes)
+  def add(bytes: Long): Unit = use.add(bytes)
 
   /** Count heap that no page can give back: slots, checksums, the order of keys, and links to earlier versions. */
-  def addIndex(bytes: Long): Unit = taken.addIndex(bytes)
+  def addIndex(bytes: Long): Unit = use.addIndex(bytes)
 
   /** Write a page to disk. Returns null if there is no room. */
   def write(page: Array[Byte], length: Int): DiskPage = {
-    val written = storage.write(page, length)
-    if (written != null) {
-      taken.pages.add(written)
-      taken.disk.addAndGet(length)
-      taken.spilled.incrementAndGet()
-      taken.addIndex(written.heapBytes)
+    val diskPage = storage.write(page, length)
+    if (diskPage != null) {
+      use.pages.add(diskPage)
+      use.disk.addAndGet(length)
+      use.spilled.incrementAndGet()
+      use.addIndex(diskPage.heapBytes)
     }
-    written
+    diskPage
   }
 
   /** Point a cursor to a copy of a row on disk; false: there is none, since it was read beside a change. */
   def read(page: DiskPage, position: Int, into: Row): Boolean = {
-    taken.reads.increment()
+    use.reads.increment()
     page.read(position, into)
   }
 
@@ -132,9 +132,9 @@ private[memory] final class StorageShare(storage: RowStorage) {
       last: LastBlocks): Unit = {
     var each = from
     while (each < until) {
-      val before = last.bytes
+      val previous = last.bytes
       val end = page.readNear(positions, into, each, until, last)
-      if (last.bytes ne before) taken.reads.increment()
+      if (last.bytes ne previous) use.reads.increment()
       if (end == each) readLive(page, positions(each), into(each))
       each = math.max(end, each + 1)
     }
@@ -142,23 +142,23 @@ private[memory] final class StorageShare(storage: RowStorage) {
 
   /** All bytes of a page. */
   def readAll(page: DiskPage): Array[Byte] = {
-    taken.reads.increment()
+    use.reads.increment()
     page.readAll()
   }
 
   /** Release a page without readers. */
-  def release(page: DiskPage): Unit = taken.release(page)
+  def release(page: DiskPage): Unit = use.release(page)
 
   /** Leave the heap to others: the rows are garbage as soon as the last task has read them. */
-  def close(): Unit = taken.close()
+  def close(): Unit = use.close()
 }
 
 private object StorageShare {
   private val cleaner = Cleaner.create()
 
-  /** Release what a share has taken as soon as the share is garbage, of which `taken` therefore must not know. */
-  private def releaseAfter(share: StorageShare, taken: Taken): Unit =
-    cleaner.register(share, () => taken.releaseAll())
+  /** Release what a share has taken as soon as the share is garbage, of which `use` therefore must not know. */
+  private def releaseAfter(share: StorageShare, use: Taken): Unit =
+    cleaner.register(share, () => use.releaseAll())
 
   private final class Taken(storage: RowStorage) {
     val pages: java.util.Set[DiskPage] = ConcurrentHashMap.newKeySet[DiskPage]()

@@ -27,17 +27,17 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
 
   /** Slots that are not free, and those of segments. */
   private[this] var count, segments = 0
-  private[this] var begun = 0
+  private[this] var listAddress = 0
   /** The rows in the order of their keys; made at the first ordered read, and maintained from then on. */
   private[this] var order: KeyOrder = _
   private[this] var countedOrder = 0L
   /** Somebody reads rows: lists do not grow where they are. */
   private[this] var isSeen = false
-  private[this] val row, old, moved, ignored = new Row
+  private[this] val row, old, target, ignored = new Row
   /** The share of garbage from which on a change evacuates pages; after a load it falls with the garbage. */
   private[this] var garbageMax = GarbageShareMax
   /** Slots that were replaced while somebody read them, and pages on disk: free as soon as these have no reader. */
-  private[this] var lent = List.empty[WeakReference[Slots]]
+  private[this] var loans = List.empty[WeakReference[Slots]]
   private[this] var unused = List.empty[DiskPage]
   count(slots.capacity)
 
@@ -116,26 +116,26 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     if (isHere && old.isList && !isSeen && old.space - old.used >= entry &&
       !slots.isOnDisk(slot)) old.addEntry(valueBase, valueOffset, valueLength)
     else {
-      val before = if (isHere) old else if (isFree) below else null
-      val known =
-        if (before == null) EncodedRow.Begun
-        else if (!isHere) before.valueCount
-        else if (before.isList) before.known
+      val source = if (isHere) old else if (isFree) below else null
+      val total =
+        if (source == null) EncodedRow.Begun
+        else if (!isHere) source.valueCount
+        else if (source.isList) source.known
         else 0
-      if (before != null && !isHere && before.isList && before.used > EncodedRow.SegmentBytesMin) {
-        putSegment(hash, before)
-        beginList(entry, known, before.segmentCount + 1, before.valueCount, keyBase, keyOffset, keyLength)
+      if (source != null && !isHere && source.isList && source.used > EncodedRow.SegmentBytesMin) {
+        putSegment(hash, source)
+        beginList(entry, total, source.segmentCount + 1, source.valueCount, keyBase, keyOffset, keyLength)
       } else {
-        val used = (if (before == null) 0L else before.entriesLength.toLong) + entry
+        val bytes = (if (source == null) 0L else source.entriesLength.toLong) + entry
         // Room for more, where several come one after the other.
         val space =
-          if (isHere && old.isList) math.max(used, math.min(used + used / 2, EncodedRow.ListBytesMax / 2)) else used
-        val (segments, count) = if (before == null) (0, 0) else (before.segmentCount, before.countInSegments)
-        beginList(space, known, segments, count, keyBase, keyOffset, keyLength)
-        if (before != null) row.addEntries(before)
+          if (isHere && old.isList) math.max(bytes, math.min(bytes + bytes / 2, EncodedRow.ListBytesMax / 2)) else bytes
+        val (segments, count) = if (source == null) (0, 0) else (source.segmentCount, source.countInSegments)
+        beginList(space, total, segments, count, keyBase, keyOffset, keyLength)
+        if (source != null) row.addEntries(source)
       }
       row.addEntry(valueBase, valueOffset, valueLength)
-      set(hash, begun, ignored, null)
+      set(hash, listAddress, ignored, null)
       ()
     }
   }
@@ -143,18 +143,18 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   /** Put a list, whose segments are known, with all its values in one row. */
   def putWhole(hash: Int, list: Row): Unit = {
     val space = list.segments.iterator.map(_.valueLength.toLong).sum + list.used
-    beginList(space, known = 0, segments = 0, countInSegments = 0, list.bytes, list.keyOffset, list.keyLength)
+    beginList(space, total = 0, segments = 0, countInSegments = 0, list.bytes, list.keyOffset, list.keyLength)
     row.addSegments(list)
     row.addEntries(list)
-    set(hash, begun, ignored, null)
+    set(hash, listAddress, ignored, null)
     ()
   }
 
-  /** Make a list, to which `row` points then; its address is `begun`. */
-  private def beginList(space: Long, known: Int, segments: Int, countInSegments: Int, keyBase: AnyRef, keyOffset: Long,
+  /** Make a list, to which `row` points then; its address is `listAddress`. */
+  private def beginList(space: Long, total: Int, segments: Int, countInSegments: Int, keyBase: AnyRef, keyOffset: Long,
       keyLength: Int): Unit = {
-    begun = begin(EncodedRow.lengthOfList(keyLength, space), EncodedRow.ListMarker, keyBase, keyOffset, keyLength)
-    row.beginList(space.toInt, known, segments, countInSegments)
+    listAddress = begin(EncodedRow.lengthOfList(keyLength, space), EncodedRow.ListMarker, keyBase, keyOffset, keyLength)
+    row.beginList(space.toInt, total, segments, countInSegments)
   }
 
   /** Put the values that a list has itself into its next segment. */
@@ -172,13 +172,13 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
    */
   def remove(hash: Int, base: AnyRef, offset: Long, length: Int, previous: Row, undo: RowTable = null,
       replaced: RowTable = null): Boolean = {
-    val found = indexOf(hash, base, offset, length, row, replaced)
-    !slots.isFree(found) && {
+    val slot = indexOf(hash, base, offset, length, row, replaced)
+    !slots.isFree(slot) && {
       own()
       previous.pointTo(row)
-      if (row.isSegment) segments -= 1 else if (order != null) order.remove(row, slots.addressAt(found))
-      arena.free(slots.addressAt(found), row.length)
-      slots.close(found)
+      if (row.isSegment) segments -= 1 else if (order != null) order.remove(row, slots.addressAt(slot))
+      arena.free(slots.addressAt(slot), row.length)
+      slots.close(slot)
       count -= 1
       if (count < slots.capacity / 8 && slots.capacity > CapacityMin) resize(slots.capacity / 2)
       evacuate()
@@ -235,17 +235,17 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
       ends(byte) += ends(byte - 1)
       byte += 1
     }
-    val ordered = new Array[Int](count)
+    val result = new Array[Int](count)
     var slot = slots.capacity - 1
     while (slot >= 0) {
       if (!slots.isFree(slot)) {
         val byte = slots.hashAt(slot) >>> 24
         ends(byte) -= 1
-        ordered(ends(byte)) = slot
+        result(ends(byte)) = slot
       }
       slot -= 1
     }
-    ordered
+    result
   }
 
   private def eachSlot(use: Int => Unit): Unit = {
@@ -273,30 +273,30 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
 
   /** The slot that holds the key, to whose row (or a copy, in `replaced`) the cursor points; or a free slot for it. */
   private def indexOf(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row, replaced: RowTable): Int = {
-    val known = if (replaced != null && replaced.get(hash, base, offset, length, into)) slots.onlyWith(hash) else -1
-    if (known >= 0) known else slots.indexOf(hash, base, offset, length, into)
+    val onlySlot = if (replaced != null && replaced.get(hash, base, offset, length, into)) slots.onlyWith(hash) else -1
+    if (onlySlot >= 0) onlySlot else slots.indexOf(hash, base, offset, length, into)
   }
 
   /** Let a slot have the row that was begun. */
   private def set(hash: Int, address: Int, previous: Row, undo: RowTable, replaced: RowTable = null): Boolean = {
     val slot = indexOf(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, previous, replaced)
-    val before = slots.entries(slot)
+    val entry = slots.entries(slot)
     // Who sees the slot sees the row.
     VarHandle.releaseFence()
-    if (before == 0) {
+    if (entry == 0) {
       slots.entries(slot) = Slots.entry(hash, address)
       count += 1
       if (row.isSegment) segments += 1 else if (order != null) order.add(row, address)
       if (count > slots.capacity - slots.capacity / 4) resize(Math.multiplyExact(slots.capacity, 2))
     } else {
       slots.entries(slot) = Slots.entry(hash, address)
-      if (order != null && !row.isSegment) order.replace(row, Slots.addressOf(before), address)
-      arena.free(Slots.addressOf(before), previous.length)
-      val kept = row.segmentCount
+      if (order != null && !row.isSegment) order.replace(row, Slots.addressOf(entry), address)
+      arena.free(Slots.addressOf(entry), previous.length)
+      val count = row.segmentCount
       evacuate()
-      if (previous.segmentCount > kept) removeSegments(hash, previous, kept, undo)
+      if (previous.segmentCount > count) removeSegments(hash, previous, count, undo)
     }
-    before != 0
+    entry != 0
   }
 
   /** Move live rows out of the page with most garbage, if more than a share of all is garbage; false: it was not. */
@@ -326,11 +326,11 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
       val from = live.row
       val to = arena.allocate(from.length, isMoved = true)
       publish()
-      arena.read(to, moved)
-      System.arraycopy(from.bytes, from.at, moved.bytes, moved.at, from.length)
+      arena.read(to, target)
+      System.arraycopy(from.bytes, from.at, target.bytes, target.at, from.length)
       VarHandle.releaseFence()
       slots.entries(live.slot) = Slots.entry(live.hash, to)
-      if (order != null && !moved.isSegment) order.replace(moved, live.address, to)
+      if (order != null && !target.isSegment) order.replace(target, live.address, to)
       arena.free(live.address, from.length)
     }
     val onDisk = arena.freePage(page)
@@ -341,11 +341,11 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
 
   /** Release pages on disk without readers. */
   private def releaseUnused(): Unit = {
-    lent = lent.filter { each =>
+    loans = loans.filter { each =>
       val slots = each.get
       slots != null && slots.readers.get > 0
     }
-    if (lent.isEmpty) {
+    if (loans.isEmpty) {
       unused.foreach(arena.share.release(_))
       unused = Nil
     }
@@ -358,7 +358,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   }
 
   private def own(): Unit = if (slots.readers.get > 0) {
-    if (arena.diskPages != null) lent ::= new WeakReference(slots)
+    if (arena.diskPages != null) loans ::= new WeakReference(slots)
     slots = slots.copyTo(slots.capacity)
   }
 

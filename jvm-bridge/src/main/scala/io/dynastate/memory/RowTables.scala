@@ -9,14 +9,14 @@ final class RowTables(storage: RowStorage = null, isLoad: Boolean = false) {
   /** What they take of the storage; null: they have none. */
   private[memory] val share: StorageShare = if (storage == null) null else new StorageShare(storage)
   private[this] var tables = new Array[RowTable](1)
-  private[this] val scanned = new java.util.BitSet
+  private[this] val scans = new java.util.BitSet
   /** Of changes: rows that they replace, as they are on disk, as far as they were read; null: none. */
   private[memory] var replaced: RowTables = _
 
   /** Put rows of a family where its other rows are in the order of their keys: it is scanned. */
-  def keepInOrder(family: Int): Unit = scanned.set(family)
+  def keepInOrder(family: Int): Unit = scans.set(family)
 
-  def isKeptInOrder(family: Int): Boolean = scanned.get(family)
+  def isKeptInOrder(family: Int): Boolean = scans.get(family)
 
   /** One more than the largest family id that may have a table. */
   def bound: Int = tables.length

@@ -12,14 +12,14 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
   extends RowIterator {
   private[this] var currentLayer = firstLayer
   private[this] var currentSlot = -1
-  private[this] var closed = false
+  private[this] var isClosed = false
   private[this] val current, above = new Row
   private[this] var currentHash = 0
   /** The page on disk that is read; null: none yet, or rows on the heap are. */
   private[this] var live: LiveRows = _
   private[this] var page = 0
   /** Keys of rows on disk that were given and share their hash with others; null: there are none. */
-  private[this] var repeated: java.util.HashSet[ByteBuffer] = _
+  private[this] var repeats: java.util.HashSet[ByteBuffer] = _
 
   override def row: Row = current
 
@@ -35,14 +35,14 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
   private[memory] def slot: Int = currentSlot
 
   override def advance(): Boolean = {
-    while (!closed && currentLayer < layers.length) {
+    while (!isClosed && currentLayer < layers.length) {
       val slots = layers(currentLayer)
       while (nextOnHeap(slots) || nextOnDisk(slots))
         if ((showAll || !current.isDelete && !current.isSegment) && !isHidden) {
           if (!showAll) Slots.findSegments(current, currentHash, layers, durable)
           if (!showAll && live != null && slots.isRepeated(currentHash)) {
-            if (repeated == null) repeated = new java.util.HashSet
-            repeated.add(ByteBuffer.wrap(current.key))
+            if (repeats == null) repeats = new java.util.HashSet
+            repeats.add(ByteBuffer.wrap(current.key))
           }
           return true
         }
@@ -55,8 +55,8 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
     false
   }
 
-  override def close(): Unit = if (!closed) {
-    closed = true
+  override def close(): Unit = if (!isClosed) {
+    isClosed = true
     layers.foreach(_.release())
   }
 
@@ -65,11 +65,11 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
     var layer = firstLayer
     while (layer < layers.length) {
       val slots = layers(layer).slotsOf(hash)
-      val found = slots.find(slot => !layers(layer).isOnDisk(slot) && hasKey(layers(layer), slot, row))
-      if (found.nonEmpty) return isBeforeFailure(layer, found.get)
-      val (before, after) = slots.filter(layers(layer).isOnDisk(_)).partition(isBeforeFailure(layer, _))
-      if (before.nonEmpty || after.nonEmpty) return after.isEmpty ||
-        repeated != null && repeated.contains(ByteBuffer.wrap(row.key))
+      val twin = slots.find(slot => !layers(layer).isOnDisk(slot) && hasKey(layers(layer), slot, row))
+      if (twin.nonEmpty) return isBeforeFailure(layer, twin.get)
+      val (early, late) = slots.filter(layers(layer).isOnDisk(_)).partition(isBeforeFailure(layer, _))
+      if (early.nonEmpty || late.nonEmpty) return late.isEmpty ||
+        repeats != null && repeats.contains(ByteBuffer.wrap(row.key))
       layer += 1
     }
     false
@@ -97,12 +97,12 @@ final class SlotIterator(layers: Array[Slots], showAll: Boolean, firstLayer: Int
       if (currentSlot % SlotIterator.BlockSlots == 0)
         slots.touchRows(currentSlot, math.min(currentSlot + SlotIterator.BlockSlots, slots.capacity))
     } while (currentSlot < slots.capacity && (slots.isFree(currentSlot) || slots.isOnDisk(currentSlot)))
-    val found = currentSlot < slots.capacity
-    if (found) {
+    val hasSlot = currentSlot < slots.capacity
+    if (hasSlot) {
       slots.read(currentSlot, current)
       currentHash = slots.hashAt(currentSlot)
     }
-    found
+    hasSlot
   }
 
   private def nextOnDisk(slots: Slots): Boolean = slots.diskPages != null && {

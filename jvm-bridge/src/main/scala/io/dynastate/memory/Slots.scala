@@ -18,7 +18,7 @@ final class Slots(val capacity: Int) {
   private[this] val shift = Integer.numberOfLeadingZeros(capacity) + 1
   private[this] val mask = capacity - 1
   /** Without it, the compiler would remove the reads. */
-  private[this] var touched = 0L
+  private[this] var lastRead = 0L
   /** Odd, and different for every capacity: a multiple of 2^32 divided by the golden ratio. */
   private[this] val multiplier = 0x9e3779b1 * (2 * Integer.numberOfTrailingZeros(capacity) + 1)
 
@@ -49,39 +49,39 @@ final class Slots(val capacity: Int) {
   /** Whether a row has a hash. */
   private[memory] def hasHash(hash: Int): Boolean = {
     var at = home(hash)
-    var left = capacity
-    while (entries(at) != 0 && Slots.hashOf(entries(at)) != hash && left > 0) {
+    var rest = capacity
+    while (entries(at) != 0 && Slots.hashOf(entries(at)) != hash && rest > 0) {
       at = (at + 1) & mask
-      left -= 1
+      rest -= 1
     }
     Slots.hashOf(entries(at)) == hash && entries(at) != 0
   }
 
   /** The slot of the only row with a hash; -1: there is none, or another one. Not beside a change. */
   private[memory] def onlyWith(hash: Int): Int = {
-    var found = -1
+    var position = -1
     var at = home(hash)
     while (entries(at) != 0) {
       if (hashAt(at) == hash) {
-        if (found >= 0) return -1
-        found = at
+        if (position >= 0) return -1
+        position = at
       }
       at = (at + 1) & mask
     }
-    found
+    position
   }
 
   /** Point a cursor to the row of a key; false: none. It points to within its array, also beside a change. */
   def get(hash: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
     var at = home(hash)
-    var left = capacity
+    var rest = capacity
     var entry = entries(at)
-    while (entry != 0 && left > 0) {
+    while (entry != 0 && rest > 0) {
       if (Slots.mayHave(entry, hash)) {
         val number = RowArena.pageOf(Slots.addressOf(entry))
         val position = RowArena.positionOf(Slots.addressOf(entry))
-        val known = pages
-        val page = if (number < known.length) known(number) else null
+        val array = pages
+        val page = if (number < array.length) array(number) else null
         if (page == null) { if (hasOnDisk(number, position, base, offset, length, into)) return true }
         else if (EncodedRow.hasKey(page, position, base, offset, length)) {
           into.pointTo(page, position)
@@ -89,7 +89,7 @@ final class Slots(val capacity: Int) {
         }
       }
       at = (at + 1) & mask
-      left -= 1
+      rest -= 1
       entry = entries(at)
     }
     false
@@ -97,8 +97,8 @@ final class Slots(val capacity: Int) {
 
   /** Point a cursor to a copy of the row at a position of a page on disk, if it has a key. */
   private def hasOnDisk(number: Int, position: Int, base: AnyRef, offset: Long, length: Int, into: Row): Boolean = {
-    val known = diskPages
-    val page = if (known != null && number < known.length) known(number) else null
+    val array = diskPages
+    val page = if (array != null && number < array.length) array(number) else null
     page != null && share.read(page, position, into) && EncodedRow.hasKey(into.bytes, into.at, base, offset, length)
   }
 
@@ -112,13 +112,13 @@ final class Slots(val capacity: Int) {
 
   /** The slots that have a hash. */
   private[memory] def slotsOf(hash: Int): List[Int] = {
-    var found = List.empty[Int]
+    var matches = List.empty[Int]
     var at = home(hash)
     while (entries(at) != 0) {
-      if (hashAt(at) == hash) found ::= at
+      if (hashAt(at) == hash) matches ::= at
       at = (at + 1) & mask
     }
-    found
+    matches
   }
 
   /** Whether several slots have a hash. */
@@ -148,7 +148,7 @@ final class Slots(val capacity: Int) {
       read += entries(home(hashes(each)))
       each += 1
     }
-    touched = read
+    lastRead = read
   }
 
   /** Read the beginnings of the rows of hashes. */
@@ -161,7 +161,7 @@ final class Slots(val capacity: Int) {
       read += touchRow(at)
       each += 1
     }
-    touched = read
+    lastRead = read
   }
 
   /** Read the beginnings of the rows of some slots. */
@@ -172,7 +172,7 @@ final class Slots(val capacity: Int) {
       read += touchRow(slot)
       slot += 1
     }
-    touched = read
+    lastRead = read
   }
 
   /** Read the first two cache lines of a row: nearly all keys, and most rows, end there. */
@@ -195,8 +195,8 @@ final class Slots(val capacity: Int) {
   private[dynastate] def distanceFromHome(slot: Int): Int = (slot - home(hashAt(slot))) & mask
 
   /** Free a slot, and move up the rows after it, so that every probe still finds its key. */
-  private[memory] def close(freed: Int): Unit = {
-    var hole = freed
+  private[memory] def close(bytes: Int): Unit = {
+    var hole = bytes
     var at = (hole + 1) & mask
     while (entries(at) != 0) {
       if (distanceFromHome(at) >= ((at - hole) & mask)) {

@@ -34,12 +34,12 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     val chunks = new Chunks(sink, Chunks.Bytes.toLong)
     val perPass = buckets >> passBits
     (0 until 1 << passBits).foreach { pass =>
-      val sent = pass * perPass until (pass + 1) * perPass
-      if (sent.exists(isWanted(_))) sendPass(pass, sent, chunks, sink)
+      val range = pass * perPass until (pass + 1) * perPass
+      if (range.exists(isWanted(_))) sendPass(pass, range, chunks, sink)
     }
   }
 
-  private def sendPass(pass: Int, sent: Range, chunks: Chunks, sink: BucketSink): Unit = {
+  private def sendPass(pass: Int, range: Range, chunks: Chunks, sink: BucketSink): Unit = {
     val perPass = 1 << (ownBits - passBits)
     val shared = (pass * perPass until (pass + 1) * perPass).map(version.versions.share(version, _))
     count = 0
@@ -48,24 +48,24 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
         shared.foreach(each => gather(each(family)))
         familyEnds(family) = count
       }
-      sendGathered(sent, chunks, sink)
+      sendGathered(range, chunks, sink)
     } finally {
       layers.foreach(_._1.release())
       layers.clear()
     }
   }
 
-  private def sendGathered(sent: Range, chunks: Chunks, sink: BucketSink): Unit = {
+  private def sendGathered(range: Range, chunks: Chunks, sink: BucketSink): Unit = {
     val cellEnds = new Array[Int](1 << ChangedBuckets.HashBits)
-    val ordered = order(cellEnds)
+    val positions = order(cellEnds)
     var at = 0
-    sent.foreach { bucket =>
+    range.foreach { bucket =>
       if (isWanted(bucket)) {
         sink.bucket(bucket)
         val end = cellEnds(((bucket + 1) << shift) - 1)
         var familyAt = 0
         while (at < end) {
-          val row = ordered(at)
+          val row = positions(at)
           if (familyAt > 0 && row < familyEnds(familyAt - 1)) familyAt = 0
           while (row >= familyEnds(familyAt)) familyAt += 1
           read(row)
@@ -81,9 +81,9 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
     val firstLayer = layers.size
     // The iterator releases them, too.
     some.foreach(_.retain())
-    val together = some.toArray
-    layers ++= together.map((_, together))
-    val all = new SlotIterator(together, showAll = false)
+    val group = some.toArray
+    layers ++= group.map((_, group))
+    val all = new SlotIterator(group, showAll = false)
     try while (all.advance()) {
         if (isWanted(ChangedBuckets.cellOf(all.hash) >>> shift)) {
           if (count == hashes.length) {
@@ -93,7 +93,7 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
             layerOf = java.util.Arrays.copyOf(layerOf, length)
           }
           hashes(count) = all.hash
-          addresses(count) = together(all.layer).addressAt(all.slot)
+          addresses(count) = group(all.layer).addressAt(all.slot)
           layerOf(count) = firstLayer + all.layer
           count += 1
         }
@@ -102,9 +102,9 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
   }
 
   private def read(row: Int): Unit = {
-    val (layer, together) = layers(layerOf(row))
+    val (layer, group) = layers(layerOf(row))
     layer.readRow(addresses(row), current)
-    Slots.findSegments(current, hashes(row), together, Slots.Nothing)
+    Slots.findSegments(current, hashes(row), group, Slots.Nothing)
   }
 
   /** The rows' indexes in the order of their cells, within one of families. Fills `cellEnds` with the cells' ends. */
@@ -121,22 +121,22 @@ private[memory] final class SnapshotRows(version: Version, bucketBits: Int, isWa
       cellEnds(cell) += cellEnds(cell - 1)
       cell += 1
     }
-    val ordered = new Array[Int](count)
+    val result = new Array[Int](count)
     row = 0
     while (row < count) {
       val of = ChangedBuckets.cellOf(hashes(row))
-      ordered(free(of)) = row
+      result(free(of)) = row
       free(of) += 1
       row += 1
     }
-    ordered
+    result
   }
 
   /** All rows if all buckets are wanted, else a little more than their share: hashes are spread evenly. */
   private def expectedRows: Int = {
     val all = version.keys.sum
-    val wanted = if (passBits > 0) buckets.toLong >> passBits else isWanted.count(identity).toLong
-    Math.toIntExact(if (wanted == buckets) all else math.min(all, all / buckets * wanted * 9 / 8 + 1024))
+    val share = if (passBits > 0) buckets.toLong >> passBits else isWanted.count(identity).toLong
+    Math.toIntExact(if (share == buckets) all else math.min(all, all / buckets * share * 9 / 8 + 1024))
   }
 }
 

@@ -3,12 +3,12 @@ package io.dynastate.memory
 /** The values of a row, as when it was made: `advance`, then the value is `length` bytes of `bytes` from `at` on. */
 final class ValueCursor private[memory] (row: Row) {
   private[this] val segments = if (row.segments == null) Array.empty[Row] else row.segments
-  private[this] val own = row.bytes
+  private[this] val rowBytes = row.bytes
   private[this] val isList = row.isList
   private[this] val ownFrom = if (isList) row.entriesAt else row.valueAt
   private[this] val ownUntil = if (isList) ownFrom + row.used else ownFrom + row.valueLength
   private[this] var part = -1
-  private[this] var array: Array[Byte] = own
+  private[this] var array: Array[Byte] = rowBytes
   private[this] var position, size, next, until = 0
 
   def bytes: Array[Byte] = array
@@ -28,7 +28,7 @@ final class ValueCursor private[memory] (row: Row) {
         next = segments(part).valueAt
         until = next + segments(part).valueLength
       } else if (isList) {
-        array = own
+        array = rowBytes
         next = ownFrom
         until = ownUntil
       } else {

@@ -5,8 +5,8 @@ import java.nio.ByteBuffer
 /** A version as one open store sees it: the rows of a base version under this attempt's changes.
  *
  * Changes are collected as `fresh` until they are worth sending (`FlushBytes`), so that of several changes to one key
- * only the last is written; then they are sent, and kept as `sent`. Of a family with `keepEveryWrite` all changes are
- * written, in their order (docs/decisions/0014). Used by one thread at a time; any number may be open on one tree.
+ * only the last is written; then they are sent, and kept as `sentRows`. Of a family with `keepEveryWrite` all changes
+ * are written, in their order (docs/decisions/0014). Used by one thread at a time; any number may be open on one tree.
  *
  * {{{
  * open -> (put | remove | merge | get | rows | scan)* -> flush, fold, show     then it shows the new version
@@ -16,7 +16,7 @@ import java.nio.ByteBuffer
 final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private[this] var fresh = new RowTables
   private[this] var freshBytes = 0L
-  private[this] var sent: RowTables = _
+  private[this] var sentRows: RowTables = _
   private[this] val everyWrite, inOrder = new java.util.BitSet
   /** The last iterator of each family; null: none. */
   private[this] var iterators = new Array[RowIterator](1)
@@ -25,8 +25,8 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   /** Rows of the base changed after they were read: the fold does not read them from disk again. Null: none. */
   private[this] var replacedRows: RowTables = _
   /** Of families that keep every write: the earlier fresh changes of a key, by family and key; null: there are none. */
-  private[this] var earlier: java.util.HashMap[(Int, ByteBuffer), RowBatch] = _
-  private[this] val found, replaced = new Row
+  private[this] var batches: java.util.HashMap[(Int, ByteBuffer), RowBatch] = _
+  private[this] val target, previous = new Row
 
   def version: Version = base
 
@@ -41,7 +41,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     val row = new Row
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     val isOwn = isIn(fresh, family, hash, keyBase, keyOffset, keyLength, row) ||
-      sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, row)
+      sentRows != null && isIn(sentRows, family, hash, keyBase, keyOffset, keyLength, row)
     if (if (isOwn) !row.isDelete else base.versions.get(base, family, hash, keyBase, keyOffset, keyLength, row)) {
       if (!isOwn && row.isCopy) keepRead(family, hash, row)
       if (row.segmentCount > 0) findSegments(family, hash, row)
@@ -54,8 +54,8 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
       valueLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     keepReplaced(family, hash, keyBase, keyOffset, keyLength)
-    val existed = fresh(family).put(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, replaced)
-    changed(family, existed, EncodedRow.HeaderBytes + keyLength + valueLength)
+    val hadRow = fresh(family).put(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, previous)
+    changed(family, hadRow, EncodedRow.HeaderBytes + keyLength + valueLength)
   }
 
   /** Append a value to those of the key. */
@@ -63,12 +63,12 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
       valueLength: Int): Unit = {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     val table = fresh(family)
-    val isFresh = table.get(hash, keyBase, keyOffset, keyLength, replaced)
+    val isFresh = table.get(hash, keyBase, keyOffset, keyLength, previous)
     val below =
-      if (!isFresh && isSent(family, hash, keyBase, keyOffset, keyLength, found) && !found.isDelete) found else null
+      if (!isFresh && isSent(family, hash, keyBase, keyOffset, keyLength, target) && !target.isDelete) target else null
     table.append(hash, keyBase, keyOffset, keyLength, valueBase, valueOffset, valueLength, below)
     // What it appends to here is sent with it.
-    changed(family, isFresh && replaced.isDelete, EncodedRow.HeaderBytes + keyLength + valueLength)
+    changed(family, isFresh && previous.isDelete, EncodedRow.HeaderBytes + keyLength + valueLength)
   }
 
   /** Remove a key, if it exists. */
@@ -76,30 +76,30 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     val hash = EncodedRow.hash(keyBase, keyOffset, keyLength)
     if (mayBeThere(family, hash, keyBase, keyOffset, keyLength)) {
       keepReplaced(family, hash, keyBase, keyOffset, keyLength)
-      val existed = fresh(family).putDelete(hash, keyBase, keyOffset, keyLength, replaced)
-      changed(family, existed, EncodedRow.HeaderBytes + keyLength)
+      val hadRow = fresh(family).putDelete(hash, keyBase, keyOffset, keyLength, previous)
+      changed(family, hadRow, EncodedRow.HeaderBytes + keyLength)
     }
   }
 
   /** Remove every key of a family. Returns their number. */
   def clear(family: Int): Long = {
     val all = rows(family)
-    var removed = 0L
+    var count = 0L
     while (all.advance()) {
       remove(family, all.row.bytes, all.row.keyOffset, all.row.keyLength)
-      removed += 1
+      count += 1
     }
-    removed
+    count
   }
 
   /** All rows of a family as of now, without later changes, in no order. */
   def rows(family: Int): RowIterator = {
-    var own = List.empty[Slots]
-    if (sent != null && sent.existing(family) != null) own ::= sent.existing(family).share()
-    if (fresh.existing(family) != null) own ::= fresh.existing(family).share()
+    var layers = List.empty[Slots]
+    if (sentRows != null && sentRows.existing(family) != null) layers ::= sentRows.existing(family).share()
+    if (fresh.existing(family) != null) layers ::= fresh.existing(family).share()
     begun(family) {
-      if (base.versions.bucketBits(base) == 0) FallbackIterator(base, family, own)
-      else new BucketwiseIterator(base, family, own)
+      if (base.versions.bucketBits(base) == 0) FallbackIterator(base, family, layers)
+      else new BucketwiseIterator(base, family, layers)
     }
   }
 
@@ -124,14 +124,14 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   /** Keep the base's row of a key that is changed, if an iterator is at it, or it was read. */
   private def keepReplaced(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit = {
     val row = if (family < iterators.length && iterators(family) != null) iterators(family).baseRow else null
-    val known =
+    val old =
       if (row != null && EncodedRow.hasKey(row.bytes, row.at, keyBase, keyOffset, keyLength)) row
-      else if (readRows != null && isIn(readRows, family, hash, keyBase, keyOffset, keyLength, found)) found
+      else if (readRows != null && isIn(readRows, family, hash, keyBase, keyOffset, keyLength, target)) target
       else null
     // A list may be another one where it is durable.
-    if (known != null && !known.isList) {
+    if (old != null && !old.isList) {
       if (replacedRows == null) replacedRows = new RowTables
-      replacedRows(family).put(hash, known)
+      replacedRows(family).put(hash, old)
     }
   }
 
@@ -140,13 +140,13 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     val chunks = new Chunks(sink, freshBytes)
     fresh.foreach(send(_, _, chunks))
     chunks.end()
-    if (sent == null) sent = fresh else putAll(fresh, sent)
+    if (sentRows == null) sentRows = fresh else putAll(fresh, sentRows)
     forgetFresh()
   }
 
   /** Make the version of base and changes, after `flush`. Until `show`, this overlay is the base with the changes. */
   def fold(attempt: Attempt, schema: String): Version = {
-    val changes = if (sent == null) new RowTables else sent
+    val changes = if (sentRows == null) new RowTables else sentRows
     changes.replaced = replacedRows
     inOrder.stream.forEach(changes.keepInOrder(_))
     base.versions.fold(base, changes, base.number + 1, attempt, schema)
@@ -161,7 +161,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   /** Discard the changes. */
   def discard(): Unit = {
     forgetFresh()
-    sent = null
+    sentRows = null
     readRows = null
     replacedRows = null
     java.util.Arrays.fill(iterators.asInstanceOf[Array[AnyRef]], null)
@@ -170,11 +170,11 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   private def forgetFresh(): Unit = {
     fresh = new RowTables
     freshBytes = 0
-    earlier = null
+    batches = null
   }
 
   /** Bytes of heap of this attempt's changes. */
-  def heapBytes: Long = Seq(fresh, sent, readRows, replacedRows).filter(_ != null).map(_.heapBytes).sum
+  def heapBytes: Long = Seq(fresh, sentRows, readRows, replacedRows).filter(_ != null).map(_.heapBytes).sum
 
   /** Point a cursor to the row of a key; false: there is none. */
   private def isThere(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean =
@@ -185,15 +185,15 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
    * changes nothing.
    */
   private def mayBeThere(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Boolean =
-    if (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, found) ||
-      sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, found)) !found.isDelete
+    if (isIn(fresh, family, hash, keyBase, keyOffset, keyLength, target) ||
+      sentRows != null && isIn(sentRows, family, hash, keyBase, keyOffset, keyLength, target)) !target.isDelete
     else base.versions.mayHave(base, family, hash, keyBase, keyOffset, keyLength)
 
   /** Point a cursor to the row of a key as the engine has it: as sent by this attempt, else as in the base. May be a
    * delete marker.
    */
   private def isSent(family: Int, hash: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, into: Row): Boolean =
-    sent != null && isIn(sent, family, hash, keyBase, keyOffset, keyLength, into) ||
+    sentRows != null && isIn(sentRows, family, hash, keyBase, keyOffset, keyLength, into) ||
       base.versions.get(base, family, hash, keyBase, keyOffset, keyLength, into)
 
   private def findSegments(family: Int, hash: Int, row: Row): Unit = row.findSegments(
@@ -215,9 +215,9 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     freshBytes += bytes + EncodedRow.TagBytes
     if (hasReplaced) {
       if (everyWrite.get(family)) {
-        if (earlier == null) earlier = new java.util.HashMap
-        earlier.computeIfAbsent((family, keyOf(replaced)), _ => new RowBatch).add(replaced)
-      } else if (!replaced.isList) freshBytes -= replaced.length + EncodedRow.TagBytes
+        if (batches == null) batches = new java.util.HashMap
+        batches.computeIfAbsent((family, keyOf(previous)), _ => new RowBatch).add(previous)
+      } else if (!previous.isList) freshBytes -= previous.length + EncodedRow.TagBytes
     }
     if (freshBytes >= VersionOverlay.FlushBytes) flush()
   }
@@ -230,18 +230,18 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
   /** Send every row of a family, keys with near hashes together, so that a reader of one key can skip most parts. */
   private def send(family: Int, table: RowTable, chunks: Chunks): Unit = {
     val isLastOnly = !everyWrite.get(family)
-    val ordered = table.slotsByHash()
+    val positions = table.slotsByHash()
     val slots = table.share()
-    val row, before = new Row
+    val row, previousRow = new Row
     var at = 0
-    while (at < ordered.length) {
-      slots.read(ordered(at), row)
-      val hash = slots.hashAt(ordered(at))
+    while (at < positions.length) {
+      slots.read(positions(at), row)
+      val hash = slots.hashAt(positions(at))
       if (!row.isSegment) {
-        val batch = if (isLastOnly || earlier == null) null else earlier.get((family, keyOf(row)))
+        val batch = if (isLastOnly || batches == null) null else batches.get((family, keyOf(row)))
         if (batch != null) (0 until batch.size).foreach { number =>
-          batch.read(number, before)
-          sendChange(family, hash, before, chunks)
+          batch.read(number, previousRow)
+          sendChange(family, hash, previousRow, chunks)
         }
         sendChange(family, hash, row, chunks)
       }
@@ -261,14 +261,14 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 
   /** This attempt's rows in a range, in order, with delete markers; a copy, without later changes. */
   private def ownRows(family: Int, from: Row, to: Row): RowBatch = {
-    val merged = new MergedLayers(from, inclusive = true, to, RowTable.BlockRows)
-    merged.add(fresh.existing(family))
-    if (sent != null) merged.add(sent.existing(family))
+    val layers = new MergedLayers(from, inclusive = true, to, RowTable.BlockRows)
+    layers.add(fresh.existing(family))
+    if (sentRows != null) layers.add(sentRows.existing(family))
     val rows = new RowBatch
-    while (merged.advance()) {
-      if (merged.row.segmentCount > 0)
-        findSegments(family, EncodedRow.hash(merged.row.bytes, merged.row.at), merged.row)
-      rows.add(merged.row)
+    while (layers.advance()) {
+      if (layers.row.segmentCount > 0)
+        findSegments(family, EncodedRow.hash(layers.row.bytes, layers.row.at), layers.row)
+      rows.add(layers.row)
     }
     rows
   }

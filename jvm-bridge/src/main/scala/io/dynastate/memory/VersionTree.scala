@@ -43,15 +43,15 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   private[this] val previous, changedRow = new Row
   private[this] var countedUndo = 0L
   /** Values that the changes applied last have added. */
-  private[this] var added = 0L
+  private[this] var addedValues = 0L
   /** Versions that could not be read here, as they are durable. */
-  private[this] val elsewhere = new ConcurrentHashMap[Version, Version]
+  private[this] val fallbacks = new ConcurrentHashMap[Version, Version]
 
   override def get(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
     // No lock is needed while no other thread folds.
     val stamp = lock.tryOptimisticRead()
-    val found = stamp != 0 && {
+    val hasRow = stamp != 0 && {
       try find(version, family, hash, base, offset, length, into)
       catch {
         case e: RowsUnreadable if lock.validate(stamp) =>
@@ -60,7 +60,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
         case e: RuntimeException => if (lock.validate(stamp)) throw e else false
       }
     }
-    if (stamp != 0 && lock.validate(stamp)) found
+    if (stamp != 0 && lock.validate(stamp)) hasRow
     else
       try reading(find(version, family, hash, base, offset, length, into))
       catch { case e: RowsUnreadable => durableGet(version, family, hash, base, offset, length, into, e) }
@@ -77,7 +77,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   }
 
   override def durable(version: Version): Version =
-    if (fallback == null) version else elsewhere.computeIfAbsent(version, fallback(_))
+    if (fallback == null) version else fallbacks.computeIfAbsent(version, fallback(_))
 
   private def find(version: Version, family: Int, hash: Int, base: AnyRef, offset: Long, length: Int,
       into: Row): Boolean = {
@@ -132,7 +132,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
 
   /** Most scans are of one prefix, and short. */
   override def scanBatch(isFirst: Boolean): Int = {
-    val durable = elsewhere.values.iterator
+    val durable = fallbacks.values.iterator
     if (durable.hasNext) durable.next().versions.scanBatch(isFirst) else if (isFirst) 32 else 1024
   }
 
@@ -143,16 +143,16 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   private def scanHere(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =
     writing {
       requireUsable()
-      val merged = new MergedLayers(from, inclusive, to, limit)
+      val layers = new MergedLayers(from, inclusive, to, limit)
       var at = version.asInstanceOf[TreeVersion]
       while (at.next != null) {
-        merged.add(at.undo.existing(family))
+        layers.add(at.undo.existing(family))
         at = at.next
       }
-      merged.add(tables.existing(family))
+      layers.add(tables.existing(family))
       val rows = new RowBatch
-      while (rows.size < limit && merged.advance()) if (!merged.row.isDelete) {
-        val row = merged.row
+      while (rows.size < limit && layers.advance()) if (!layers.row.isDelete) {
+        val row = layers.row
         if (row.segmentCount > 0)
           row.findSegments(EncodedRow.hash(row.bytes, row.at), find(version, family, _, _, _, _, _), Slots.Nothing)
         rows.add(row)
@@ -163,7 +163,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   override def fold(base: Version, changes: RowTables, number: Long, attempt: Attempt, schema: String): Version =
     orDurable(base)(foldHere(base, changes, number, attempt, schema)) { each =>
       // From now on the new version has them.
-      elsewhere.remove(base)
+      fallbacks.remove(base)
       each.versions.fold(each, changes, number, attempt, schema)
     }
 
@@ -171,15 +171,15 @@ final class VersionTree private (private[this] val tables: RowTables, val change
     writing {
       requireUsable()
       require(base.versions eq this, "a version of another tree")
-      val before = base.asInstanceOf[TreeVersion]
+      val parent = base.asInstanceOf[TreeVersion]
       // Before the version is visible.
       changed.add(number, ChangedBuckets.of(changes))
       try {
-        moveHeadTo(before)
+        moveHeadTo(parent)
         val undo = apply(changes)
-        val version = new TreeVersion(number, attempt, schema, this, tables.counts, added)
-        before.next = version
-        before.undo = undo
+        val version = new TreeVersion(number, attempt, schema, this, tables.counts, addedValues)
+        parent.next = version
+        parent.undo = undo
         head = version
         Evacuator.submit(this)
         version
@@ -227,7 +227,7 @@ final class VersionTree private (private[this] val tables: RowTables, val change
 
   override def close(): Unit = {
     if (tables.share != null) tables.share.close()
-    elsewhere.values.forEach(_.versions.close())
+    fallbacks.values.forEach(_.versions.close())
   }
 
   private def requireUsable(): Unit = if (failure != null) throw new RowsUnreadable("rows in memory were left half " +
@@ -256,28 +256,28 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   /** Apply changes to the head's tables. Returns the changes that would undo them. */
   private def apply(changes: RowTables): RowTables = {
     val undo = new RowTables
-    added = 0
+    addedValues = 0
     changes.foreach { (family, changed) =>
-      val replaced = if (changes.replaced == null) null else changes.replaced.existing(family)
+      val oldRows = if (changes.replaced == null) null else changes.replaced.existing(family)
       if (!changed.isEmpty)
-        applyTo(tables(family), changed, changes.isKeptInOrder(family), replaced, undo(family, changed.size))
+        applyTo(tables(family), changed, changes.isKeptInOrder(family), oldRows, undo(family, changed.size))
     }
     undo
   }
 
-  private def applyTo(table: RowTable, changed: RowTable, isInOrder: Boolean, replaced: RowTable,
+  private def applyTo(table: RowTable, source: RowTable, isInOrder: Boolean, oldRows: RowTable,
       undo: RowTable): Unit = {
-    val slots = changed.share()
+    val slots = source.share()
     // Neighbours in the order of keys are neighbours in pages then, and on disk.
-    val ordered = if (isInOrder) KeyOrder.slotsInOrder(slots) else null
-    val end = if (isInOrder) ordered.length else slots.capacity
+    val positions = if (isInOrder) KeyOrder.slotsInOrder(slots) else null
+    val end = if (isInOrder) positions.length else slots.capacity
     val block, hashes = new Array[Int](RowTable.BlockRows)
     var next = 0
     while (next < end) {
       var rows = 0
       val first = next
       while (rows < block.length && next < end) {
-        val slot = if (isInOrder) ordered(next) else next
+        val slot = if (isInOrder) positions(next) else next
         if (!slots.isFree(slot)) {
           block(rows) = slot
           hashes(rows) = slots.hashAt(slot)
@@ -290,20 +290,21 @@ final class VersionTree private (private[this] val tables: RowTables, val change
       var each = 0
       while (each < rows) {
         slots.read(block(each), changedRow)
-        applyTo(table, hashes(each), changedRow, replaced, undo)
+        applyTo(table, hashes(each), changedRow, oldRows, undo)
         each += 1
       }
     }
     slots.release()
   }
 
-  private def applyTo(table: RowTable, hash: Int, row: Row, replaced: RowTable, undo: RowTable): Unit = {
+  private def applyTo(table: RowTable, hash: Int, row: Row, oldRows: RowTable, undo: RowTable): Unit = {
     val keyLength = row.keyLengthAndKind
-    val existed =
-      if (row.isDelete) table.remove(hash, row.bytes, row.keyOffset, keyLength, previous, undo, replaced)
-      else table.put(hash, row, previous, undo, replaced)
-    if (!row.isSegment) added += (if (row.isDelete) 0 else row.valueCount) - (if (existed) previous.valueCount else 0)
-    if (existed) undo.put(hash, previous)
+    val hadRow =
+      if (row.isDelete) table.remove(hash, row.bytes, row.keyOffset, keyLength, previous, undo, oldRows)
+      else table.put(hash, row, previous, undo, oldRows)
+    if (!row.isSegment)
+      addedValues += (if (row.isDelete) 0 else row.valueCount) - (if (hadRow) previous.valueCount else 0)
+    if (hadRow) undo.put(hash, previous)
     // A segment may have gone with its list.
     else if (!row.isSegment || !undo.get(hash, row.bytes, row.keyOffset, keyLength, previous)) {
       undo.putDelete(hash, row.bytes, row.keyOffset, keyLength, previous)

@@ -17,8 +17,8 @@ abstract class Version private[memory] (val number: Long, val attempt: Attempt, 
  */
 final case class DiskUse(bytes: Long, reads: Long, spilled: Long) {
   /** What came after an earlier use. */
-  def since(earlier: DiskUse): DiskUse =
-    DiskUse(bytes, math.max(0, reads - earlier.reads), math.max(0, spilled - earlier.spilled))
+  def since(other: DiskUse): DiskUse =
+    DiskUse(bytes, math.max(0, reads - other.reads), math.max(0, spilled - other.spilled))
 }
 
 object DiskUse {

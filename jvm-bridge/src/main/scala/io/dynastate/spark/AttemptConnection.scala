@@ -15,11 +15,11 @@ private[spark] final class AttemptConnection(client: EngineClient, base: Version
 
   /** The connection; the first call begins the attempt in the engine. After `end` there is none. */
   def get(): Connection = {
-    val held = synchronized {
+    val current = synchronized {
       if (isEnded) refuse()
       connection
     }
-    if (held != null) held else begin()
+    if (current != null) current else begin()
   }
 
   /** End its use: whoever called `get` before may still be sending. Null: the engine knows nothing of the attempt. */
@@ -31,17 +31,17 @@ private[spark] final class AttemptConnection(client: EngineClient, base: Version
   }
 
   private def begin(): Connection = {
-    val leased = client.lease()
+    val lease = client.lease()
     val isLate = synchronized {
-      if (!isEnded) connection = leased
+      if (!isEnded) connection = lease
       isEnded
     }
     if (isLate) {
-      leased.release()
+      lease.release()
       refuse()
     }
-    client.begin(leased, base, attempt)
-    leased
+    client.begin(lease, base, attempt)
+    lease
   }
 
   private def refuse(): Nothing =

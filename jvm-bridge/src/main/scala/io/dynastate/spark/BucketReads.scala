@@ -25,32 +25,32 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
   import BucketReads._
   import client.{deadlineSeconds, store}
 
-  @volatile private[this] var held = HeldChanges.None
+  @volatile private[this] var latest = HeldChanges.None
   private[this] val isReading = new AtomicBoolean
   @volatile private[this] var isClosed = false
   /** The version whose changes could not be read. */
-  @volatile private[this] var failed: Version = _
+  @volatile private[this] var badVersion: Version = _
 
   override def read(version: Version, bits: Int, buckets: Seq[Int]): RowTables = {
     val isWanted = new Array[Boolean](1 << bits)
     buckets.foreach(isWanted(_) = true)
-    val now = held
-    val known = if (now.bits <= bits) now else HeldChanges.None
+    val current = latest
+    val usable = if (current.bits <= bits) current else HeldChanges.None
     def empty = new ChangeCollector(hash => isWanted(ChangedBuckets.bucketOf(hash, bits)))
     var collector = empty
     var last: Deltas = null
-    val cost = client.converse(_.read(store, version, known, bits, buckets, deadlineSeconds)(
+    val cost = client.converse(_.read(store, version, usable, bits, buckets, deadlineSeconds)(
         () => {
           collector = empty
           last = null
         },
         deltas => {
           last = deltas
-          if (deltas.appliesHeld) known.addTo(collector, bits, buckets)
+          if (deltas.appliesHeld) usable.addTo(collector, bits, buckets)
         }, (records, changes) => collector.add(records, client.verified(changes))))
     require(last != null, s"an answer to READ has no DELTAS store=$store version=$version")
     counters.add(cost + ("bucketsRead" -> buckets.size.toLong))
-    cache.foreach(hold(version, bits, last, known, _))
+    cache.foreach(hold(version, bits, last, usable, _))
     collector.asRows
   }
 
@@ -60,14 +60,14 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
   }
 
   /** Begin to hold the changes of a version, where they are many, and there is room. */
-  private def hold(version: Version, bits: Int, deltas: Deltas, known: HeldChanges, cache: BucketCache): Unit = {
-    val isNewer = version.number > known.version || deltas.snapshot > known.snapshot
-    if (isNewer && !isClosed && (version ne failed) && (held eq known) && isReading.compareAndSet(false, true)) {
+  private def hold(version: Version, bits: Int, deltas: Deltas, usable: HeldChanges, cache: BucketCache): Unit = {
+    val isNewer = version.number > usable.version || deltas.snapshot > usable.snapshot
+    if (isNewer && !isClosed && (version ne badVersion) && (latest eq usable) && isReading.compareAndSet(false, true)) {
       if (!deltas.appliesHeld) discard()
       val bytes = deltas.rawBytes * 5 / 4
       if (deltas.rawBytes >= math.min(BytesMin, cache.limit / 64) && cache.reserve(bytes)) threads.execute { () =>
         try readChanges(version, deltas.after,
-            if (deltas.appliesHeld) known.builder else HeldChanges.after(deltas.snapshot, bits), bytes, cache)
+            if (deltas.appliesHeld) usable.builder else HeldChanges.after(deltas.snapshot, bits), bytes, cache)
         finally isReading.set(false)
       }
       else isReading.set(false)
@@ -76,17 +76,17 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
 
   private def readChanges(version: Version, after: Long, changes: HeldChanges.Builder, bytes: Long,
       cache: BucketCache): Unit = {
-    val started = System.nanoTime()
+    val startNanos = System.nanoTime()
     try {
       counters.add(client.converse(_.readChanges(store, after + 1, version.number, version.attempt, deadlineSeconds)(
             (_, chunk) => changes.add(client.verified(chunk)))))
-      val made = changes.upTo(version.number, version.attempt)
+      val next = changes.upTo(version.number, version.attempt)
       synchronized {
         if (!isClosed) {
-          cache.unreserve(held.heapBytes - made.heapBytes)
-          held = made
-          log.debug(s"holds changes store=$store version=$version snapshot=${made.snapshot} " +
-            s"bytes=${made.heapBytes} ms=${NANOSECONDS.toMillis(System.nanoTime() - started)}")
+          cache.unreserve(latest.heapBytes - next.heapBytes)
+          latest = next
+          log.debug(s"holds changes store=$store version=$version snapshot=${next.snapshot} " +
+            s"bytes=${next.heapBytes} ms=${NANOSECONDS.toMillis(System.nanoTime() - startNanos)}")
         }
       }
     } catch {
@@ -94,13 +94,13 @@ private[spark] final class BucketReads(client: EngineClient, counters: PendingCo
       case NonFatal(e) =>
         log.info("changes are read with each bucket, since they could not be read at once " +
           s"store=$store version=$version: ${e.getMessage}")
-        failed = version
+        badVersion = version
     } finally cache.unreserve(bytes)
   }
 
   private def discard(): Unit = synchronized {
-    cache.foreach(_.unreserve(held.heapBytes))
-    held = HeldChanges.None
+    cache.foreach(_.unreserve(latest.heapBytes))
+    latest = HeldChanges.None
   }
 }
 

@@ -18,8 +18,8 @@ private[spark] final class ChangeReader(client: EngineClient, families: FamilyRe
   private[this] var changes = new ChangeRecords(ByteBuffer.allocate(0))
   private[this] val family =
     try {
-      val found = connection.changes(client.store, first, last, attempt, client.deadlineSeconds)
-      families.open("changes", familyName, StateSchema.parse(found.schema), isForWriter = false)
+      val answer = connection.changes(client.store, first, last, attempt, client.deadlineSeconds)
+      families.open("changes", familyName, StateSchema.parse(answer.schema), isForWriter = false)
     } catch { case NonFatal(e) => connection.close(); throw e }
   private[this] val key = new UnsafeRow(family.keyColumns)
   private[this] val value = new UnsafeRow(family.valueColumns)
@@ -43,8 +43,8 @@ private[spark] final class ChangeReader(client: EngineClient, families: FamilyRe
     val changedKey = family.keyOf(row, key)
     if (row.isDelete) (RecordType.DELETE_RECORD, changedKey, null, version - 1)
     else {
-      val changed = family.valueOf(row.value, value)
-      (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, changedKey, changed, version - 1)
+      val newValue = family.valueOf(row.value, value)
+      (if (changes.isMerge) RecordType.MERGE_RECORD else RecordType.PUT_RECORD, changedKey, newValue, version - 1)
     }
   }
 }

@@ -22,10 +22,10 @@ final case class ColumnFamily(name: String, spec: KeyStateEncoderSpec, valueSche
   def schemaId: Int = earlierSchemas.length
 
   private[spark] def toJson(id: Int): JObject = {
-    val described = List[JField]("id" -> JInt(id), "internal" -> JBool(internal), "key" -> parse(keySchema.json),
+    val fields = List[JField]("id" -> JInt(id), "internal" -> JBool(internal), "key" -> parse(keySchema.json),
       "key_encoder" -> parse(spec.json), "multiple" -> JBool(multipleValues), "name" -> JString(name),
       "value" -> parse(valueSchema.json))
-    val earlier = JArray(earlierSchemas.map(schema => parse(schema.json)).toList)
-    JObject(if (earlierSchemas.isEmpty) described else ("earlier_values" -> earlier) :: described)
+    val oldSchemas = JArray(earlierSchemas.map(schema => parse(schema.json)).toList)
+    JObject(if (earlierSchemas.isEmpty) fields else ("earlier_values" -> oldSchemas) :: fields)
   }
 }

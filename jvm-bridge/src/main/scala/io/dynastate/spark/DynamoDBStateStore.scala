@@ -41,7 +41,7 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
   private[this] val hasRowChecksums = provider.hasRowChecksums
   private[this] val connection = new AttemptConnection(provider.client, base, attempt)
   @volatile private[this] var state: Phase = Updating
-  private[this] var read, committed, maintained = Map.empty[String, Long]
+  private[this] var read, commitCounters, maintenanceCounters = Map.empty[String, Long]
   private[this] var commitMillis = 0L
   private[this] var sentBytes = 0L
   private[this] val diskBefore = base.versions.disk
@@ -104,14 +104,14 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
     requireUpdating("removeColFamilyIfExists")
     provider.families.validateName(provider.toString, "remove_col_family", colFamilyName, isInternal = false)
-    val existed = schema.ids.contains(colFamilyName)
-    if (existed) {
+    val hadFamily = schema.ids.contains(colFamilyName)
+    if (hadFamily) {
       // Removed one by one: that costs their keys, and no format has to know that a family was dropped.
       overlay.clear(schema.ids(colFamilyName))
       schema = schema.drop(colFamilyName)
     }
     forgetFamily(colFamilyName)
-    existed
+    hadFamily
   }
 
   /** Make the next version durable, then visible.
@@ -126,21 +126,21 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
    */
   override def commit(): Long = synchronized {
     requireUpdating("commit")
-    val started = System.nanoTime()
+    val startNanos = System.nanoTime()
     try {
       provider.writeMarker()
       overlay.flush() // 1
       if (sentBytes >= FlushedBytesMin) connection.get().flush(provider.client.deadlineSeconds)
       val next = overlay.fold(attempt, schema.text) // 2
-      committed = if (isImport) provider.maintenance.importVersion(next) else commitAttempt(next) // 3
+      commitCounters = if (isImport) provider.maintenance.importVersion(next) else commitAttempt(next) // 3
       read = provider.read.take()
-      maintained = provider.maintained.take()
+      maintenanceCounters = provider.maintained.take()
       if (!isImport) provider.retained.retainCommitted(base, next) // 4
       overlay.show(next)
       state = Committed
       if (forcesSnapshot) provider.maintenance.forceSnapshot(next)
       provider.reportCommit(next.number) // 5
-      commitMillis = NANOSECONDS.toMillis(System.nanoTime() - started)
+      commitMillis = NANOSECONDS.toMillis(System.nanoTime() - startNanos)
       next.number
     } catch {
       case NonFatal(e) =>
@@ -171,11 +171,13 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
       schema.internalIds.contains(family)
     }
     val disk = version.versions.disk.since(diskBefore)
-    val own =
-      ProviderMetrics.of(load, read, committed, maintained, disk, commitMillis, internal.map(_._1).sum, forcesSnapshot)
+    val ownMetrics =
+      ProviderMetrics.of(load, read, commitCounters, maintenanceCounters, disk, commitMillis, internal.map(_._1).sum,
+        forcesSnapshot)
     // Of the rows, of what undoes their last changes, and of the changes under way.
     val heapBytes = version.versions.heapBytes(version) + provider.retained.undoBytes + overlay.heapBytes
-    StateStoreMetrics(rows.map(_._1).sum, heapBytes, ProviderMetrics.ofJoin(provider.client.store, base.number, own))
+    StateStoreMetrics(rows.map(_._1).sum, heapBytes,
+      ProviderMetrics.ofJoin(provider.client.store, base.number, ownMetrics))
   }
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {

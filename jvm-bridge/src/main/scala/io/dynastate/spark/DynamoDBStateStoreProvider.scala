@@ -64,14 +64,14 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
     else readStores.take(version, stateStoreCkptId) match {
       case Some(read) => upgradeReadStoreToWriteStore(read, version, stateStoreCkptId, forceSnapshotOnCommit)
       case None =>
-        val (opened, load) = loader.open(version, stateStoreCkptId)
-        new DynamoDBStateStore(this, opened, stateStoreCkptId, load, forceSnapshotOnCommit)
+        val (base, load) = loader.open(version, stateStoreCkptId)
+        new DynamoDBStateStore(this, base, stateStoreCkptId, load, forceSnapshotOnCommit)
     }
   }
 
   override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = {
-    val (opened, load) = loader.open(version, uniqueId)
-    val store = new DynamoDBReadStateStore(this, opened, load)
+    val (base, load) = loader.open(version, uniqueId)
+    val store = new DynamoDBReadStateStore(this, base, load)
     readStores.opened(store, uniqueId)
     store
   }

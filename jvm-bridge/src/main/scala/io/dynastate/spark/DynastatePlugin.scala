@@ -34,9 +34,9 @@ object DynastatePlugin {
   /** Start the sidecar in a thread, which is returned, or None if the conf selects another store. */
   def startSidecar(conf: SparkConf): Option[Thread] =
     Option.when(conf.getOption(ProviderClass).contains("io.dynastate.spark.DynamoDBStateStoreProvider")) {
-      val starting = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf))
-      starting.start()
-      starting
+      val thread = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf))
+      thread.start()
+      thread
     }
 
   /** Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left

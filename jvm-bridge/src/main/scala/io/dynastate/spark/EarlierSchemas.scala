@@ -14,7 +14,7 @@ import org.apache.spark.sql.types.StructType
  * now: by the rules of Avro, and by the encoder of Spark's RocksDB provider. It has state: every store has its own.
  */
 private[spark] final class EarlierSchemas(family: ColumnFamily, provider: StateSchemaProvider) {
-  private[this] val now = new AvroStateEncoder(family.spec, family.valueSchema, Some(provider), family.name)
+  private[this] val newest = new AvroStateEncoder(family.spec, family.valueSchema, Some(provider), family.name)
   private[this] val writers = mutable.HashMap.empty[Int, AvroStateEncoder]
 
   /** A row of its own, which no later call changes. */
@@ -23,7 +23,7 @@ private[spark] final class EarlierSchemas(family: ColumnFamily, provider: StateS
     val schema = family.earlierSchemas(schemaId)
     val row = new UnsafeRow(schema.length)
     row.pointTo(value.bytes, value.rowOffset, value.rowLength)
-    now.decodeValue(writers.getOrElseUpdate(schemaId, writer(schema, schemaId)).encodeValue(row)).copy()
+    newest.decodeValue(writers.getOrElseUpdate(schemaId, writer(schema, schemaId)).encodeValue(row)).copy()
   }
 
   private def writer(schema: StructType, id: Int) =

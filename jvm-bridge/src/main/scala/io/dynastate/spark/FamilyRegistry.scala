@@ -11,35 +11,35 @@ import org.apache.spark.sql.types.StructType
 /** The column families of one store, as operators described them. Safe for threads. */
 private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamilies: Boolean, id: StateStoreId,
     conf: StateStoreConf, schemas: Option[StateSchemaProvider]) {
-  private[this] val registered = new ConcurrentHashMap[String, ColumnFamily]
+  private[this] val byName = new ConcurrentHashMap[String, ColumnFamily]
   /** The parsed schema of the newest version: nearly every version has the same. */
   @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
   @volatile private[this] var formatIsValidated = false
   private[this] val avroSchemas = if (conf.stateStoreEncodingFormat == "avro") schemas else None
   register(default)
 
-  private def register(family: ColumnFamily): Unit = registered.put(family.name, family)
+  private def register(family: ColumnFamily): Unit = byName.put(family.name, family)
 
   /** Register a family, with the earlier schemas of its values where the encoding of state is Avro. */
   def register(name: String, spec: KeyStateEncoderSpec, valueSchema: StructType, multipleValues: Boolean,
       internal: Boolean): ColumnFamily = {
-    val earlier = avroSchemas.toSeq.flatMap { known =>
-      (0 until known.getCurrentStateSchemaId(name, isKey = false))
-        .map(id => known.getSchemaMetadataValue(StateSchemaMetadataKey(name, id.toShort, isKey = false)).sqlSchema)
+    val oldSchemas = avroSchemas.toSeq.flatMap { schemas =>
+      (0 until schemas.getCurrentStateSchemaId(name, isKey = false))
+        .map(id => schemas.getSchemaMetadataValue(StateSchemaMetadataKey(name, id.toShort, isKey = false)).sqlSchema)
     }
-    val family = ColumnFamily(name, spec, valueSchema, multipleValues, internal, earlier)
+    val family = ColumnFamily(name, spec, valueSchema, multipleValues, internal, oldSchemas)
     register(family)
     family
   }
 
   /** The column families of a version, the default one as this query describes it. */
   def schemaOf(version: Version): StateSchema = {
-    val known = lastSchema
-    if (known.text == version.schema) known
+    val last = lastSchema
+    if (last.text == version.schema) last
     else {
-      val parsed = (if (version.schema.isEmpty) StateSchema.Empty else StateSchema.parse(version.schema)).add(default)
-      lastSchema = parsed
-      parsed
+      val next = (if (version.schema.isEmpty) StateSchema.Empty else StateSchema.parse(version.schema)).add(default)
+      lastSchema = next
+      next
     }
   }
 
@@ -48,7 +48,7 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
    * id that it would get.
    */
   def open(operation: String, name: String, schema: StateSchema, isForWriter: Boolean): OpenFamily = {
-    val family = registered.get(name)
+    val family = byName.get(name)
     if (family == null || (isForWriter && !schema.ids.contains(name)))
       throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name)
     new OpenFamily(schema.ids.getOrElse(name, schema.add(family).ids(name)), family, useColumnFamilies, avroSchemas)

@@ -32,18 +32,18 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
 
   /** Offer the newest version as a snapshot, every `minDeltasForSnapshot` versions; the engine says if one is due. */
   def snapshot(): Unit = {
-    val forced = forcedAt
-    val least = if (forced > 0) 0 else math.max(1, conf.minDeltasForSnapshot)
+    val forcedVersion = forcedAt
+    val least = if (forcedVersion > 0) 0 else math.max(1, conf.minDeltasForSnapshot)
     // Numbers also decrease, when a query is started again from an older batch.
     retained.newestToMaintain.filter(version => math.abs(version.number - offeredAt) >= least).foreach { newest =>
       val version = if (newest.versions.isUsable) newest else newest.versions.durable(newest)
       maintain("a snapshot was not written", version) { connection =>
-        val started = System.nanoTime()
+        val startNanos = System.nanoTime()
         connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least,
           deadlineSeconds)
-          .fold(counters.add, wanted => counters.add(sendSnapshot(connection, version, wanted, started)))
+          .fold(counters.add, request => counters.add(sendSnapshot(connection, version, request, startNanos)))
         offeredAt = version.number
-        if (forcedAt == forced) forcedAt = 0
+        if (forcedAt == forcedVersion) forcedAt = 0
       }
     }
   }
@@ -54,45 +54,45 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     retained.newestToMaintain.filter(version =>
       cleanedUpAt == 0 || math.abs(version.number - cleanedUpAt) >= least).foreach { version =>
       maintain("nothing was cleaned up", version) { connection =>
-        val started = System.nanoTime()
+        val startNanos = System.nanoTime()
         val most = math.max(0, Spark41.maxVersionsToDeletePerMaintenance(conf))
         val cost =
           connection.cleanUp(store, settings.run.id, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
         counters.add(cost)
-        val (deleted, left) = (cost.getOrElse("itemsDeleted", 0L), cost.getOrElse("versionsLeft", 0L))
-        cleanedUpAt = if (left == 0) version.number else 0
-        if (deleted > 0) log.info(s"cleaned up store=$store version=$version itemsDeleted=$deleted " +
-          s"versionsLeft=$left ms=${millisSince(started)}")
+        val (items, rest) = (cost.getOrElse("itemsDeleted", 0L), cost.getOrElse("versionsLeft", 0L))
+        cleanedUpAt = if (rest == 0) version.number else 0
+        if (items > 0) log.info(s"cleaned up store=$store version=$version itemsDeleted=$items " +
+          s"versionsLeft=$rest ms=${millisSince(startNanos)}")
       }
     }
   }
 
   /** Import a version: write all its rows, and commit it. Returns counters. */
   def importVersion(version: Version): Map[String, Long] = client.converse { connection =>
-    val wanted =
+    val request =
       connection.importVersion(store, settings.run, version, version.versions.stateBytes(version), deadlineSeconds)
-    sendBuckets(connection, version, wanted.bits, Array.fill(1 << wanted.bits)(true))
+    sendBuckets(connection, version, request.bits, Array.fill(1 << request.bits)(true))
   }
 
   /** No task waits for maintenance, and the next one does what this one could not. */
-  private def maintain(failed: String, version: Version)(conversation: Connection => Unit): Unit =
+  private def maintain(message: String, version: Version)(conversation: Connection => Unit): Unit =
     try client.converse(conversation)
     catch {
       case NonFatal(e) =>
-        log.warn(s"$failed, and will be tried again; no state is lost store=$store version=$version: ${e.getMessage}")
+        log.warn(s"$message, and will be tried again; no state is lost store=$store version=$version: ${e.getMessage}")
     }
 
   /** Send the buckets that changed since the snapshot before; all, if there is none or the changes are not known. */
-  private def sendSnapshot(connection: Connection, version: Version, wanted: Wanted,
-      started: Long): Map[String, Long] = {
-    val changed = if (wanted.base == 0) null else version.versions.changed.since(wanted.base)
-    val isSent = Array.tabulate(1 << wanted.bits)(bucket =>
-      changed == null || ChangedBuckets.touches(changed, bucket, wanted.bits))
-    val cost = sendBuckets(connection, version, wanted.bits, isSent)
+  private def sendSnapshot(connection: Connection, version: Version, request: Wanted,
+      startNanos: Long): Map[String, Long] = {
+    val marks = if (request.base == 0) null else version.versions.changed.since(request.base)
+    val isSent = Array.tabulate(1 << request.bits)(bucket =>
+      marks == null || ChangedBuckets.touches(marks, bucket, request.bits))
+    val cost = sendBuckets(connection, version, request.bits, isSent)
     version.versions.changed.forget(version.number)
-    log.info(s"snapshot store=$store version=$version base=${wanted.base} " +
+    log.info(s"snapshot store=$store version=$version base=${request.base} " +
       s"buckets=${isSent.count(identity)}/${isSent.length} bytesWritten=${cost.getOrElse("bytesWritten", 0L)} " +
-      s"writeUnits=${cost.getOrElse("writeUnits", 0L)} ms=${millisSince(started)}")
+      s"writeUnits=${cost.getOrElse("writeUnits", 0L)} ms=${millisSince(startNanos)}")
     cost
   }
 
@@ -111,7 +111,7 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     connection.endSnapshot(deadlineSeconds)
   }
 
-  private def millisSince(started: Long): Long = NANOSECONDS.toMillis(System.nanoTime() - started)
+  private def millisSince(startNanos: Long): Long = NANOSECONDS.toMillis(System.nanoTime() - startNanos)
 }
 
 private[spark] object Maintenance {

@@ -26,22 +26,22 @@ object MemorySettings {
   private val DiskMbMax = 16777216L
 
   /** @param configured settings of dynastate, without their prefix */
-  private[spark] def of(configured: Map[String, String]): MemorySettings = {
-    val heap = configured.get("memoryMb").map(wholeNumber("memoryMb", _, 0, MemoryMbMax) << 20)
-    val limit = configured.get("diskMb").map(wholeNumber("diskMb", _, 0, DiskMbMax) << 20).getOrElse(Long.MaxValue)
-    val folders = configured.get("diskPath").filter(_.nonEmpty).map(foldersOf).getOrElse(Nil)
+  private[spark] def of(options: Map[String, String]): MemorySettings = {
+    val heap = options.get("memoryMb").map(wholeNumber("memoryMb", _, 0, MemoryMbMax) << 20)
+    val limit = options.get("diskMb").map(wholeNumber("diskMb", _, 0, DiskMbMax) << 20).getOrElse(Long.MaxValue)
+    val folders = options.get("diskPath").filter(_.nonEmpty).map(foldersOf).getOrElse(Nil)
     val hasDisk = limit > 0 && !heap.contains(0L)
     MemorySettings(
       heapBytes = heap.getOrElse(Runtime.getRuntime.maxMemory / 2), isHeapGiven = heap.isDefined,
       disk = if (hasDisk) Some(DiskSettings(folders, limit, isEncrypted)) else None)
   }
 
-  private def foldersOf(configured: String): Seq[Path] = {
+  private def foldersOf(text: String): Seq[Path] = {
     val folders =
-      try configured.split(",", -1).toSeq.map(Path.of(_))
+      try text.split(",", -1).toSeq.map(Path.of(_))
       catch { case _: InvalidPathException => Nil }
     if (folders.nonEmpty && folders.forall(_.isAbsolute)) folders
-    else refuse("diskPath", "absolute folders with commas between them", configured)
+    else refuse("diskPath", "absolute folders with commas between them", text)
   }
 
   private def isEncrypted: Boolean =

@@ -20,7 +20,7 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
   val keyColumns: Int = family.keySchema.length
   val valueColumns: Int = family.valueSchema.length
   val schemaId: Int = family.schemaId
-  private[this] lazy val earlier = new EarlierSchemas(family, schemas.get)
+  private[this] lazy val oldSchemas = new EarlierSchemas(family, schemas.get)
 
   def scansInOrder: Boolean = encoder != null && Spark42.supportsRangeScan(family.spec, encoder)
 
@@ -42,7 +42,7 @@ final class OpenFamily(val id: Int, val family: ColumnFamily, useColumnFamilies:
     if (writtenWith == schemaId) {
       into.pointTo(value.bytes, value.rowOffset, value.rowLength)
       into
-    } else if (writtenWith < schemaId) earlier.read(value)
+    } else if (writtenWith < schemaId) oldSchemas.read(value)
     else throw new DynastateException(ErrorKind.Corrupt,
       s"a row was written with a schema that the query does not have family=${family.name} schema_id=$writtenWith " +
         s"last_schema_id=$schemaId")

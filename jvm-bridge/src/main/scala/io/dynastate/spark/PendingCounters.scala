@@ -7,9 +7,9 @@ private[spark] final class PendingCounters {
   def add(more: Map[String, Long]): Unit = synchronized { counters = PendingCounters.sum(counters, more) }
 
   def take(): Map[String, Long] = synchronized {
-    val taken = counters
+    val result = counters
     counters = Map.empty
-    taken
+    result
   }
 }
 

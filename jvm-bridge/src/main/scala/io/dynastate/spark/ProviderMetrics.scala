@@ -11,7 +11,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreCustomTimingMetr
 /** Custom metrics in query progress and in the SQL tab; docs/metrics.md says what each of them counts. */
 object ProviderMetrics {
   /** Counters of the engine, by their names in the protocol. */
-  private val counted: Seq[(String, Metric)] = Seq(
+  private val counterMetrics: Seq[(String, Metric)] = Seq(
     "requests" -> Sum("dynastateRequests", "DynamoDB requests"),
     "retries" -> Sum("dynastateRetries", "DynamoDB requests sent again"),
     "throttles" -> Sum("dynastateThrottles", "DynamoDB requests throttled"),
@@ -61,7 +61,7 @@ object ProviderMetrics {
   /** By the name that Spark's HDFS-backed provider gives it. */
   private val forcedSnapshots = Sum("forceSnapshotCount", "stores of which Spark forced a snapshot")
 
-  val all: Seq[Metric] = (counted ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++
+  val all: Seq[Metric] = (counterMetrics ++ maintenance ++ stored).map(_._2) ++ disk.map(_._1) ++
     Seq(loadMs, commitMs, cacheHits, cacheMisses, internalKeys, forcedSnapshots)
 
   /** The metrics of one batch of one store, and of its maintenance since the last one. `loaded` is None if the version
@@ -70,7 +70,7 @@ object ProviderMetrics {
    */
   def of(loaded: Option[Load], read: Map[String, Long], committed: Map[String, Long], maintained: Map[String, Long],
       used: DiskUse, commitMillis: Long, internal: Long, forcesSnapshot: Boolean): Map[Metric, Long] = {
-    val fromEngine = counted.map { case (name, metric) =>
+    val fromEngine = counterMetrics.map { case (name, metric) =>
       metric -> Seq(committed, read, loaded.fold(Map.empty[String, Long])(_.counters)).map(_.getOrElse(name, 0L)).sum
     }
     val fromMaintenance = maintenance.map { case (name, metric) => metric -> maintained.getOrElse(name, 0L) }
@@ -89,15 +89,15 @@ object ProviderMetrics {
   /** The metrics of a store of a join. Spark asks both stores of a side, in this order, and reports the custom metrics
    * of the second only (SymmetricHashJoinStateManagerV1.metrics): those of the first are kept here and added to them.
    */
-  def ofJoin(store: String, version: Long, own: Map[Metric, Long]): Map[Metric, Long] =
+  def ofJoin(store: String, version: Long, ownMetrics: Map[Metric, Long]): Map[Metric, Long] =
     if (store.endsWith(Hidden)) {
-      hidden.put(store.stripSuffix(Hidden), (version, own))
-      own
+      hidden.put(store.stripSuffix(Hidden), (version, ownMetrics))
+      ownMetrics
     } else if (store.endsWith(Shown)) {
-      Option(hidden.get(store.stripSuffix(Shown))).filter(_._1 == version).fold(own) { case (_, other) =>
-        own.map { case (metric, value) => metric -> (value + other.getOrElse(metric, 0L)) }
+      Option(hidden.get(store.stripSuffix(Shown))).filter(_._1 == version).fold(ownMetrics) { case (_, other) =>
+        ownMetrics.map { case (metric, value) => metric -> (value + other.getOrElse(metric, 0L)) }
       }
-    } else own
+    } else ownMetrics
 
   def forget(store: String): Unit = hidden.remove(store.stripSuffix(Hidden))
 }

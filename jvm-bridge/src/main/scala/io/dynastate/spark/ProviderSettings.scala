@@ -50,40 +50,40 @@ object ProviderSettings {
 
   def apply(id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): ProviderSettings = {
     val location = locationOf(id.checkpointRootLocation, hadoopConf)
-    val configured =
+    val options =
       conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
-    val namespace = namespaceOf(configured.getOrElse("namespace", ""), location)
+    val namespace = namespaceOf(options.getOrElse("namespace", ""), location)
     // The sidecar refuses what is not a number, with a message that names the setting.
-    val requestDeadline = configured.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
+    val requestDeadline = options.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
     val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
-    ProviderSettings(python = pythonOf(configured, Option(hadoopConf.get(PySparkPython))),
-      engine = engineOf(configured), store = store, sidecar = sidecarOf(store, sidecarsOf(configured)),
+    ProviderSettings(python = pythonOf(options, Option(hadoopConf.get(PySparkPython))),
+      engine = engineOf(options), store = store, sidecar = sidecarOf(store, sidecarsOf(options)),
       run = QueryRun(id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(ErrorKind.Internal,
             s"Spark gave no run id to the state store store=$store")), queryId = queryId(hadoopConf),
-        checkpoint = location), deadlineSeconds = 15 * requestDeadline + 60, memory = MemorySettings.of(configured))
+        checkpoint = location), deadlineSeconds = 15 * requestDeadline + 60, memory = MemorySettings.of(options))
   }
 
   /** Interpreter and engine of an executor's tasks, whatever their sessions set, and the number of its sidecars. */
   def ofExecutor(conf: SparkConf): (String, String, Int) = {
-    val configured = conf.getAllWithPrefix(Prefix).toMap
-    (pythonOf(configured, conf.getOption(PySparkPython)), engineOf(configured), sidecarsOf(configured))
+    val options = conf.getAllWithPrefix(Prefix).toMap
+    (pythonOf(options, conf.getOption(PySparkPython)), engineOf(options), sidecarsOf(options))
   }
 
-  private def namespaceOf(configured: String, location: String): String =
-    if (configured.isEmpty) digest(location)
-    else if (configured.matches("[A-Za-z0-9._-]{1,128}")) configured
-    else refuse("namespace", "1 to 128 characters of A-Z a-z 0-9 . _ -", configured)
+  private def namespaceOf(text: String, location: String): String =
+    if (text.isEmpty) digest(location)
+    else if (text.matches("[A-Za-z0-9._-]{1,128}")) text
+    else refuse("namespace", "1 to 128 characters of A-Z a-z 0-9 . _ -", text)
 
-  private def engineOf(configured: Map[String, String]): String = {
-    val sidecars = sidecarsOf(configured)
+  private def engineOf(options: Map[String, String]): String = {
+    val sidecars = sidecarsOf(options)
     // One of several has its part of the bounds on the executor.
-    val passedOn = configured -- OfProvider ++ Option.when(sidecars > 1)("sidecars" -> sidecars.toString)
+    val passedOn = options -- OfProvider ++ Option.when(sidecars > 1)("sidecars" -> sidecars.toString)
     compact(render(JObject(passedOn.toList.sortBy(_._1).map { case (name, value) => name -> JString(value) })))
   }
 
   /** The number of sidecars of this executor. */
-  private def sidecarsOf(configured: Map[String, String]): Int =
-    configured.get("sidecars").map(wholeNumber("sidecars", _, 1, SidecarsMax))
+  private def sidecarsOf(options: Map[String, String]): Int =
+    options.get("sidecars").map(wholeNumber("sidecars", _, 1, SidecarsMax))
       .getOrElse(math.min(SidecarsMax, (SparkInternals.executorCores + CoresOfSidecar - 1) / CoresOfSidecar)).toInt
 
   /** By a hash that leaves no pattern: Spark may give an executor every other partition. */
@@ -92,9 +92,9 @@ object ProviderSettings {
     Integer.remainderUnsigned(EncodedRow.hash(name, Platform.BYTE_ARRAY_OFFSET.toLong, name.length), sidecars)
   }
 
-  private[spark] def wholeNumber(name: String, configured: String, least: Long, most: Long): Long =
-    if (configured.matches("[0-9]{1,9}") && configured.toLong >= least && configured.toLong <= most) configured.toLong
-    else refuse(name, s"a whole number from $least to $most", configured)
+  private[spark] def wholeNumber(name: String, text: String, least: Long, most: Long): Long =
+    if (text.matches("[0-9]{1,9}") && text.toLong >= least && text.toLong <= most) text.toLong
+    else refuse(name, s"a whole number from $least to $most", text)
 
   private[spark] def refuse(name: String, what: String, got: String): Nothing = throw new DynastateException(
     ErrorKind.Configuration, s"spark.sql.streaming.stateStore.dynastate.$name must be $what got='$got'")
@@ -106,10 +106,10 @@ object ProviderSettings {
   /** A folder in one spelling, whether Spark or a user wrote it (docs/storage-format.md, "Names"). */
   def locationOf(folder: String, hadoopConf: Configuration): String = {
     val path = new Path(folder)
-    val qualified =
+    val uri =
       if (path.toUri.getScheme == null) path.makeQualified(FileSystem.getDefaultUri(hadoopConf), new Path("/"))
       else path
-    qualified.toString.replaceFirst("^s3[an]:", "s3:")
+    uri.toString.replaceFirst("^s3[an]:", "s3:")
   }
 
   /** The query's id: from its session, or the checkpoint of an import; without the extension from the thread that
@@ -120,8 +120,8 @@ object ProviderSettings {
         Option(task.getLocalProperty(QueryId)))).getOrElse("")
 
   /** The interpreter that is configured, or that PySpark itself would use on this executor. */
-  private def pythonOf(configured: Map[String, String], ofSession: Option[String]): String =
-    configured.get("python").filter(_.nonEmpty).getOrElse(sparkPython(ofSession))
+  private def pythonOf(options: Map[String, String], ofSession: Option[String]): String =
+    options.get("python").filter(_.nonEmpty).getOrElse(sparkPython(ofSession))
 
   private def sparkPython(ofSession: Option[String]): String = ofSession
     .orElse(Option(SparkEnv.get).flatMap(_.conf.getOption(PySparkPython))).orElse(sys.env.get("PYSPARK_PYTHON"))

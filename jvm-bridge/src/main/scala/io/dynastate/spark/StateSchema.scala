@@ -27,11 +27,11 @@ final class StateSchema private (private val families: Vector[JObject]) {
 
   private def added(family: ColumnFamily): StateSchema = families.find(nameOf(_) == family.name) match {
     case Some(known) =>
-      val described = family.toJson(idOf(known))
-      if (described == known) {
+      val json = family.toJson(idOf(known))
+      if (json == known) {
         unchanged += family.name -> family
         this
-      } else new StateSchema(families.updated(idOf(known), described))
+      } else new StateSchema(families.updated(idOf(known), json))
     case None if families.size <= IdMax => new StateSchema(families :+ family.toJson(families.size))
     case None =>
       throw new DynastateException(ErrorKind.Configuration, s"a store may have at most ${IdMax + 1} column families")
@@ -50,9 +50,9 @@ object StateSchema {
 
   def parse(text: String): StateSchema = org.json4s.jackson.JsonMethods.parse(text) \ "families" match {
     case JArray(families) =>
-      val parsed = families.collect { case family: JObject => family }.toVector
-      if (parsed.zipWithIndex.exists { case (family, at) => idOf(family) != at }) corrupt(text)
-      new StateSchema(parsed)
+      val objects = families.collect { case family: JObject => family }.toVector
+      if (objects.zipWithIndex.exists { case (family, at) => idOf(family) != at }) corrupt(text)
+      new StateSchema(objects)
     case _ => corrupt(text)
   }
 

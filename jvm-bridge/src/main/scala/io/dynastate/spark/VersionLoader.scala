@@ -41,16 +41,16 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
       return (if (readsBuckets) bucketed(0L).empty("") else empty(0L), None)
     }
     val attempt = attemptOf(version, checkpointId)
-    val held = usable()
+    val versions = usable()
     // An id names one attempt for ever. Only the engine can resolve a bare number: another executor may have made the
     // version again.
-    RetainedVersions.byId(held, version, attempt) match {
+    RetainedVersions.byId(versions, version, attempt) match {
       case Some(found) => (found, None)
       case None =>
         try {
-          if (readsBuckets) openInBuckets(version, attempt, held)
-          else if (held.isEmpty) openCold(version, attempt)
-          else loadOrRead(version, attempt, held.filter(_.number <= version))
+          if (readsBuckets) openInBuckets(version, attempt, versions)
+          else if (versions.isEmpty) openCold(version, attempt)
+          else loadOrRead(version, attempt, versions.filter(_.number <= version))
         } catch {
           case e @ (_: DynastateException | SparkInternals.WrongRowChecksum()) => throw SparkInternals.cannotLoad(e)
         }
@@ -90,25 +90,26 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
   }
 
   /** Load a version, or open it without rows if the disk fails, or is full, meanwhile. */
-  private def loadOrRead(version: Long, attempt: Attempt, held: List[Version], keys: Array[Long] = Array.empty): (
+  private def loadOrRead(version: Long, attempt: Attempt, versions: List[Version], keys: Array[Long] = Array.empty): (
       Version, Option[Load]) =
-    try load(version, attempt, held, keys)
-    catch { case _: RowsUnreadable => openInBuckets(version, attempt, held) }
+    try load(version, attempt, versions, keys)
+    catch { case _: RowsUnreadable => openInBuckets(version, attempt, versions) }
 
-  /** Load all rows of a version, from the newest of `held` among its ancestors; `keys` by family, if they are known. */
-  private def load(version: Long, attempt: Attempt, held: List[Version], keys: Array[Long]): (Version, Option[Load]) = {
-    val started = System.nanoTime()
+  /** Load all rows of a version, from the newest of `versions` among its ancestors; `keys` by family, if known. */
+  private def load(version: Long, attempt: Attempt, versions: List[Version], keys: Array[Long]): (Version,
+      Option[Load]) = {
+    val startNanos = System.nanoTime()
     var collector: ChangeCollector = null
     var answer: Found = null
     var from = 0L
     val cost = client.converse(_.open(store, client.settings.run, version, attempt,
-        held.map(each => (each.number, each.attempt)), deadlineSeconds)(
-        found => {
-          answer = found
-          collector = if (found.base > 0) new ChangeCollector
+        versions.map(each => (each.number, each.attempt)), deadlineSeconds)(
+        header => {
+          answer = header
+          collector = if (header.base > 0) new ChangeCollector
           else new ChangeCollector(storage = storage, expected = keys, isLoad = true)
           from = 0L
-          if (found.base > 0) collector.startFrom(baseOf(held, found))
+          if (header.base > 0) collector.startFrom(baseOf(versions, header))
         },
         snapshot => {
           from = snapshot
@@ -119,80 +120,80 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
           if (storage != null && answer.base == 0 && !storage.isUsable)
             throw new RowsUnreadable(s"rows do not fit into memory and on local disk store=$store version=$version")
         }))
-    val loaded = versionOf(answer, from, held, collector)
-    retained.retain(loaded)
-    val millis = millisSince(started)
-    val missed = !held.contains(loaded)
-    if (missed) {
-      log.info(s"loaded store=$store version=$version attempt=${loaded.attempt} from=${math.max(answer.base, from)} " +
-        s"rows=${loaded.keys.sum} bytesRead=${cost.getOrElse("bytesRead", 0L)} ms=$millis")
+    val next = versionOf(answer, from, versions, collector)
+    retained.retain(next)
+    val millis = millisSince(startNanos)
+    val isMiss = !versions.contains(next)
+    if (isMiss) {
+      log.info(s"loaded store=$store version=$version attempt=${next.attempt} from=${math.max(answer.base, from)} " +
+        s"rows=${next.keys.sum} bytesRead=${cost.getOrElse("bytesRead", 0L)} ms=$millis")
     }
-    (loaded, Some(Load(missed, millis, cost)))
+    (next, Some(Load(isMiss, millis, cost)))
   }
 
   /** @param snapshot the version of the snapshot that the rows begin with; 0: there is none, and every row counts as
    * changed
    */
-  private def versionOf(found: Found, snapshot: Long, held: List[Version], collector: ChangeCollector): Version =
-    if (found.base == 0) {
-      val changed = new ChangedBuckets(if (snapshot == 0) found.version else snapshot)
-      changed.add(found.version, collector.marked)
-      VersionTree.load(collector.asRows, found.version, found.attempt, found.schema, changed, fallback)
+  private def versionOf(header: Found, snapshot: Long, versions: List[Version], collector: ChangeCollector): Version =
+    if (header.base == 0) {
+      val buckets = new ChangedBuckets(if (snapshot == 0) header.version else snapshot)
+      buckets.add(header.version, collector.marked)
+      VersionTree.load(collector.asRows, header.version, header.attempt, header.schema, buckets, fallback)
     } else {
-      val base = baseOf(held, found)
-      if (found.version == base.number) base
-      else base.versions.fold(base, collector.asChanges, found.version, found.attempt, found.schema)
+      val base = baseOf(versions, header)
+      if (header.version == base.number) base
+      else base.versions.fold(base, collector.asChanges, header.version, header.attempt, header.schema)
     }
 
-  private def baseOf(held: List[Version], found: Found): Version =
-    RetainedVersions.byId(held, found.base, found.baseAttempt).getOrElse(
+  private def baseOf(versions: List[Version], header: Found): Version =
+    RetainedVersions.byId(versions, header.base, header.baseAttempt).getOrElse(
       throw new DynastateException(ErrorKind.Internal,
-        s"the engine built on a version the provider does not hold store=$store base=${found.base}"))
+        s"the engine built on a version the provider does not hold store=$store base=${header.base}"))
 
   /** Open a version when none is in memory. A large one is loaded in the background, while the task reads the rows it
    * needs first with their buckets; the next commit reports what that costs.
    */
   private def openCold(version: Long, attempt: Attempt): (Version, Option[Load]) = {
-    val started = System.nanoTime()
+    val startNanos = System.nanoTime()
     val (answer, content, cost) = find(version, attempt)
     if (content.keys.sum < backgroundRowsMin) {
-      val (loaded, load) = loadOrRead(version, answer.attempt, Nil, content.keys)
-      (loaded, load.map(each => Load(missed = true, millisSince(started), PendingCounters.sum(each.counters, cost))))
+      val (next, load) = loadOrRead(version, answer.attempt, Nil, content.keys)
+      (next, load.map(each => Load(missed = true, millisSince(startNanos), PendingCounters.sum(each.counters, cost))))
     } else {
-      lazy val loading: Version = new LoadingVersions(new BucketReads(client, counters, loaders, None),
-        whole => loaders.execute(() => loadInBackground(loading, whole)))
+      lazy val interim: Version = new LoadingVersions(new BucketReads(client, counters, loaders, None),
+        whole => loaders.execute(() => loadInBackground(interim, whole)))
         .begin(answer.version, answer.attempt, answer.schema, content.keys, content.bits)
-      retained.retain(loading)
-      (loading, Some(Load(missed = true, millisSince(started), cost)))
+      retained.retain(interim)
+      (interim, Some(Load(missed = true, millisSince(startNanos), cost)))
     }
   }
 
-  private def loadInBackground(loading: Version, whole: CompletableFuture[Version]): Unit =
+  private def loadInBackground(interim: Version, whole: CompletableFuture[Version]): Unit =
     try {
-      val (loaded, load) = loadOrRead(loading.number, loading.attempt, Nil, loading.keys)
+      val (next, load) = loadOrRead(interim.number, interim.attempt, Nil, interim.keys)
       load.foreach(each => counters.add(each.counters + ("loadMs" -> each.millis)))
-      whole.complete(loaded)
+      whole.complete(next)
     } catch {
       // Tasks wait for `whole`, whatever the error.
       case e: Throwable =>
-        log.warn(s"a load failed, and is tried again by the next task that needs it store=$store version=$loading: " +
+        log.warn(s"a load failed, and is tried again by the next task that needs it store=$store version=$interim: " +
           s"${e.getMessage}")
         whole.completeExceptionally(e match {
-          case failed: DynastateException => SparkInternals.cannotLoad(failed)
+          case error: DynastateException => SparkInternals.cannotLoad(error)
           case other => other
         })
         if (!NonFatal(e)) throw e
-    } finally retained.discard(loading) // the next task opens the loaded version
+    } finally retained.discard(interim) // the next task opens the loaded version
 
   /** Open a version whose rows are read when they are needed. */
-  private def openInBuckets(version: Long, attempt: Attempt, held: List[Version]): (Version, Option[Load]) = {
-    val started = System.nanoTime()
+  private def openInBuckets(version: Long, attempt: Attempt, versions: List[Version]): (Version, Option[Load]) = {
+    val startNanos = System.nanoTime()
     val (answer, content, cost) = find(version, attempt)
-    val known = RetainedVersions.byId(held, answer.version, answer.attempt)
-    val opened = known.getOrElse(bucketed(answer.version).absent(answer.version, answer.attempt, answer.schema,
+    val inMemory = RetainedVersions.byId(versions, answer.version, answer.attempt)
+    val next = inMemory.getOrElse(bucketed(answer.version).absent(answer.version, answer.attempt, answer.schema,
         content.keys, content.bits))
-    retained.retain(opened)
-    (opened, Some(Load(known.isEmpty, millisSince(started), cost)))
+    retained.retain(next)
+    (next, Some(Load(inMemory.isEmpty, millisSince(startNanos), cost)))
   }
 
   /** The same version as one whose rows are read when needed, since it cannot be read. Null without a disk. */
@@ -215,7 +216,7 @@ private[spark] final class VersionLoader(client: EngineClient, retained: Retaine
     new BucketedVersions(cache, new BucketReads(client, counters, loaders, Some(cache)), startsAt)
   }
 
-  private def millisSince(started: Long): Long = NANOSECONDS.toMillis(System.nanoTime() - started)
+  private def millisSince(startNanos: Long): Long = NANOSECONDS.toMillis(System.nanoTime() - startNanos)
 }
 
 private[spark] object VersionLoader {

@@ -149,12 +149,12 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     val key = new UnsafeRow(family.keyColumns)
     val value = new UnsafeRow(family.valueColumns)
     val pair = new UnsafeRowPair()
-    val converted = iteratorOf(rows).map { row =>
+    val pairs = iteratorOf(rows).map { row =>
       pair.withRows(family.keyOf(row, key), valueOf(row, family, value))
       provider.families.validateFormat(pair.key, pair.value)
       pair
     }
-    new StateStoreIterator(converted, () => rows.close())
+    new StateStoreIterator(pairs, () => rows.close())
   }
 
   private def valuePairs(rows: RowIterator, family: OpenFamily): StateStoreIterator[UnsafeRowPair] = {

@@ -37,5 +37,5 @@ private[dynastate] final class ArrivedEntries(shape: StoreShape, packets: Iterat
     row
   }
 
-  def mustBeWhole(store: StoreAt, written: Content): Unit = expected.mustBe(written, store, "what the shuffle brought")
+  def mustBeWhole(store: StoreAt, content: Content): Unit = expected.mustBe(content, store, "what the shuffle brought")
 }

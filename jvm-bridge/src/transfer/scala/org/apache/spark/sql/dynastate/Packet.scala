@@ -12,9 +12,9 @@ private final class Packet {
   def size: Int = bytes.position()
 
   def take(): Array[Byte] = {
-    val taken = java.util.Arrays.copyOf(bytes.array, bytes.position())
+    val packet = java.util.Arrays.copyOf(bytes.array, bytes.position())
     bytes.clear()
-    taken
+    packet
   }
 
   def add(entry: StateEntry): Unit = {
@@ -40,6 +40,6 @@ private final class Packet {
 private object Packet {
   val End: Int = -1
 
-  def end(sent: Content): Array[Byte] =
-    ByteBuffer.allocate(28).putInt(End).putLong(sent.rows).putLong(sent.bytes).putLong(sent.digest).array
+  def end(content: Content): Array[Byte] =
+    ByteBuffer.allocate(28).putInt(End).putLong(content.rows).putLong(content.bytes).putLong(content.digest).array
 }

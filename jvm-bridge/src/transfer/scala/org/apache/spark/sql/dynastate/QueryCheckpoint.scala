@@ -44,12 +44,12 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
 
   /** A new copy of the conf that the last committed batch was planned with. */
   def pinned: SQLConf = {
-    val own = session.sessionState.conf.clone()
+    val copy = session.sessionState.conf.clone()
     val metadata =
       offsets.get(lastCommitted).flatMap(_.metadataOpt).getOrElse(throw new DynastateException(ErrorKind.Configuration,
           s"the offset log of the checkpoint does not hold its last committed batch batch=$lastCommitted"))
-    OffsetSeqMetadata.setSessionConf(metadata, own)
-    own
+    OffsetSeqMetadata.setSessionConf(metadata, copy)
+    copy
   }
 
   private lazy val isAvro = pinned.getConf(SQLConf.STREAMING_STATE_STORE_ENCODING_FORMAT) == "avro"
@@ -60,8 +60,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
       lastCommitted).allOperatorStateMetadata.toSeq.flatMap { operator =>
       val (id, name) = (operator.operatorInfo.operatorId, operator.operatorInfo.operatorName)
       val variables = operator match {
-        case known: OperatorStateMetadataV2 if StatefulOperatorsUtils.TRANSFORM_WITH_STATE_OP_NAMES.contains(name) =>
-          TransformWithStateOperatorProperties.fromJson(known.operatorPropertiesJson).stateVariables
+        case v2: OperatorStateMetadataV2 if StatefulOperatorsUtils.TRANSFORM_WITH_STATE_OP_NAMES.contains(name) =>
+          TransformWithStateOperatorProperties.fromJson(v2.operatorPropertiesJson).stateVariables
         case _ => Nil
       }
       val lists = variables.filter(_.stateVariableType == StateVariableType.ListState).map(_.stateName).toSet
@@ -71,8 +71,8 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
           case second: StateStoreMetadataV2 =>
             (second.stateSchemaFilePaths.map(path => new Path(within(stateRoot(root), path))), 0)
         }
-        val anywhere = StateStoreId(stateRoot(root), id, StateStore.PARTITION_ID_TO_CHECK_SCHEMA, store.storeName)
-        val read = new StateSchemaCompatibilityChecker(StateStoreProviderId(anywhere, UUID.randomUUID()), conf,
+        val storeId = StateStoreId(stateRoot(root), id, StateStore.PARTITION_ID_TO_CHECK_SCHEMA, store.storeName)
+        val read = new StateSchemaCompatibilityChecker(StateStoreProviderId(storeId, UUID.randomUUID()), conf,
           files).readSchemaFile()
         val families = read.map { each =>
           val spec = each.keyStateEncoderSpec.getOrElse(
@@ -93,11 +93,11 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     }
 
   private def mustBeThere(operator: Path, partitions: Int): Unit = {
-    val found =
+    val numbers =
       operator.getFileSystem(conf).listStatus(operator).map(_.getPath.getName).flatMap(_.toIntOption).sorted.toSeq
-    if (found != (0 until partitions)) throw new DynastateException(ErrorKind.Configuration,
+    if (numbers != (0 until partitions)) throw new DynastateException(ErrorKind.Configuration,
       "folders of partitions are gone from the old checkpoint, or there are too many; nothing " +
-        s"was written folder=$operator partitions=$partitions found=${found.mkString(",")}")
+        s"was written folder=$operator partitions=$partitions found=${numbers.mkString(",")}")
   }
 
   /** Families with lists: list state, and values by time of joins of state format 4. */
@@ -112,12 +112,12 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
    * @param made    ids of the new stores' versions, by operator, partition and store
    * @param changed stores with other schemas
    */
-  def copyTo(newRoot: String, provider: String, partitions: Int, made: Map[(Long, Int, String), String],
-      changed: Seq[StoreShape]): Unit = {
+  def copyTo(newRoot: String, provider: String, partitions: Int, newIds: Map[(Long, Int, String), String],
+      newShapes: Seq[StoreShape]): Unit = {
     val newOffsets = offsetLog(newRoot, readOnly = false)
     // Spark begins with the last two batches.
-    val begun = offsets.listBatchesOnDisk.filter(_ >= lastCommitted - 1).sorted
-    begun.foreach(number =>
+    val batches = offsets.listBatchesOnDisk.filter(_ >= lastCommitted - 1).sorted
+    batches.foreach(number =>
       mustBeNew(newOffsets.add(number, moved(offsets.get(number).get, provider, partitions)), newRoot))
 
     val (oldPath, newPath) = (new Path(root), new Path(newRoot))
@@ -127,19 +127,19 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     }
     copyDescriptions(new Path(stateRoot(root)), new Path(stateRoot(newRoot)),
       shapes.filterNot(_.isSingle).map(_.operator).toSet, partitions)
-    changed.foreach(describe(newRoot, _))
+    newShapes.foreach(describe(newRoot, _))
 
-    val committed = commits.get(lastCommitted).get
-    val renamed = ids.filter(_ => StoreEnd.hasIds(provider)).map(_.map { case (operator, before) =>
-      operator -> idsOf(operator, before, partitions, made)
+    val last = commits.get(lastCommitted).get
+    val idsByOperator = ids.filter(_ => StoreEnd.hasIds(provider)).map(_.map { case (operator, oldIds) =>
+      operator -> idsOf(operator, oldIds, partitions, newIds)
     })
     // Spark resumes with the checkpoint format that the kind of the last commit shows: v2 is that of ids.
-    val own = committed match {
-      case _: CommitMetadataV2 if renamed.isEmpty => CommitMetadata(committed.nextBatchWatermarkMs)
-      case other => other.withStateUniqueIds(renamed)
+    val commit = last match {
+      case _: CommitMetadataV2 if idsByOperator.isEmpty => CommitMetadata(last.nextBatchWatermarkMs)
+      case other => other.withStateUniqueIds(idsByOperator)
     }
-    val ended = commitLog(newRoot, readOnly = false).add(lastCommitted, own)
-    mustBeNew(ended, newRoot)
+    val isAdded = commitLog(newRoot, readOnly = false).add(lastCommitted, commit)
+    mustBeNew(isAdded, newRoot)
   }
 
   /** Replace the description of a store's rows, which has no column families. */
@@ -149,29 +149,29 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     val file = StateSchemaCompatibilityChecker.schemaFile(id.storeCheckpointLocation())
     file.getFileSystem(conf).delete(file, false)
     val family = shape.default
-    val described = StateStoreColFamilySchema(family.name, 0, family.keySchema, 0, family.valueSchema)
-    checker.createSchemaFile(List(described), SchemaHelper.SchemaWriter.createSchemaWriter(WithoutFamilies))
+    val schema = StateStoreColFamilySchema(family.name, 0, family.keySchema, 0, family.valueSchema)
+    checker.createSchemaFile(List(schema), SchemaHelper.SchemaWriter.createSchemaWriter(WithoutFamilies))
   }
 
   /** Ids of an operator's new stores, in the order in which the commit log has those of a partition. */
-  private def idsOf(operator: Long, before: Array[Array[String]], partitions: Int,
-      made: Map[(Long, Int, String), String]): Array[Array[String]] = {
-    val own = shapes.filter(_.operator == operator)
-    val count = if (partitions == 0) before.length else own.head.repartitioned(partitions).partitions
+  private def idsOf(operator: Long, oldIds: Array[Array[String]], partitions: Int,
+      newIds: Map[(Long, Int, String), String]): Array[Array[String]] = {
+    val ownShapes = shapes.filter(_.operator == operator)
+    val count = if (partitions == 0) oldIds.length else ownShapes.head.repartitioned(partitions).partitions
     // Spark answers with the place of a store, when the ids are places.
-    val places = Some(Array(before.head.indices.map(_.toString).toArray))
+    val places = Some(Array(oldIds.head.indices.map(_.toString).toArray))
     Array.tabulate(count) { at =>
       def place(shape: StoreShape) =
         SymmetricHashJoinStateManager.getStateStoreCheckpointId(shape.name, 0, places).get.toInt
-      val ids = own.map(shape => place(shape) -> made((operator, at, shape.name))).toMap
-      Array.tabulate(before.head.length)(ids)
+      val ids = ownShapes.map(shape => place(shape) -> newIds((operator, at, shape.name))).toMap
+      Array.tabulate(oldIds.head.length)(ids)
     }
   }
 
-  private def moved(begun: OffsetSeqBase, provider: String, partitions: Int): OffsetSeqBase = {
+  private def moved(batch: OffsetSeqBase, provider: String, partitions: Int): OffsetSeqBase = {
     val number = Option.when(partitions > 0)(SQLConf.SHUFFLE_PARTITIONS.key -> partitions.toString)
     val more = Map(SQLConf.STATE_STORE_PROVIDER_CLASS.key -> provider) ++ number
-    begun match {
+    batch match {
       case first: OffsetSeq =>
         first.copy(metadataOpt = first.metadataOpt.map(each => each.copy(conf = each.conf ++ more)))
       case second: OffsetMap => second.copy(metadata = second.metadata.copy(conf = second.metadata.conf ++ more))
@@ -198,10 +198,10 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
         else if (!path.getName.endsWith(".crc") && inside.exists(Descriptions)) {
           val isOfOperator = inside.last == "v2" || (inside.last == "_metadata" && path.getName == "metadata")
           if (isOfOperator) {
-            val moved = SchemaPath.replaceAllIn(read(oldFiles, path),
-              found => Regex.quoteReplacement(within(to.toString, found.matched)))
+            val text = SchemaPath.replaceAllIn(read(oldFiles, path),
+              hit => Regex.quoteReplacement(within(to.toString, hit.matched)))
             val isChanged = partitions > 0 && operator.exists(repartitioned)
-            write(newFiles, copied, if (isChanged) Partitions.replaceAllIn(moved, s"$$1$partitions") else moved)
+            write(newFiles, copied, if (isChanged) Partitions.replaceAllIn(text, s"$$1$partitions") else text)
           } else FileUtil.copy(oldFiles, path, newFiles, copied, false, conf)
         }
       }

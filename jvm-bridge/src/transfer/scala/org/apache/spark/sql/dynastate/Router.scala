@@ -15,20 +15,20 @@ import org.apache.spark.sql.execution.streaming.state.DropLastNFieldsStatePartit
 private[dynastate] final class Router(shape: StoreShape, old: Option[Int], partitions: Int) {
   private val limit = math.min(Router.PacketBytes, Router.PendingBytes / partitions)
   private val pending = Array.fill(partitions)(new Packet)
-  private val sent = Array.fill(partitions)(new Content)
+  private val contents = Array.fill(partitions)(new Content)
   private val names = shape.families.map(_.name).toArray
   /** By family; one without rows need not be one that Spark can place. */
   private val placements = new Array[Placement](names.length)
 
   def packets(entries: Iterator[StateEntry]): Iterator[(Int, Array[Byte])] = entries.flatMap { entry =>
     val partition = partitionOf(entry)
-    sent(partition).add(names(entry.family), entry)
+    contents(partition).add(names(entry.family), entry)
     val packet = pending(partition)
     packet.add(entry)
     if (packet.size < limit) None else Some(partition -> packet.take())
   } ++ (0 until partitions).iterator.flatMap { partition =>
     val last = Option.when(pending(partition).size > 0)(partition -> pending(partition).take())
-    last.iterator ++ Iterator.single(partition -> Packet.end(sent(partition)))
+    last.iterator ++ Iterator.single(partition -> Packet.end(contents(partition)))
   }
 
   private def partitionOf(entry: StateEntry): Int =
@@ -48,8 +48,8 @@ private[dynastate] final class Router(shape: StoreShape, old: Option[Int], parti
     private val projection = {
       val fields = extractor.partitionKeySchema.fields.zipWithIndex.toSeq
       val columns = fields.map { case (field, at) => BoundReference(at, field.dataType, field.nullable) }
-      val before = if (old.isEmpty) partitions else shape.partitions
-      UnsafeProjection.create(Seq(before, partitions).map(HashPartitioning(columns, _).partitionIdExpression))
+      val oldPartitions = if (old.isEmpty) partitions else shape.partitions
+      UnsafeProjection.create(Seq(oldPartitions, partitions).map(HashPartitioning(columns, _).partitionIdExpression))
     }
 
     def of(key: UnsafeRow): Int = {

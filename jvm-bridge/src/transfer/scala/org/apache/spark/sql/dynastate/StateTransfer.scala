@@ -43,12 +43,12 @@ object StateTransfer {
    */
   def describe(session: SparkSession, root: String): String = {
     val checkpoint = new QueryCheckpoint(session, root)
-    val begun = JObject("batch" -> JInt(checkpoint.lastCommitted), "offsets" -> JInt(checkpoint.lastBegun))
-    val described =
-      if (checkpoint.lastCommitted < 0) begun
+    val progress = JObject("batch" -> JInt(checkpoint.lastCommitted), "offsets" -> JInt(checkpoint.lastBegun))
+    val plan =
+      if (checkpoint.lastCommitted < 0) progress
       else {
         val conf = checkpoint.pinned
-        begun.merge(JObject(
+        progress.merge(JObject(
             "query" -> JString(checkpoint.queryId),
             "provider" -> JString(conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)),
             "ids" -> JBool(checkpoint.ids.nonEmpty),
@@ -63,7 +63,7 @@ object StateTransfer {
                         "earlier_values" -> JArray(
                           family.earlierSchemas.map(schema => parse(schema.json)).toList)))))))))
       }
-    compact(render(described))
+    compact(render(plan))
   }
 
   /** Move the state after the last committed batch, a task for each store, and read it back to compare. With other
@@ -110,7 +110,7 @@ object StateTransfer {
     val stores = for (shape <- old.shapes if !frames.containsKey(shape.path); partition <- 0 until shape.partitions)
       yield StoreAt(shape, partition, idOf(shape, partition))
     val context = session.sparkContext
-    val done = if (partitions == 0 && frames.isEmpty)
+    val results = if (partitions == 0 && frames.isEmpty)
       context.parallelize(stores, stores.size).map(transfer.copy(_)).collect()
     else {
       val shapes = old.shapes.map(shape => framed(shape, frames)).map(shape =>
@@ -121,17 +121,17 @@ object StateTransfer {
       }.toMap
       val count = shapes.map(shape => shape.path -> shape.partitions).toMap
       def send(store: StoreAt) = transfer.send(store, first(store.shape.path), count(store.shape.path))
-      val kept = if (stores.isEmpty) Nil else Seq(context.parallelize(stores, stores.size).flatMap(send(_)))
-      val brought = shapes.filter(_.isNew).map { shape =>
+      val oldStores = if (stores.isEmpty) Nil else Seq(context.parallelize(stores, stores.size).flatMap(send(_)))
+      val newStores = shapes.filter(_.isNew).map { shape =>
         val (start, partitions) = (first(shape.path), shape.partitions)
         frames.get(shape.path).queryExecution.toRdd.mapPartitions(rows =>
           transfer.bring(shape, rows, start, partitions))
       }
-      val sent = context.union(kept ++ brought)
-      val arrived = sent.partitionBy(new ByNumber(targets.size))
-      arrived.mapPartitionsWithIndex((index, packets) => Iterator(transfer.receive(targets(index), packets))).collect()
+      val all = context.union(oldStores ++ newStores)
+      val byTarget = all.partitionBy(new ByNumber(targets.size))
+      byTarget.mapPartitionsWithIndex((index, packets) => Iterator(transfer.receive(targets(index), packets))).collect()
     }
-    compact(render(JArray(done.toList)))
+    compact(render(JArray(results.toList)))
   }
 
   /** A store with the schema of its frame, if there is one. */

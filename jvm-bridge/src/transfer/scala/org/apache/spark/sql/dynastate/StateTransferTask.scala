@@ -12,16 +12,16 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
 
   /** Move a store to the same partition. */
   def copy(store: StoreAt): JValue = {
-    var made: JValue = JNothing
-    source.reading(store, from) { rows => made = write(store, entriesOf(rows, store.shape), _ => ()) }
-    made
+    var result: JValue = JNothing
+    source.reading(store, from) { rows => result = write(store, entriesOf(rows, store.shape), _ => ()) }
+    result
   }
 
   /** The rows of an old store in packets, each with the number of its new store: `first` is that of partition 0. */
   def send(store: StoreAt, first: Int, partitions: Int): Iterator[(Int, Array[Byte])] = {
-    val opened = source.open(store, from)
+    val state = source.open(store, from)
     numbered(first,
-      new Router(store.shape, Some(store.partition), partitions).packets(entriesOf(opened.rows, store.shape)))
+      new Router(store.shape, Some(store.partition), partitions).packets(entriesOf(state.rows, store.shape)))
   }
 
   /** The same of rows from elsewhere, with a key and a value each. */
@@ -38,8 +38,8 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
 
   /** Write a new store from packets of all the old ones. */
   def receive(store: StoreAt, packets: Iterator[(Int, Array[Byte])]): JValue = {
-    val arrived = new ArrivedEntries(store.shape, packets.map(_._2))
-    write(store, arrived, arrived.mustBeWhole(store, _))
+    val entries = new ArrivedEntries(store.shape, packets.map(_._2))
+    write(store, entries, entries.mustBeWhole(store, _))
   }
 
   /** 1. Write the entries into an empty store. (Crash: orphans.)
@@ -47,12 +47,12 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
    * 3. Read it back, and compare.
    */
   private def write(store: StoreAt, entries: Iterator[StateEntry], check: Content => Unit): JValue = {
-    val started = System.nanoTime()
-    val (names, written) = (store.shape.families.map(_.name).toArray, new Content)
-    val made = target.writing(store, version) { rows =>
+    val startNanos = System.nanoTime()
+    val (names, content) = (store.shape.families.map(_.name).toArray, new Content)
+    val result = target.writing(store, version) { rows =>
       entries.foreach { entry =>
         val family = names(entry.family)
-        written.add(family, entry)
+        content.add(family, entry)
         if (store.shape.isNew && rows.keyExists(entry.key, family)) {
           val key = entry.key.toSeq(store.shape.default.keySchema).mkString(",")
           throw new DynastateException(ErrorKind.Configuration,
@@ -61,18 +61,18 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
         rows.put(entry.key, entry.values.head, family)
         entry.values.tail.foreach(rows.merge(entry.key, _, family)) // 1
       }
-      check(written)
+      check(content)
     } // 2
-    val found = new Content
-    target.reading(store.copy(id = made.id), version) { rows =>
-      entriesOf(rows, store.shape).foreach(entry => found.add(names(entry.family), entry))
+    val copy = new Content
+    target.reading(store.copy(id = result.id), version) { rows =>
+      entriesOf(rows, store.shape).foreach(entry => copy.add(names(entry.family), entry))
     } // 3
-    written.mustBe(found, store, "what was read back")
+    content.mustBe(copy, store, "what was read back")
     JObject("operator" -> JInt(store.shape.operator), "partition" -> JInt(store.partition),
-      "name" -> JString(store.shape.name), "rows" -> JInt(written.rows), "bytes" -> JInt(written.bytes),
-      "write_units" -> JInt(made.metric("dynastateWriteUnits")),
-      "bytes_written" -> JInt(made.metric("dynastateBytesWritten")),
-      "ms" -> JInt((System.nanoTime() - started) / 1000000), "id" -> made.id.fold[JValue](JNull)(JString(_)))
+      "name" -> JString(store.shape.name), "rows" -> JInt(content.rows), "bytes" -> JInt(content.bytes),
+      "write_units" -> JInt(result.metric("dynastateWriteUnits")),
+      "bytes_written" -> JInt(result.metric("dynastateBytesWritten")),
+      "ms" -> JInt((System.nanoTime() - startNanos) / 1000000), "id" -> result.id.fold[JValue](JNull)(JString(_)))
   }
 
   /** Every key of every family; the values of a list come one after another. */
@@ -87,17 +87,17 @@ private[dynastate] final case class StateTransferTask(source: StoreEnd, target: 
 
   private def lists(number: Int, pairs: Iterator[UnsafeRowPair]): Iterator[StateEntry] = new Iterator[StateEntry] {
     private def copied = { val pair = pairs.next(); (pair.key.copy(), pair.value.copy()) }
-    private var ahead = if (pairs.hasNext) Some(copied) else None
+    private var nextPair = if (pairs.hasNext) Some(copied) else None
 
-    override def hasNext: Boolean = ahead.nonEmpty
+    override def hasNext: Boolean = nextPair.nonEmpty
 
     override def next(): StateEntry = {
-      val (key, first) = ahead.get
+      val (key, first) = nextPair.get
       val values = Seq.newBuilder[UnsafeRow] += first
-      def advance() = ahead = if (pairs.hasNext) Some(copied) else None
+      def advance() = nextPair = if (pairs.hasNext) Some(copied) else None
       advance()
-      while (ahead.exists(_._1 == key)) {
-        values += ahead.get._2
+      while (nextPair.exists(_._1 == key)) {
+        values += nextPair.get._2
         advance()
       }
       new StateEntry(number, key, values.result())

@@ -44,14 +44,14 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
   /** A version of a store, closed at the end of the task. */
   def open(store: StoreAt, version: Long): Opened = {
     mustBeThere(store)
-    val opened = new Opened(store, version)
-    TaskContext.get().addTaskCompletionListener[Unit](_ => opened.close())
-    opened
+    val state = new Opened(store, version)
+    TaskContext.get().addTaskCompletionListener[Unit](_ => state.close())
+    state
   }
 
   def reading(store: StoreAt, version: Long)(use: ReadStateStore => Unit): Unit = {
     mustBeThere(store)
-    Using.resource(new Opened(store, version))(opened => use(opened.rows))
+    Using.resource(new Opened(store, version))(state => use(state.rows))
   }
 
   /** Write a version of an empty store, and commit it. */
@@ -88,9 +88,9 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
       throw new DynastateException(ErrorKind.Configuration,
         s"a file of the new checkpoint cannot be renamed file=$from")
     if (version != 1) {
-      val (first, own) = (new Path(folder, "1.snapshot"), new Path(folder, s"$version.snapshot"))
-      move(first.suffix(Checksum), own.suffix(Checksum))
-      move(first, own)
+      val (first, target) = (new Path(folder, "1.snapshot"), new Path(folder, s"$version.snapshot"))
+      move(first.suffix(Checksum), target.suffix(Checksum))
+      move(first, target)
       val changes = new Path(folder, "1.delta")
       Seq(changes, changes.suffix(Checksum)).foreach(files.delete(_, false))
     }
@@ -107,10 +107,10 @@ private[dynastate] final class StoreEnd(root: String, conf: StateStoreConf, hado
     StateStoreId(root, store.shape.operator, store.partition, store.shape.name)
 
   private def providerOf(store: StoreAt): StateStoreProvider = {
-    val own = new Configuration(hadoopConf.value)
+    val hadoop = new Configuration(hadoopConf.value)
     val default = store.shape.default
     StateStoreProvider.createAndInit(StateStoreProviderId(idOf(store), run), default.keySchema, default.valueSchema,
-      default.spec, store.shape.usesFamilies, conf, own, default.multipleValues, store.shape.schemas)
+      default.spec, store.shape.usesFamilies, conf, hadoop, default.multipleValues, store.shape.schemas)
   }
 }
 

@@ -36,7 +36,7 @@ private[dynastate] final case class StoreShape(operator: Long, operatorName: Str
 
   /** With rows that come from elsewhere; a schema of the same types keeps its nullability, which Spark compares. */
   def withRows(key: StructType, value: StructType): StoreShape = {
-    def either(own: StructType, other: StructType) = if (DataTypeUtils.sameType(own, other)) own else other
+    def either(first: StructType, other: StructType) = if (DataTypeUtils.sameType(first, other)) first else other
     val keys = either(default.keySchema, key)
     val spec = default.spec match {
       case prefix: PrefixKeyScanStateEncoderSpec => prefix.copy(keySchema = keys)
