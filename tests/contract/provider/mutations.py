@@ -32,7 +32,7 @@ MUTATIONS: Final = {
     "held changes are applied to rows of a newer snapshot": Mutation(
         "spark/BucketReads.scala",
         "last = deltas\n          if (deltas.appliesHeld)",
-        "last = deltas.copy(appliesHeld = !known.isEmpty && deltas.after == known.version)\n"
+        "last = deltas.copy(appliesHeld = !usable.isEmpty && deltas.after == usable.version)\n"
         "        if (last.appliesHeld)",
         seed=6,
     ),
