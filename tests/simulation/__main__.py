@@ -25,11 +25,11 @@ def main(seed: int, runs: int) -> int:
         else:
             sys.stdout.write(f"{failed}\n")
         return failed is not None
-    begun, count = time.monotonic(), 0
+    start_s, count = time.monotonic(), 0
     for failed in failures(range(seed, seed + runs)):
         count += 1
         sys.stdout.write(f"{failed}\n\n")
-    sys.stdout.write(f"{runs} schedules in {time.monotonic() - begun:.0f} s, {count} failed\n")
+    sys.stdout.write(f"{runs} schedules in {time.monotonic() - start_s:.0f} s, {count} failed\n")
     return count > 0
 
 
@@ -37,8 +37,8 @@ def find_mutations() -> int:
     """Print the seeds that find the mutations. The exit code is 1 if one is not found."""
     is_lost = False
     with processes() as pool:
-        for (name, (_, known)), (seed, _) in zip(MUTATIONS.items(), pool.map(first_found, MUTATIONS), strict=True):
-            sys.stdout.write(f"{name}: {'not found' if seed < 0 else f'seed={seed}'} from seed={known} on\n")
+        for (name, (_, start)), (seed, _) in zip(MUTATIONS.items(), pool.map(first_found, MUTATIONS), strict=True):
+            sys.stdout.write(f"{name}: {'not found' if seed < 0 else f'seed={seed}'} from seed={start} on\n")
             sys.stdout.flush()
             is_lost |= seed < 0
     return is_lost

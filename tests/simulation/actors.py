@@ -48,15 +48,15 @@ class TaskFailedError(DynastateError):
 
 def chunks(changes: Iterable[Change], most: int) -> Iterator[Chunk]:
     """Cut changes into chunks; each contains at most one put of a key."""
-    held: list[Change] = []
+    batch: list[Change] = []
     for change in changes:
-        twice = change.operation == PUT and any(change.key == each.key for each in held)
-        if held and (len(held) >= most or twice):
-            yield chunk_of(*held)
-            held = []
-        held.append(change)
-    if held:
-        yield chunk_of(*held)
+        twice = change.operation == PUT and any(change.key == each.key for each in batch)
+        if batch and (len(batch) >= most or twice):
+            yield chunk_of(*batch)
+            batch = []
+        batch.append(change)
+    if batch:
+        yield chunk_of(*batch)
 
 
 def fold(state: State, chunks: Iterable[StoredChunk]) -> State:
@@ -153,9 +153,9 @@ class Executor(Actor):
                 under_way.append(part)
                 if self._chance.random() < 0.02 and self.may_fail:
                     raise TaskFailedError("the task fails in the user's code")
-            after = apply(state, changes)
-            under_way.added = sum(map(len, after.values())) - sum(map(len, state.values()))
-            under_way.commit({0: len(after)}, SCHEMA, is_awaited)
+            result = apply(state, changes)
+            under_way.added = sum(map(len, result.values())) - sum(map(len, state.values()))
+            under_way.commit({0: len(result)}, SCHEMA, is_awaited)
         except DynastateError as failed:
             self._scheduler.note("%s failed: %s", short(version), failed)
             model.end(node, UNKNOWN if isinstance(failed, UnknownOutcomeError) else FAILED)
@@ -165,7 +165,7 @@ class Executor(Actor):
         self._scheduler.note("committed %s", short(version))
         model.end(node, COMMITTED)
         self._hold(model, parent, state)
-        self._hold(model, version, after)
+        self._hold(model, version, result)
         self._has_committed.add(model.store)
         report(committed=True)
 
@@ -176,27 +176,27 @@ class Executor(Actor):
             self._scheduler.note("abort of %s: %s", short(version), failed)
 
     def _open(self, model: Model, base: VersionId) -> tuple[VersionId, State]:
-        held = self._held.get(model.store, {})
+        states = self._held.get(model.store, {})
         if base == EMPTY:
             return base, {}
         if self._reads_buckets:
             reads = self._bucket_reads.setdefault(model.store, BucketReads(self._scheduler, self._engine))
-            found, state = reads.read(model, base)
-            self._hold(model, found, state)
-            return found, state
-        if base in held:
-            return base, held[base]
-        have = {version: state for version, state in held.items() if version[0] <= base[0]}
-        found, state = read(self._scheduler, self._engine, model, base, have)
-        self._hold(model, found, state)
-        return found, state
+            version_id, state = reads.read(model, base)
+            self._hold(model, version_id, state)
+            return version_id, state
+        if base in states:
+            return base, states[base]
+        have = {version: state for version, state in states.items() if version[0] <= base[0]}
+        version_id, state = read(self._scheduler, self._engine, model, base, have)
+        self._hold(model, version_id, state)
+        return version_id, state
 
     def _hold(self, model: Model, version: VersionId, state: State) -> None:
-        held = self._held.setdefault(model.store, {})
-        held.pop(version, None)
-        held[version] = state
-        while len(held) > HELD_MAX:
-            del held[next(iter(held))]
+        states = self._held.setdefault(model.store, {})
+        states.pop(version, None)
+        states[version] = state
+        while len(states) > HELD_MAX:
+            del states[next(iter(states))]
 
     def offer_snapshots(self, models: list[Model], is_over: Callable[[], bool], min_deltas: int) -> None:
         self._now_and_then(models, is_over, lambda model: self.snapshot(model, min_deltas))
@@ -228,14 +228,14 @@ class Executor(Actor):
             if under_way is None:
                 return False
             shift = 32 - under_way.bits
-            sent = {key_hash(key) >> shift for key in self._changed(model, version, under_way.base)}
+            buckets = {key_hash(key) >> shift for key in self._changed(model, version, under_way.base)}
             for number in range(1 << under_way.bits):
-                if under_way.base == 0 or number in sent:
+                if under_way.base == 0 or number in buckets:
                     under_way.bucket(number)
-                    held = [key for key in sorted(state) if key_hash(key) >> shift == number]
-                    for part in chunks(_as_changes(state, held), self._chance.randint(1, 8)):
+                    keys = [key for key in sorted(state) if key_hash(key) >> shift == number]
+                    for part in chunks(_as_changes(state, keys), self._chance.randint(1, 8)):
                         under_way.append(part)
-            done = under_way.commit()
+            is_done = under_way.commit()
         except DynastateError as failed:
             self._scheduler.note("no snapshot of %s: %s", short(version), failed)
             if "another number of values" in str(failed):
@@ -243,8 +243,8 @@ class Executor(Actor):
             if under_way is not None:
                 self._abort(under_way, version)
             return False
-        self._scheduler.note("snapshot of %s %s", short(version), "done" if done else "deleted meanwhile")
-        return done
+        self._scheduler.note("snapshot of %s %s", short(version), "done" if is_done else "deleted meanwhile")
+        return is_done
 
     def clean_up(self, model: Model, retain: int, most: int | None = None) -> None:
         """Delete what neither the newest version in memory nor the retained ones before it need."""
@@ -252,8 +252,8 @@ class Executor(Actor):
         self._scheduler.note("clean up by %s", short(version))
         try:
             most = self._chance.choice((0, 0, 3)) if most is None else most
-            spent, _ = self._engine.maintenance.clean_up(model.store, self.run, *version, retain, 1, most)
-            self._scheduler.note("cleaned up by %s: %d items", short(version), spent.items_deleted)
+            meter, _ = self._engine.maintenance.clean_up(model.store, self.run, *version, retain, 1, most)
+            self._scheduler.note("cleaned up by %s: %d items", short(version), meter.items_deleted)
         except (UnavailableError, VersionMissingError) as failed:
             self._scheduler.note("not cleaned up by %s: %s", short(version), failed)
         except DynastateError as failed:
@@ -262,9 +262,9 @@ class Executor(Actor):
                 raise violation("clean-up finds the store corrupt", store=model.store, error=failed) from failed
 
     def _newest(self, model: Model) -> tuple[VersionId, State]:
-        held = self._held[model.store]
-        newest = max(reversed(held), key=lambda version: version[0])
-        return newest, held[newest]
+        states = self._held[model.store]
+        newest = max(reversed(states), key=lambda version: version[0])
+        return newest, states[newest]
 
     def _changed(self, model: Model, version: VersionId, base: int) -> list[bytes]:
         """Keys whose rows differ from those in an earlier version of the chain: the least that must be sent."""
@@ -280,13 +280,13 @@ def _as_changes(state: State, keys: list[bytes]) -> list[Change]:
 
 
 def read(
-    scheduler: Scheduler, engine: Engine, model: Model, asked: VersionId, have: dict[VersionId, State]
+    scheduler: Scheduler, engine: Engine, model: Model, target: VersionId, have: dict[VersionId, State]
 ) -> tuple[VersionId, State]:
     """Open and read a version, and check it against the model. ViolationError: it is wrong, or promised and lost."""
     since, still_promised = scheduler.now, model.watch()
 
     def by_some_route(have: dict[VersionId, State]) -> tuple[VersionId, State]:
-        opening = engine.open(model.store, *asked, list(have))
+        opening = engine.open(model.store, *target, list(have))
         if opening.base != EMPTY and opening.base not in have:
             raise violation("a base that the reader does not hold", base=short(opening.base))
         return rows_of(opening, have.get(opening.base))
@@ -294,12 +294,12 @@ def read(
     try:
         version, state = retry_routes(lambda retries: by_some_route({} if retries else have))
     except (VersionMissingError, CorruptStateError) as failed:
-        if asked in still_promised():
-            raise violation("a promised version cannot be read", version=short(asked), error=failed) from failed
+        if target in still_promised():
+            raise violation("a promised version cannot be read", version=short(target), error=failed) from failed
         raise
-    scheduler.note("read %s as %s: %d rows", short(asked), short(version), len(state))
-    model.check_winner(asked, version, since)
-    model.check_state(asked, version, state)
+    scheduler.note("read %s as %s: %d rows", short(target), short(version), len(state))
+    model.check_winner(target, version, since)
+    model.check_state(target, version, state)
     return version, state
 
 
@@ -312,45 +312,45 @@ class Reader(Actor):
     def read_now_and_then(self, models: list[Model], is_over: Callable[[], bool]) -> None:
         for _ in self._pauses(is_over):
             model = self._chance.choice(models)
-            asked = self._some_version(model)
-            if asked is None:
+            target = self._some_version(model)
+            if target is None:
                 continue
             still_promised = model.watch()
             try:
                 kind = self._chance.random()
                 if kind < 0.6:
-                    read(self._scheduler, self._engine, model, asked, {})
+                    read(self._scheduler, self._engine, model, target, {})
                 elif kind < 0.8:
-                    read_by_buckets(self._scheduler, self._engine, model, asked)
+                    read_by_buckets(self._scheduler, self._engine, model, target)
                 else:
-                    self._changes(model, asked)
+                    self._changes(model, target)
             except DynastateError as failed:
                 self._scheduler.note("reader: %s", failed)
-                if isinstance(failed, CorruptStateError) and asked in still_promised():
-                    raise violation("a promised version is corrupt", version=short(asked), error=failed) from failed
+                if isinstance(failed, CorruptStateError) and target in still_promised():
+                    raise violation("a promised version is corrupt", version=short(target), error=failed) from failed
 
     def _some_version(self, model: Model) -> VersionId | None:
         promised = model.promised()
         if promised and self._chance.random() < 0.8:
             return self._chance.choice(promised)
-        known = [version for version in model.nodes if version != EMPTY]
-        return self._chance.choice(known) if known else None
+        versions = [version for version in model.nodes if version != EMPTY]
+        return self._chance.choice(versions) if versions else None
 
-    def _changes(self, model: Model, asked: VersionId) -> None:
+    def _changes(self, model: Model, target: VersionId) -> None:
         """The changes of each version must be those of the attempt on the chain of the last."""
-        first = max(1, asked[0] - self._chance.randrange(3))
+        first = max(1, target[0] - self._chance.randrange(3))
         since = self._scheduler.now
-        feed = self._engine.changes(model.store, first, asked[0], asked[1])
+        feed = self._engine.changes(model.store, first, target[0], target[1])
         changes_of_versions = [
             (version, [change for each in read for change in decode_changes(each.changes)])
             for version, read in feed.versions
         ]
-        node = model.nodes[VersionId(asked[0], feed.attempt)]
-        model.check_winner(asked, node.version, since)
+        node = model.nodes[VersionId(target[0], feed.attempt)]
+        model.check_winner(target, node.version, since)
         expected = []
-        for _ in range(first, asked[0] + 1):
+        for _ in range(first, target[0] + 1):
             expected.append((node.version[0], node.changes))
             node = model.nodes[node.parent]
         if changes_of_versions != expected[::-1]:
-            raise violation("wrong changes", first=first, last=short(asked))
-        self._scheduler.note("changes of %d to %s", first, short(asked))
+            raise violation("wrong changes", first=first, last=short(target))
+        self._scheduler.note("changes of %d to %s", first, short(target))

@@ -35,49 +35,49 @@ class BucketReads:
     #: Several tasks may read at once: each takes it once, and replaces it as a whole.
     _held: Held = NOTHING
 
-    def read(self, model: Model, asked: VersionId) -> tuple[VersionId, State]:
+    def read(self, model: Model, target: VersionId) -> tuple[VersionId, State]:
         """All rows of a version, bucket by bucket; its changes are held then. ViolationError: rows are wrong."""
-        held = self._held
-        version, rows, opening = read_by_buckets(self._scheduler, self._engine, model, asked, held)
+        cache = self._held
+        version, rows, opening = read_by_buckets(self._scheduler, self._engine, model, target, cache)
         if opening.after < version.version:
-            self._hold(model.store, version, opening, held)
+            self._hold(model.store, version, opening, cache)
         return version, rows
 
-    def _hold(self, store: str, version: VersionId, opening: Opening, held: Held) -> None:
+    def _hold(self, store: str, version: VersionId, opening: Opening, cache: Held) -> None:
         try:
             feed = self._engine.changes(store, opening.after + 1, version.version, version.attempt)
             new = [change for _, chunks in feed.versions for change in _changes_of(chunks)]
         except DynastateError as failed:
             self._scheduler.note("changes of %s are not held: %s", short(version), failed)
             return
-        before = held.changes if opening.applies_held else ()
-        self._held = Held(HeldChanges(opening.snapshot, version), [*before, *new])
+        old = cache.changes if opening.applies_held else ()
+        self._held = Held(HeldChanges(opening.snapshot, version), [*old, *new])
 
 
 def read_by_buckets(
-    scheduler: Scheduler, engine: Engine, model: Model, asked: VersionId, held: Held = NOTHING
+    scheduler: Scheduler, engine: Engine, model: Model, target: VersionId, cache: Held = NOTHING
 ) -> tuple[VersionId, State, Opening]:
     """All rows of a version, bucket by bucket, and the opening of the last; errors are those of `BucketReads.read`."""
     since = scheduler.now
-    target = retry_routes(lambda _: engine.find(model.store, *asked))
-    version = target.entry.id
-    model.check_winner(asked, version, since)
+    lookup = retry_routes(lambda _: engine.find(model.store, *target))
+    version = lookup.entry.id
+    model.check_winner(target, version, since)
     rows: State = {}
-    for number in range(1 << target.bits):
+    for number in range(1 << lookup.bits):
         opening, of_bucket = retry_routes(
-            lambda _: _rows_of(engine, model.store, version, target.bits, number, held)  # noqa: B023  # called at once
+            lambda _: _rows_of(engine, model.store, version, lookup.bits, number, cache)  # noqa: B023  # called at once
         )
-        rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - target.bits == number}
-    scheduler.note("read %s by %d buckets, holding %d changes", short(version), 1 << target.bits, len(held.changes))
-    model.check_state(asked, version, rows)
+        rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - lookup.bits == number}
+    scheduler.note("read %s by %d buckets, holding %d changes", short(version), 1 << lookup.bits, len(cache.changes))
+    model.check_state(target, version, rows)
     return version, rows, opening
 
 
-def _rows_of(engine: Engine, store: str, version: VersionId, bits: int, at: int, held: Held) -> tuple[Opening, State]:
-    opening = engine.buckets(store, *version, bits, [at], held.which)
+def _rows_of(engine: Engine, store: str, version: VersionId, bits: int, at: int, cache: Held) -> tuple[Opening, State]:
+    opening = engine.buckets(store, *version, bits, [at], cache.which)
     rows = apply({}, _changes_of(opening.snapshot_chunks))
     if opening.applies_held:
-        rows = apply(rows, held.changes)
+        rows = apply(rows, cache.changes)
     return opening, apply(rows, _changes_of(opening.chunks))
 
 

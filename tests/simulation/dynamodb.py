@@ -69,8 +69,8 @@ class DynamoDB:
         items = [self.items[name][shard, sort] for sort in page]
         projected = request.get("ProjectionExpression")
         if projected is not None:
-            kept = [names[each] for each in projected.split(", ")]
-            items = [{each: item[each] for each in kept} for item in items]
+            attributes = [names[each] for each in projected.split(", ")]
+            items = [{each: item[each] for each in attributes} for item in items]
         answer: Wire = {"Items": items, "Count": len(items)}
         # A page that ends at its limit may be the last: the next one is then empty.
         if len(page) == request.get("Limit"):
@@ -108,15 +108,15 @@ class DynamoDB:
         request.setdefault("ExpressionAttributeNames", {})
         request.setdefault("ExpressionAttributeValues", {})
         self._must_meet(TableName, Key, request)
-        before = self.item(TableName, Key)
-        terms = Terms(before or {}, request["ExpressionAttributeNames"], request["ExpressionAttributeValues"])
-        after, changed = terms.update({**(before or {}), **Key}, UpdateExpression)
-        self._put(TableName, after)
-        wanted = request.get("ReturnValues", "NONE")
-        _must_be(wanted in ("NONE", "UPDATED_NEW", "ALL_NEW"), "ReturnValues")
-        if wanted == "ALL_NEW":
-            return {"Attributes": after}
-        return {"Attributes": {name: after[name] for name in changed}} if wanted == "UPDATED_NEW" else {}
+        old_item = self.item(TableName, Key)
+        terms = Terms(old_item or {}, request["ExpressionAttributeNames"], request["ExpressionAttributeValues"])
+        new_item, changed = terms.update({**(old_item or {}), **Key}, UpdateExpression)
+        self._put(TableName, new_item)
+        returns = request.get("ReturnValues", "NONE")
+        _must_be(returns in ("NONE", "UPDATED_NEW", "ALL_NEW"), "ReturnValues")
+        if returns == "ALL_NEW":
+            return {"Attributes": new_item}
+        return {"Attributes": {name: new_item[name] for name in changed}} if returns == "UPDATED_NEW" else {}
 
     def close(self) -> None:
         """Do nothing; a boto3 client has it."""
@@ -202,9 +202,9 @@ class Terms:
         """The item after an update, and the top attributes that it set."""
         if match := re.fullmatch(r"(ADD|DELETE) (#\w+) (:\w+)", expression):
             name, texts = self._name(match[2]), set(self._values[match[3]]["SS"])
-            before = set(item.pop(name, {"SS": []})["SS"])
-            after = before | texts if match[1] == "ADD" else before - texts
-            return item | ({name: {"SS": sorted(after)}} if after else {}), [name]
+            old_members = set(item.pop(name, {"SS": []})["SS"])
+            members = old_members | texts if match[1] == "ADD" else old_members - texts
+            return item | ({name: {"SS": sorted(members)}} if members else {}), [name]
         parts = re.fullmatch(r"SET (.+?)(?: REMOVE (.+))?", expression)
         assert parts, f"the simulation knows no update {expression}"
         # All right sides refer to the item before the update.
@@ -258,18 +258,18 @@ class Terms:
 
 def _clauses(text: str) -> Iterator[str]:
     """The parts between commas outside of brackets."""
-    depth, begun = 0, 0
+    depth, start = 0, 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if letter == "," and depth == 0:
-            yield text[begun:at].strip()
-            begun = at + 1
-    yield text[begun:].strip()
+            yield text[start:at].strip()
+            start = at + 1
+    yield text[start:].strip()
 
 
-def _must_be_consistent(given: object) -> None:
+def _must_be_consistent(consistency: object) -> None:
     """Refuse eventually consistent reads: no decision may depend on one."""
-    _must_be(given is True, "an eventually consistent read")
+    _must_be(consistency is True, "an eventually consistent read")
 
 
 def _must_be(holds: bool, what: str) -> None:  # noqa: FBT001

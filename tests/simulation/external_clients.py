@@ -95,8 +95,8 @@ class Forker(Actor):
 
     def _try_drop(self, fork: str) -> bool:
         try:
-            left = list(find_stores(self._tables, fork))
-            drop_stores(self._tables, left)
+            stores = list(find_stores(self._tables, fork))
+            drop_stores(self._tables, stores)
         except UnavailableError as failed:
             self._scheduler.note("%s is not dropped yet: %s", fork, failed)
             return False
@@ -182,24 +182,24 @@ class Onlooker(Actor):
         self._rows(models, earlier)
 
     def _changes(self, models: list[Model], opened: StateReader) -> None:
-        after = max(0, opened.version - self._chance.randrange(4))
+        base = max(0, opened.version - self._chance.randrange(4))
         nodes = self._nodes(models, opened)
-        rows = list(opened.changes(after))
+        rows = list(opened.changes(base))
         expected: list[tuple[int, str, Row]] = []
-        for number in range(after + 1, opened.version + 1):
+        for number in range(base + 1, opened.version + 1):
             for model, node in zip(models, nodes, strict=True):
                 ancestor = model.ancestor(node, number)
                 expected += ((number, *_as_reported(change)) for change in ancestor.changes)
         self._compare(rows, expected, nodes)
 
     def _diff(self, models: list[Model], opened: StateReader) -> None:
-        nodes, before = self._nodes(models, opened), max(0, opened.version - self._chance.randrange(4))
-        rows = [(each.key["key"], each.before, each.after) for each in opened.diff(before, opened.version)]
+        nodes, first = self._nodes(models, opened), max(0, opened.version - self._chance.randrange(4))
+        rows = [(each.key["key"], each.before, each.after) for each in opened.diff(first, opened.version)]
         expected = []
         for model, node in zip(models, nodes, strict=True):
-            was = model.ancestor(node, before)
+            was = model.ancestor(node, first)
             for key in {*was.state, *node.state}:
-                pair = [as_rows({key: held.state[key]})[0] if key in held.state else None for held in (was, node)]
+                pair = [as_rows({key: side.state[key]})[0] if key in side.state else None for side in (was, node)]
                 expected += [(KEY.decode(key)["key"], *pair)] if pair[0] != pair[1] else []
         self._compare(sorted(rows, key=str), sorted(expected, key=str), nodes)
 
@@ -244,9 +244,9 @@ class Operator(Actor):
             try:
                 with closing(self._engines()) as engine:
                     if what == "compact":
-                        done: object = compact_store(engine, self._tables, model.store)
+                        result: object = compact_store(engine, self._tables, model.store)
                     else:
-                        done = clean_store(engine, self._tables, model.store, retain)
+                        result = clean_store(engine, self._tables, model.store, retain)
             except CorruptStateError as failed:
                 if still_promised():
                     raise violation("a command finds the store corrupt", store=model.store, error=failed) from failed
@@ -254,4 +254,4 @@ class Operator(Actor):
             except (ConfigurationError, UnavailableError, UnknownOutcomeError, VersionMissingError) as failed:
                 self._scheduler.note("no %s of %s: %s", what, model.store, failed)
             else:
-                self._scheduler.note("%s of %s: %s", what, model.store, done)
+                self._scheduler.note("%s of %s: %s", what, model.store, result)

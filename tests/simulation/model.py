@@ -31,15 +31,15 @@ def short(version: VersionId) -> str:
 
 
 def apply(state: State, changes: Iterable[Change]) -> State:
-    after = dict(state)
+    result = dict(state)
     for change in changes:
         if change.value is None:
-            after.pop(change.key, None)
+            result.pop(change.key, None)
         elif change.operation == MERGE:
-            after[change.key] = (*after.get(change.key, ()), change.value)
+            result[change.key] = (*result.get(change.key, ()), change.value)
         else:
-            after[change.key] = (change.value,)
-    return after
+            result[change.key] = (change.value,)
+    return result
 
 
 @dataclass
@@ -124,9 +124,9 @@ class Model:
 
     def move(self, location: str, base: int) -> None:
         """From now on only runs from this location commit; what others have made above `base` is retained."""
-        kept = {self.chain[number] for number in range(max(base + 1, self.floor), self.newest + 1)}
+        versions = {self.chain[number] for number in range(max(base + 1, self.floor), self.newest + 1)}
         self.locations = {location}
-        self.foreign = {each for each in self.foreign | kept if self.location_of[self.nodes[each].run] != location}
+        self.foreign = {each for each in self.foreign | versions if self.location_of[self.nodes[each].run] != location}
 
     def drop(self) -> None:
         """Promise nothing any more; from the next restart on the store is another query's."""
@@ -138,10 +138,10 @@ class Model:
 
     def list_changed(self, sort: str, versions: list[bytes]) -> list[VersionId]:
         """Note a changed version list. Returns the versions that it lists for the first time."""
-        before = self._lists.get(sort, [])
+        old_versions = self._lists.get(sort, [])
         self._lists[sort] = versions
         appended = [self._add(raw) for raw in dict.fromkeys(versions) if raw not in self._decoded]
-        numbers = {self._decoded[raw].version for raw in (*before, *versions)}
+        numbers = {self._decoded[raw].version for raw in (*old_versions, *versions)}
         self._find_winners(numbers)
         return appended
 
@@ -185,9 +185,9 @@ class Model:
         listed = {self._decoded[raw].version for versions in self._lists.values() for raw in versions}
         for number in sorted(changed | {number for number in listed if number > min(changed, default=0)}):
             winner = self._winner(number)
-            known = self.winners.setdefault(number, [])
-            if not known or known[-1][1] != winner:
-                known.append((self.scheduler.now, winner))
+            winners = self.winners.setdefault(number, [])
+            if not winners or winners[-1][1] != winner:
+                winners.append((self.scheduler.now, winner))
 
     def _winner(self, number: int) -> VersionId:
         """The attempt that a number opens: the highest epoch; of equals a readable one; the last by its first place."""
@@ -214,13 +214,13 @@ class Model:
     def _was_listed(self, version: VersionId) -> bool:
         return any((entry.version, entry.attempt) == version for entry in self._decoded.values())
 
-    def check_winner(self, asked: VersionId, found: VersionId, since: float) -> None:
+    def check_winner(self, target: VersionId, winner: VersionId, since: float) -> None:
         """Check that a version that was asked for by its number is an attempt that the number opened since."""
-        known = self.winners.get(asked[0], [])
-        before = [version for at, version in known if at <= since]
-        winners = {*before[-1:], *(version for at, version in known if at > since)} - {EMPTY}
-        if asked[1] == NO_ATTEMPT and found not in winners:
-            raise violation("a number opens another attempt", asked=asked[0], found=short(found))
+        history = self.winners.get(target[0], [])
+        old_winners = [version for at, version in history if at <= since]
+        winners = {*old_winners[-1:], *(version for at, version in history if at > since)} - {EMPTY}
+        if target[1] == NO_ATTEMPT and winner not in winners:
+            raise violation("a number opens another attempt", asked=target[0], found=short(winner))
 
     def ancestor(self, node: Node, version: int) -> Node:
         """The attempt of an earlier version that an attempt was computed from."""
@@ -246,9 +246,9 @@ class Model:
 
     def promised(self) -> list[VersionId]:
         """What must be readable now: the driver's chain, what it may take next, and versions of other locations."""
-        kept = [self.chain[number] for number in range(max(1, self.floor), self.newest + 1)] + self.candidates()
-        by_number = [VersionId(number, NO_ATTEMPT) for number in sorted({number for number, _ in kept})]
-        return by_number + (kept if self.checkpoint_format == 2 else []) + sorted(self.foreign)
+        versions = [self.chain[number] for number in range(max(1, self.floor), self.newest + 1)] + self.candidates()
+        by_number = [VersionId(number, NO_ATTEMPT) for number in sorted({number for number, _ in versions})]
+        return by_number + (versions if self.checkpoint_format == 2 else []) + sorted(self.foreign)
 
     def watch(self) -> Callable[[], set[VersionId]]:
         """Watch the promises from now on: the function returns the versions that were promised all the time.
@@ -260,14 +260,14 @@ class Model:
 
         def still() -> set[VersionId]:
             lowest = min(self._cuts[count:], default=VERSION_MAX)
-            now = promised.intersection(self.promised())
-            return {version for version in now if version[1] != NO_ATTEMPT or version[0] <= lowest}
+            rest = promised.intersection(self.promised())
+            return {version for version in rest if version[1] != NO_ATTEMPT or version[0] <= lowest}
 
         return still
 
-    def check_state(self, asked: VersionId, version: VersionId, state: State) -> None:
-        if asked[1] not in (NO_ATTEMPT, version[1]) or asked[0] != version[0]:
-            raise violation("another version than the one requested", asked=short(asked), found=short(version))
+    def check_state(self, target: VersionId, version: VersionId, state: State) -> None:
+        if target[1] not in (NO_ATTEMPT, version[1]) or target[0] != version[0]:
+            raise violation("another version than the one requested", asked=short(target), found=short(version))
         node = self.nodes.get(version)
         if node is None or node.fate == FAILED:
             raise violation("a version that was never made", found=short(version))

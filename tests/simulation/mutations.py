@@ -99,9 +99,9 @@ def skips_missing_parts() -> AbstractContextManager[Any]:
     """A version whose parts are lost is read without them; no sum is compared."""
 
     def read_window(self: Any, tables: Tables, window: windows.Run, **_: bool) -> tuple[list[tuple[Key, Part]], Meter]:
-        spent = Meter()
-        items = tables.metered(spent).get(window.keys)
-        return [(key, parse_part(key, items[key])) for key in window.keys if key in items], spent
+        meter = Meter()
+        items = tables.metered(meter).get(window.keys)
+        return [(key, parse_part(key, items[key])) for key in window.keys if key in items], meter
 
     def verified(_: Any, __: Any, parts: Any, *___: Any, **____: Any) -> Any:
         for key, part in parts:
@@ -117,12 +117,12 @@ def appends_by_reading_and_writing() -> AbstractContextManager[Any]:
     """The version list is read, and put with one more entry."""
 
     def append(tables: Tables, key: Key, entry: bytes, _: str, *__: object, **___: bool) -> list[bytes]:
-        before = tables.get([key]).get(key, {})
-        versions = before.get("versions", [])
+        item = tables.get([key]).get(key, {})
+        versions = item.get("versions", [])
         assert isinstance(versions, list)
-        after = [*versions, entry]
-        tables.write([(key, item_key(key) | {"format": FORMAT, "versions": after})])
-        return after
+        new_versions = [*versions, entry]
+        tables.write([(key, item_key(key) | {"format": FORMAT, "versions": new_versions})])
+        return new_versions
 
     return patch.object(commit, "append_version", append)
 
@@ -265,9 +265,9 @@ def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
         whole: Lineage = original(opener, name)
         if known is None:
             return whole
-        after = [entry for entry in whole.entries if entry.version > known.newest.version]
+        newer = [entry for entry in whole.entries if entry.version > known.newest.version]
         schemas = {**known.schemas, **whole.schemas}
-        return Lineage(name, (*known.entries, *after), schemas, whole.meter)
+        return Lineage(name, (*known.entries, *newer), schemas, whole.meter)
 
     return replaced(opening.VersionOpener, "lineage", lineage)
 
@@ -373,9 +373,9 @@ def writes_where_the_meta_item_does_not_say() -> AbstractContextManager[Any]:
 def applies_held_changes_whatever_the_snapshot() -> AbstractContextManager[Any]:
     """Changes that an executor holds are applied to rows of a newer snapshot, which has some of them."""
 
-    def partly(original: Callable[..., Any], self: Any, route: Any, within: Any, held: Any) -> Any:
+    def partly(original: Callable[..., Any], self: Any, route: Any, within: Any, held_changes: Any) -> Any:
         snapshot = 0 if route.snapshot is None else route.snapshot.version
-        return original(self, route, within, held and replace(held, snapshot=snapshot))
+        return original(self, route, within, held_changes and replace(held_changes, snapshot=snapshot))
 
     return replaced(opening.VersionOpener, "_partly", partly)
 

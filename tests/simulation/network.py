@@ -228,16 +228,16 @@ class _Request:
         pieces = list(_single(operation, request))
         self._chance.shuffle(pieces)
         # At least one is done; otherwise DynamoDB throttles the whole request.
-        done = self._chance.randint(1, len(pieces)) if self._happens(self._faults.part) else len(pieces)
-        return pieces[:done], pieces[done:]
+        count = self._chance.randint(1, len(pieces)) if self._happens(self._faults.part) else len(pieces)
+        return pieces[:count], pieces[count:]
 
 
 def _single(operation: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for name, asked in request["RequestItems"].items():
+    for name, batch in request["RequestItems"].items():
         if operation == "batch_write_item":
-            yield from ({"RequestItems": {name: [write]}} for write in asked)
+            yield from ({"RequestItems": {name: [write]}} for write in batch)
         else:
-            yield from ({"RequestItems": {name: {**asked, "Keys": [key]}}} for key in asked["Keys"])
+            yield from ({"RequestItems": {name: {**batch, "Keys": [key]}}} for key in batch["Keys"])
 
 
 def _merge(operation: str, answers: list[Wire], undone: list[dict[str, Any]]) -> Wire:
@@ -246,7 +246,7 @@ def _merge(operation: str, answers: list[Wire], undone: list[dict[str, Any]]) ->
         return {"UnprocessedItems": _by_table(piece["RequestItems"] for piece in undone)}
     if operation == "batch_get_item":
         keys = ({name: table["Keys"] for name, table in piece["RequestItems"].items()} for piece in undone)
-        unprocessed = {name: {"Keys": found} for name, found in _by_table(keys).items()}
+        unprocessed = {name: {"Keys": group} for name, group in _by_table(keys).items()}
         return {"Responses": _by_table(answer["Responses"] for answer in answers), "UnprocessedKeys": unprocessed}
     return answers[0]
 
@@ -268,11 +268,11 @@ class Described(NamedTuple):
         request = self.request
         if "RequestItems" in request:
             tables = request["RequestItems"].values()
-            asked = [each for table in tables for each in (table if isinstance(table, list) else table["Keys"])]
+            entries = [each for table in tables for each in (table if isinstance(table, list) else table["Keys"])]
             keys = [
                 ("-" if "DeleteRequest" in each else "")
                 + _short(each.get("PutRequest", {}).get("Item") or each.get("DeleteRequest", {}).get("Key") or each)
-                for each in asked
+                for each in entries
             ]
             return f"{self.operation} {' '.join(keys)}"
         if self.operation == "query":

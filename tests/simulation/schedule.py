@@ -160,11 +160,11 @@ class Schedule:
         return [f"{at:9.3f} {who:22} {text % facts}" for at, who, text, facts in self.scheduler.steps[-last:]]
 
     def digest(self) -> str:
-        found = hashlib.sha256("\n".join(self.journal()).encode())
+        sha256 = hashlib.sha256("\n".join(self.journal()).encode())
         for name, items in sorted(self.dynamodb.items.items()):
-            found.update(f"{name} {sorted(items.items())!r}".encode())
-        found.update(repr(sorted(self.s3.objects.items())).encode())
-        return found.hexdigest()
+            sha256.update(f"{name} {sorted(items.items())!r}".encode())
+        sha256.update(repr(sorted(self.s3.objects.items())).encode())
+        return sha256.hexdigest()
 
     def _drive(self) -> None:
         self._restart(base=0)
@@ -178,8 +178,8 @@ class Schedule:
         moves = random.Random(f"{self.seed}/moves")  # noqa: S311  # no secret
         drops = random.Random(f"{self.seed}/drops")  # noqa: S311  # no secret
         mutes = random.Random(f"{self.seed}/mutes")  # noqa: S311  # no secret
-        done = tries = 0
-        while done < self.batches and tries < 3 * self.batches:
+        batches = tries = 0
+        while batches < self.batches and tries < 3 * self.batches:
             tries += 1
             self._maybe_restart_or_kill()
             # A store without any run gets the location of the first one.
@@ -193,7 +193,7 @@ class Schedule:
                 self._mute_s3(mutes.choice((2.0, 20.0, 120.0)))
             self.scheduler.sleep(self.chance.uniform(0, 2 * self.pause_s))
             if self._batch() and self.chance.random() < 0.95:
-                done += 1
+                batches += 1
                 self.audit()
             else:
                 self._restart(self._newest())
@@ -299,13 +299,13 @@ class Schedule:
 
     def _fail_over(self) -> None:
         """Continue the query in the other Region. This one may be cut off, or executors may still write to it."""
-        left = self.replicas[0]
+        replica = self.replicas[0]
         if self._regions.random() < 0.7:
-            left.cut()
+            replica.cut()
         self.replicas.reverse()
         self.dynamodb = self.replicas[0]
         self.replicas[0].back()
-        self.scheduler.note("the query moves from %s%s", left.region, ", which is cut off" if left.is_cut else "")
+        self.scheduler.note("the query moves from %s%s", replica.region, ", which is cut off" if replica.is_cut else "")
         self._auditor = self._engine(self.dynamodb, cache_bytes=0)
         self._restart(self._newest())
         self.audit()
@@ -423,9 +423,9 @@ class Schedule:
 
     def _try_drop(self, both: BotoTables) -> bool:
         metas = [meta_key(model.store) for model in self.models]
-        left = [key for key in metas if self.dynamodb.item(NAMES[key.role], to_wire(item_key(key)))]
+        keys = [key for key in metas if self.dynamodb.item(NAMES[key.role], to_wire(item_key(key)))]
         try:
-            drop_stores(both, [key.store_shard.removesuffix("#0") for key in left])
+            drop_stores(both, [key.store_shard.removesuffix("#0") for key in keys])
         except (ConfigurationError, UnavailableError) as failed:  # a run has entered, or there is no answer
             self.scheduler.note("not dropped yet: %s", failed)
             return False
@@ -554,9 +554,9 @@ class Schedule:
                 numbers = [number for number, attempt in promised if attempt == NO_ATTEMPT]
                 ends = numbers[:1] + numbers[-1:]
                 already: set[VersionId] = set()
-                for asked in promised:
-                    if whole or asked[0] in ends or asked in model.foreign:
-                        already.add(self._audit(model, asked, already))
+                for target in promised:
+                    if whole or target[0] in ends or target in model.foreign:
+                        already.add(self._audit(model, target, already))
                 self._verify(model)
             self._audit_late_forks(whole=whole)
 
@@ -574,12 +574,12 @@ class Schedule:
         if lost:
             raise violation("verify misses a version list or a snapshot", store=model.store, findings=lost)
 
-    def _audit(self, model: Model, asked: VersionId, already: set[VersionId]) -> VersionId:
+    def _audit(self, model: Model, target: VersionId, already: set[VersionId]) -> VersionId:
         assert self._auditor is not None
-        if asked in already:
-            return asked
-        version, _ = read(self.scheduler, self._auditor, model, asked, {})
-        if asked in model.foreign:
+        if target in already:
+            return target
+        version, _ = read(self.scheduler, self._auditor, model, target, {})
+        if target in model.foreign:
             return version
         if version[0] <= model.newest and model.nodes[version].run != model.makers[version[0]]:
             raise violation("a number opens an attempt of a replaced run", found=short(version))
@@ -669,9 +669,9 @@ class Schedule:
             return
         node = model.nodes[version]
         # `audit` reads its parent.
-        held = {} if node.parent == EMPTY else {node.parent: model.nodes[node.parent].state}
+        states = {} if node.parent == EMPTY else {node.parent: model.nodes[node.parent].state}
         try:
-            read(self.scheduler, self._auditor, model, version, held)
+            read(self.scheduler, self._auditor, model, version, states)
         except (VersionMissingError, CorruptStateError) as failed:
             if node.run == model.run and node.parent == model.chain[model.newest]:
                 raise violation("a listed version cannot be read", version=short(version), error=failed) from failed

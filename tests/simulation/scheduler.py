@@ -96,20 +96,20 @@ class Scheduler:
     @contextmanager
     def within(self, process: Process) -> Iterator[None]:
         """Start the tasks of a block in a process."""
-        before, self._place = self._place, process
+        outer, self._place = self._place, process
         try:
             yield
         finally:
-            self._place = before
+            self._place = outer
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Run a block at once and outside of any task: nothing else happens meanwhile."""
-        before, self.current = self.current, None
+        task, self.current = self.current, None
         try:
             yield
         finally:
-            self.current = before
+            self.current = task
 
     def sleep(self, seconds: float) -> None:
         until = self.now + seconds

@@ -78,10 +78,10 @@ def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, 
     state = {mine: numbers(4), theirs: numbers(3) | {b"4": b"their"}}
     for number in (5, 6):
         row = {b"%d" % number: b"%d" % number}
-        mine, before = write(engine, store, attempt(number), row, base=mine), mine
-        state[mine] = state[before] | row
-        theirs, before = write(other, store, attempt(100 + number), row, base=theirs), theirs
-        state[theirs] = state[before] | row
+        mine, parent = write(engine, store, attempt(number), row, base=mine), mine
+        state[mine] = state[parent] | row
+        theirs, parent = write(other, store, attempt(100 + number), row, base=theirs), theirs
+        state[theirs] = state[parent] | row
         if number == 5:
             save_snapshot(engine, store, mine, state[mine])
     engine.maintenance.clean_up(store, RUN, *mine, retain=2, least=1, most=0)
@@ -206,9 +206,9 @@ def test_a_request_for_a_dropped_fork_comes_late(memory: MemoryTables, engines: 
     first = fork()
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
         drop_stores(Overtaken(memory, make_again, before="update"), [new])
-    before = dict(memory.items[meta_key(new)])
+    meta = dict(memory.items[meta_key(new)])
     assert advance_epoch(memory, meta_key(new), "run-2", first, {"locations": {"2": "file:/old"}}) is False
-    assert memory.items[meta_key(new)] == before
+    assert memory.items[meta_key(new)] == meta
 
 
 def test_a_run_enters_while_a_drop_begins_to_delete(engines: Engines, memory: MemoryTables, store: str) -> None:
@@ -287,8 +287,10 @@ def test_carried_on_buckets_are_no_orphans(engine: Engine, memory: MemoryTables,
         save_snapshot(engine, store, versions[number], numbers(number), lambda _: {b"%d" % number})  # noqa: B023
     engine.maintenance.clean_up(store, RUN, *versions[20], retain=2, least=1, most=0)
     assert [each.version for each in graph(memory, store).snapshots()] == [19]
-    held = {key.sort.split("/")[1].lstrip("0") for key in memory.keys("snapshot") if key.sort.startswith("bucket/")}
-    assert "5" in held
+    bucket_versions = {
+        key.sort.split("/")[1].lstrip("0") for key in memory.keys("snapshot") if key.sort.startswith("bucket/")
+    }
+    assert "5" in bucket_versions
     assert {key for key, _ in fold(engine.open(store, *versions[19]).snapshot_chunks).items()} >= set(numbers(5))
 
 
@@ -333,9 +335,9 @@ def interrupted_clean_ups(
 ) -> Iterator[None]:
     """A clean-up cut off after each of its requests; what `under_way` begins ends before its first conditional one."""
     items = copy.deepcopy(memory.items)
-    for left in itertools.count():
+    for requests in itertools.count():
         memory.items = copy.deepcopy(items)
-        dying = Dying(Overtaken(memory, under_way(), before="put_over"), left)
+        dying = Dying(Overtaken(memory, under_way(), before="put_over"), requests)
         with suppress(UnavailableError):
             engines(dying).maintenance.clean_up(store, RUN, *newest, retain=2, least=1, most=0)
         yield
@@ -407,8 +409,8 @@ def test_clean_up_deletes_older_attempts_first(engines: Engines, memory: MemoryT
         epochs = [entry.epoch for entry in graph(memory, store).entries() if entry.version == 3]
         assert epochs == sorted(epochs)
         assert set(epochs) >= set(range(min(epochs), 6))
-        _, left = engines().maintenance.clean_up(store, "run-5", *newest, retain=2, least=1, most=1)
-        if not left:
+        _, rest = engines().maintenance.clean_up(store, "run-5", *newest, retain=2, least=1, most=1)
+        if not rest:
             break
 
 
@@ -484,11 +486,11 @@ def test_a_number_is_made_again_while_it_is_read(engines: Engines, memory: Memor
         make("run-2", 2)
 
     make("run-1", 1)
-    asked = VersionId(1, NO_ATTEMPT)
-    assert asked in model.promised()
+    target = VersionId(1, NO_ATTEMPT)
+    assert target in model.promised()
     with pytest.raises(VersionMissingError, match="but not by that attempt"):
-        read_as_promised(model.scheduler, engines(Overtaken(memory, drop_and_make_again)), model, asked, {})
-    assert asked in model.promised()
+        read_as_promised(model.scheduler, engines(Overtaken(memory, drop_and_make_again)), model, target, {})
+    assert target in model.promised()
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -95,15 +95,15 @@ def test_asynchronous_replicas() -> None:
 
 def test_schedules_have_moves_cuts_and_conflicts() -> None:
     """The query moves with a cut and without one; late writes in the Region that it moved from are refused."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for seed in SEEDS[:12]:
         schedule = Schedule(seed)
         schedule.run()
         for line in schedule.journal():
             for what in ("the query moves from", "which is cut off", LATE):
-                seen[what] = seen.get(what, 0) + (what in line)
-    assert 0 < seen["which is cut off"] < seen["the query moves from"]
-    assert seen[LATE] > 0
+                counts[what] = counts.get(what, 0) + (what in line)
+    assert 0 < counts["which is cut off"] < counts["the query moves from"]
+    assert counts[LATE] > 0
 
 
 @pytest.mark.slow

@@ -50,18 +50,18 @@ def run(*words: str, typed: str = "") -> Done:
 
 def shown(*words: str, code: int = 0) -> Any:
     """Run a command with --json; what it printed."""
-    done = run(*words, "--json")
-    assert done.code == code, done
-    return json.loads(done.out)
+    result = run(*words, "--json")
+    assert result.code == code, result
+    return json.loads(result.out)
 
 
 def refused(*words: str) -> str:
     """Run a command that has to fail; return the one line it writes to standard error."""
-    done = run(*words)
-    assert (done.code, done.out) == (2, ""), done
-    assert done.err.count("\n") == 1, done.err
-    assert done.err.startswith("dynastate: ")
-    return done.err
+    result = run(*words)
+    assert (result.code, result.out) == (2, ""), result
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.startswith("dynastate: ")
+    return result.err
 
 
 def reported(tmp_path: Path, batches: int) -> str:

@@ -71,9 +71,9 @@ def named_keys(tables: Tables, store: str) -> set[Key]:
         named.add(snapshot_key(store, snapshot.version, snapshot.attempt))
         if snapshot.stage == DONE:
             named.add(manifest_key(store, snapshot.version, snapshot.id))
-            kept = read_manifest(tables, store, snapshot)
-            in_items = [number for number, bucket in enumerate(kept.buckets) if bucket.place is None]
-            named |= {key for number in in_items for key in kept.keys(store, number, shards)}
+            manifest = read_manifest(tables, store, snapshot)
+            in_items = [number for number, bucket in enumerate(manifest.buckets) if bucket.place is None]
+            named |= {key for number in in_items for key in manifest.keys(store, number, shards)}
     return named
 
 
@@ -83,6 +83,6 @@ def named_objects(tables: Tables, store: str) -> set[ObjectId]:
     named = {place for each in version_graph.entries() if each.home is None for place in each.object_ids(store)}
     for snapshot in version_graph.snapshots():
         if snapshot.stage == DONE:
-            kept = read_manifest(tables, store, snapshot)
-            named |= kept.objects(store)
+            manifest = read_manifest(tables, store, snapshot)
+            named |= manifest.objects(store)
     return named

@@ -58,11 +58,11 @@ class IntactStore(NamedTuple):
 
     def tables(self, damage: Damage | None = None) -> MemoryTables:
         """Make tables that hold it, damaged or whole."""
-        made = MemoryTables()
-        made.items = dict(self.items)
+        memory = MemoryTables()
+        memory.items = dict(self.items)
         if damage is not None:
-            damage.apply(made)
-        return made
+            damage.apply(memory)
+        return memory
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ def intact_store(*, cleaned: bool) -> IntactStore:
         _fill(engine, OTHER)
         if cleaned:
             engine.maintenance.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), NEWEST - FIRST_SNAPSHOT, 0, 0)
-            found = graph(tables, STORE)
-            states = {node: state for node, state in states.items() if found.entry(*node) is not None}
-            assert found.versions() == list(range(FIRST_SNAPSHOT + 1, NEWEST + 1))
+            version_graph = graph(tables, STORE)
+            states = {node: state for node, state in states.items() if version_graph.entry(*node) is not None}
+            assert version_graph.versions() == list(range(FIRST_SNAPSHOT + 1, NEWEST + 1))
         engine.close()
     return IntactStore(tables.items, states)
 

@@ -57,10 +57,10 @@ class CredentialServices:
         if key is None:
             return 404, ""
         until = (datetime.now(timezone.utc) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        given = {"AccessKeyId": key, "SecretAccessKey": "secret", "Expiration": until}
+        fields = {"AccessKeyId": key, "SecretAccessKey": "secret", "Expiration": until}
         if path.startswith(ROLE_PATH):
-            return 200, json.dumps({"Token": "session", **given})
-        members = "".join(f"<{name}>{value}</{name}>" for name, value in {"SessionToken": "session", **given}.items())
+            return 200, json.dumps({"Token": "session", **fields})
+        members = "".join(f"<{name}>{value}</{name}>" for name, value in {"SessionToken": "session", **fields}.items())
         name = "AssumeRoleWithWebIdentity"
         return (
             200,

@@ -130,9 +130,9 @@ def take_snapshot(
     since = {key_hash(key) >> shift for key in changed(under_way.base)} if changed and under_way.base else all_buckets
     for bucket in sorted(since):
         under_way.bucket(bucket)
-        held = {key: value for key, value in state.items() if key_hash(key) >> shift == bucket}
-        if held:
-            under_way.append(chunk(held))
+        rows = {key: value for key, value in state.items() if key_hash(key) >> shift == bucket}
+        if rows:
+            under_way.append(chunk(rows))
     return under_way
 
 

@@ -97,18 +97,18 @@ class Throttle:
 
     def _batch(self, request: Request, forward: Forward) -> Reply:
         passed: dict[str, list[Any]] = {}
-        held: dict[str, list[Any]] = {}
+        rest: dict[str, list[Any]] = {}
         for table, writes in request.body["RequestItems"].items():
             for write in writes:
                 item = write.get("PutRequest", {}).get("Item", {})
-                (passed if self._takes(table, _units(item)) else held).setdefault(table, []).append(write)
+                (passed if self._takes(table, _units(item)) else rest).setdefault(table, []).append(write)
         if not passed:
-            return self._refusal(next(iter(held)))
-        self.throttled += bool(held)
+            return self._refusal(next(iter(rest)))
+        self.throttled += bool(rest)
         reply = forward(request._replace(body={"RequestItems": passed}))
-        if reply.status != 200 or not held:
+        if reply.status != 200 or not rest:
             return reply
-        return reply._replace(raw=json.dumps(json.loads(reply.raw) | {"UnprocessedItems": held}).encode())
+        return reply._replace(raw=json.dumps(json.loads(reply.raw) | {"UnprocessedItems": rest}).encode())
 
     def _takes(self, table: str, units: int) -> bool:
         with self._lock:
@@ -116,9 +116,9 @@ class Throttle:
                 tokens, since = self._tokens.get(table, (self.rate, time.monotonic()))
                 time_s = time.monotonic()
                 tokens = min(self.rate, tokens + (time_s - since) * self.rate)
-                taken = tokens > 0
-                self._tokens[table] = (tokens - units if taken else tokens, time_s)
-                if not taken:
+                is_free = tokens > 0
+                self._tokens[table] = (tokens - units if is_free else tokens, time_s)
+                if not is_free:
                     return False
             self.units += units
             return True
@@ -138,18 +138,18 @@ def limit_reads(request: Request, forward: Forward) -> Reply:
     answer = json.loads(reply.raw)
     total, of_partition = 0, Counter[str]()
     for table, items in answer["Responses"].items():
-        asked = request.body["RequestItems"][table]
-        left = answer["UnprocessedKeys"].setdefault(table, asked | {"Keys": []})["Keys"]
+        batch = request.body["RequestItems"][table]
+        rest = answer["UnprocessedKeys"].setdefault(table, batch | {"Keys": []})["Keys"]
         for item in list(items):
             size = 1024 * _units(item)
             partition = item["store_shard"]["S"]
             if total + size > 16 << 20 or (of_partition[partition] and of_partition[partition] + size > 1 << 20):
                 items.remove(item)
-                left.append({name: item[name] for name in asked["Keys"][0]})
+                rest.append({name: item[name] for name in batch["Keys"][0]})
             else:
                 total += size
                 of_partition[partition] += size
-        if not left:
+        if not rest:
             del answer["UnprocessedKeys"][table]
     return reply._replace(raw=json.dumps(answer).encode())
 
@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
                 reply = self._pass_on(raw)
             else:
                 proxy.requests.append(request)
-                reply = proxy.rule(request, lambda wanted: self._pass_on(_encode(wanted, raw)))
+                reply = proxy.rule(request, lambda outgoing: self._pass_on(_encode(outgoing, raw)))
         except (CutError, http.client.HTTPException, OSError):
             self.close_connection = True
             return

@@ -61,10 +61,10 @@ class FailingTables(UnthrottledTables):
             fault = self.faults[verb].popleft() if self.faults[verb] else None
         if fault is not None and not fault.applied:
             raise fault.error
-        done = getattr(self.tables, verb)(*arguments)
+        result = getattr(self.tables, verb)(*arguments)
         if fault is not None:
             raise fault.error
-        return done
+        return result
 
     @property
     def objects(self) -> Objects:
@@ -124,9 +124,9 @@ class Recorded(FailingTables):
 
     def repeat(self, *verbs: str, about: str = "") -> None:
         """Send the requests of some verbs again; where one is named, those about that attribute."""
-        wanted = [each for each in self.requests if each[0] in verbs and about in str(each[1])]
-        assert wanted
-        for verb, arguments in wanted:
+        matches = [each for each in self.requests if each[0] in verbs and about in str(each[1])]
+        assert matches
+        for verb, arguments in matches:
             getattr(self.tables, verb)(*arguments)
 
 
@@ -143,10 +143,10 @@ class Dying(FailingTables):
 
     def _call(self, verb: str, *arguments: Any) -> Any:
         self._left[0] -= 1  # views share it
-        left = self.left
-        if left < 0 and not (self.applied and left == -1):
+        count = self.left
+        if count < 0 and not (self.applied and count == -1):
             raise UnavailableError("died")
-        done = super()._call(verb, *arguments)
-        if left == -1:
+        result = super()._call(verb, *arguments)
+        if count == -1:
             raise UnavailableError("died")
-        return done
+        return result

@@ -66,13 +66,13 @@ class Environment:
         self.place = folder / name
         subprocess.run([by, "-m", "venv", *options, self.place], check=True)
         self.python = str(self.place / "bin" / "python")
-        kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TERM") if name in os.environ}
+        variables = {name: os.environ[name] for name in ("JAVA_HOME", "LANG", "TERM") if name in os.environ}
         path = f"{self.place / 'bin'}:{os.environ['PATH']}"
-        self.variables = kept | {"PATH": path, "HOME": str(folder)}
+        self.variables = variables | {"PATH": path, "HOME": str(folder)}
 
     def run(self, *command: str, **more: str) -> str:
         """What a command prints, without the newline at its end."""
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=self._folder,
             env=self.variables | more,
@@ -81,8 +81,10 @@ class Environment:
             check=False,
             timeout=DEMO_DEADLINE_S,
         )
-        assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-4000:]}"
-        return done.stdout.strip()
+        assert completed.returncode == 0, (
+            f"{' '.join(command)} ended with {completed.returncode}: {completed.stdout[-4000:]}"
+        )
+        return completed.stdout.strip()
 
     def install(self, *what: str, pinned: bool = True) -> None:
         options = ["--constraint", str(ROOT / "constraints.txt")] if pinned else []
@@ -136,9 +138,9 @@ def ship(wheel: Path, driver: Environment, folder: Path) -> None:
     """Run the queries on an executor that has only the Python of a packed environment."""
     write_input(folder, range(2))
     with embedded_dynamodb(driver) as where:
-        said = run_from_archive(wheel, driver, folder, shlex.join([str(QUERIES), "run", str(folder)]), where)
-    after = expected(FILES[:2])
-    assert json.loads(said) == after, said
+        output = run_from_archive(wheel, driver, folder, shlex.join([str(QUERIES), "run", str(folder)]), where)
+    totals = expected(FILES[:2])
+    assert json.loads(output) == totals, output
     print("queries on an executor with the packed environment: every value is equal")
 
 
@@ -174,8 +176,8 @@ def find_python(minor: int) -> str | None:
 def last_release(folder: Path, new: Environment, wheel: Path) -> Environment:
     """An environment with the last release, and for all else, PySpark included, the packages of the new one."""
     last = Environment(folder, "last", "--without-pip")
-    wanted = f"dynastate=={LAST_RELEASE}" if LAST_RELEASE else str(wheel.resolve())
-    last.install("--no-deps", wanted)
+    requirement = f"dynastate=={LAST_RELEASE}" if LAST_RELEASE else str(wheel.resolve())
+    last.install("--no-deps", requirement)
     (last.packages / "shared.pth").write_text(f"{new.packages}\n")
     last.check_package()
     if LAST_RELEASE:
@@ -193,13 +195,13 @@ def continue_queries(last: Environment, new: Environment, folder: Path) -> None:
         for turn, by in enumerate((last, new, last), 1):
             files = FILES[: 2 * turn]
             write_input(folder, range(len(files) - 2, len(files)))
-            before, after = expected(FILES[: 2 * turn - 2]), expected(files)
+            first_totals, totals = expected(FILES[: 2 * turn - 2]), expected(files)
             answer = json.loads(by.run("python", str(QUERIES), "run", str(folder), **where).splitlines()[-1])
-            firsts = sorted({*after["firsts"]} - {*before["firsts"]})
-            assert answer == after | {"firsts": firsts}, f"turn {turn}: {answer}"
+            firsts = sorted({*totals["firsts"]} - {*first_totals["firsts"]})
+            assert answer == totals | {"firsts": firsts}, f"turn {turn}: {answer}"
             for reader in (last, new):
                 state = json.loads(reader.run("python", str(QUERIES), "read", **where))
-                assert state == after, f"turn {turn}, by {reader.place.name}: {state}"
+                assert state == totals, f"turn {turn}, by {reader.place.name}: {state}"
                 for name in ("totals", "firsts"):
                     reader.run("dynastate", "verify", f"{name}/0/0/default", **where)
             by.run("dynastate", "compact", "totals/0", **where)

@@ -39,9 +39,9 @@ def make_repository(folder: Path, *options: str, root: Path = ROOT) -> list[str]
     command = [sys.executable, "jvm-bridge/maven.py", "--repository", str(folder), *options]
     with (ROOT / "jvm-bridge" / "build.py").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()[1:]  # the first is of the jar
+        completed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout.splitlines()[1:]  # the first is of the jar
 
 
 def java_command(main: str, temporary: Path, arguments: Sequence[str], *options: str) -> list[str]:

@@ -133,12 +133,12 @@ class MemoryTables(UnthrottledTables):
     def query(self, role: Role, store_shard: str, low: str, high: str) -> list[tuple[Key, Item]]:
         with self._lock:
             self._begin("query", [Key(role, store_shard, low)])
-            found = sorted(
+            matches = sorted(
                 (key.sort.encode(), key)
                 for key in self.items
                 if key.role == role and key.store_shard == store_shard and low <= key.sort <= high
             )
-            items = [(key, _copy(self.items[key])) for _, key in found]
+            items = [(key, _copy(self.items[key])) for _, key in matches]
         self.meter.read([item_bytes(item) for _, item in items], together=True)
         return items
 

@@ -186,7 +186,7 @@ _NEEDS = {
 def leading_keys(operation: str, body: Mapping[str, Any]) -> dict[str, set[str]]:
     """The partition keys that a request names, by table; none where it is about a table as such."""
     if operation == "BatchGetItem":
-        return {table: {key[HASH_KEY]["S"] for key in asked["Keys"]} for table, asked in body["RequestItems"].items()}
+        return {table: {key[HASH_KEY]["S"] for key in batch["Keys"]} for table, batch in body["RequestItems"].items()}
     if operation == "BatchWriteItem":
         return {
             table: {
@@ -261,12 +261,12 @@ def _statement_allows(statement: Mapping[str, Any], access: Access) -> bool:
     return (
         any(_like(each.lower(), access.action.lower()) for each in listed(statement["Action"]))
         and any(_like(each, access.resource) for each in listed(statement["Resource"]))
-        and all(_is_met(operator, wanted, access) for operator, wanted in statement.get("Condition", {}).items())
+        and all(_is_met(operator, condition, access) for operator, condition in statement.get("Condition", {}).items())
     )
 
 
-def _is_met(operator: str, wanted: Mapping[str, str | list[str]], access: Access) -> bool:
-    for name, patterns in wanted.items():
+def _is_met(operator: str, condition: Mapping[str, str | list[str]], access: Access) -> bool:
+    for name, patterns in condition.items():
         values = access.context.get(name, ())
         if operator == "ForAllValues:StringLike":  # also met where the request has no value at all
             met = all(any(_like(pattern, value) for pattern in listed(patterns)) for value in values)
@@ -310,7 +310,7 @@ def spare(policy: Policy, requests: list[Request]) -> set[tuple[str, str]]:
     return {
         (action, resource)
         for action, resource in permitted(policy)
-        if not any(action == each and _like(resource, found) for each, found in needed)
+        if not any(action == each and _like(resource, arn) for each, arn in needed)
     }
 
 

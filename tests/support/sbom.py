@@ -45,19 +45,19 @@ def write_sbom(python: str, folder: Path, **variables: str) -> Path:
 
 def check_sbom(environment: Environment, folder: Path) -> None:
     """Two lists of an environment have the same bytes, and all that is installed; no path of the machine is in them."""
-    made = []
+    documents = []
     for name, variables in (("one", {"TZ": "UTC"}), ("another", {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"})):
         (folder / name).mkdir(parents=True)
-        made.append(write_sbom(environment.python, folder / name, **variables).read_text())
-    assert made[0] == made[1], "two lists differ"
-    found = json.loads(made[0])
-    listed = {canonicalize_name(each["name"]) for each in found["components"]}
+        documents.append(write_sbom(environment.python, folder / name, **variables).read_text())
+    assert documents[0] == documents[1], "two lists differ"
+    bom = json.loads(documents[0])
+    listed = {canonicalize_name(each["name"]) for each in bom["components"]}
     installed = set(map(canonicalize_name, environment.run("python", "-c", INSTALLED).split()))
     assert listed == installed - {"dynastate"}, listed ^ installed
-    about = found["metadata"]["component"]
+    about = bom["metadata"]["component"]
     assert (about["name"], about["version"]) == ("dynastate", environment.run("python", "-c", VERSION))
     assert about["licenses"][0]["license"]["id"] == "Apache-2.0"
-    assert str(environment.place.parent) not in made[0]
+    assert str(environment.place.parent) not in documents[0]
     print(f"the list of dependencies: {len(listed)} packages, the same bytes twice")
 
 

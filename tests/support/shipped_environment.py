@@ -66,10 +66,10 @@ def run_from_archive(wheel: Path, driver: Environment, folder: Path, program: st
                 time.sleep(0.05)
         finally:
             query.kill()
-    said = (folder / "said").read_text()
-    assert query.returncode == 0, f"spark-submit ended with {query.returncode}: {said[-4000:]}"
+    text = (folder / "said").read_text()
+    assert query.returncode == 0, f"spark-submit ended with {query.returncode}: {text[-4000:]}"
     assert interpreters == {"./environment/bin/python"}, interpreters
-    return said.splitlines()[-1]
+    return text.splitlines()[-1]
 
 
 def sidecars(home: Path) -> set[str]:

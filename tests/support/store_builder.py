@@ -56,7 +56,7 @@ class StoreBuilder:
 
     def commit(self, *changes: tuple[Row, Row | None], of: int = 0, by: Attempt | None = None) -> VersionId:
         """Put rows by their keys; None removes one; in a family with lists one more value appends."""
-        before = sum(map(len, self.state.values()))
+        old_count = sum(map(len, self.state.values()))
         records = [self._record(of, key, value) for key, value in changes]
         new = by or attempt(self.version[0] + 1)
         under_way = self._engine.begin(self.store, query_run(self.run, self.location, self.query), *self.version, new)
@@ -64,7 +64,7 @@ class StoreBuilder:
             under_way.append(chunk_of(*records))
         keys = {each["id"]: sum(1 for number, _ in self.state if number == each["id"]) for each in self.families}
         if self.counts_values:
-            under_way.added = sum(map(len, self.state.values())) - before
+            under_way.added = sum(map(len, self.state.values())) - old_count
         under_way.commit(keys, json.dumps({"families": self.families}, separators=(",", ":")))
         self.version = VersionId(self.version[0] + 1, new)
         return self.version
