@@ -56,16 +56,16 @@ def surroundings(
 
 @pytest.fixture(scope="package")
 def engine(tables: NamedTables) -> Iterator[Engine]:
-    made = make_engine(tables)
-    yield made
-    made.close()
+    new_engine = make_engine(tables)
+    yield new_engine
+    new_engine.close()
 
 
 @pytest.fixture(scope="package")
 def store(engine: Engine) -> str:
     """A store of three versions: of a and b, a is changed, c comes, b goes."""
-    made = StoreBuilder(engine, "look/0/0/default")
-    made.commit((user("a"), counted(1, "ä")), (user("b"), counted(1)))
-    made.commit((user("a"), counted(2, "ä")), (user("c"), counted(1)))
-    made.commit((user("b"), None))
-    return made.store
+    builder = StoreBuilder(engine, "look/0/0/default")
+    builder.commit((user("a"), counted(1, "ä")), (user("b"), counted(1)))
+    builder.commit((user("a"), counted(2, "ä")), (user("c"), counted(1)))
+    builder.commit((user("b"), None))
+    return builder.store

@@ -25,34 +25,34 @@ class OtherTables(NamedTables):
 @pytest.fixture
 def opened(tables: NamedTables, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, str]]:
     """The settings and profiles of tables that are opened: any other than the default settings are of the target."""
-    found: list[tuple[Settings, str]] = []
+    calls: list[tuple[Settings, str]] = []
     other = OtherTables()
 
     def open_tables(settings: Settings, profile: str = "") -> NamedTables:
-        found.append((settings, profile))
+        calls.append((settings, profile))
         return other if (settings, profile) not in ((Settings(), ""), (Settings(), "old")) else tables
 
     monkeypatch.setattr(boto_tables, "open_tables", open_tables)
-    return found
+    return calls
 
 
 def test_it_shows_the_cost_and_asks(engine: Engine, opened: list[tuple[Settings, str]]) -> None:
     for partition in range(2):
         StoreBuilder(engine, f"{NAMESPACE}/0/{partition}/default").count_to(5)
     words = ("copy", NAMESPACE, "--to-delta-table", "other-delta", "--to-snapshot-table", "other-snapshot")
-    done = run(*words, typed="n\n")
-    assert done.code == 1
-    text = " ".join(done.out.split())
+    result = run(*words, typed="n\n")
+    assert result.code == 1
+    text = " ".join(result.out.split())
     assert f"{NAMESPACE}: 2 stores, " in text
     assert "to other-delta and other-snapshot it takes about" in text
-    assert f"Copy {NAMESPACE}? The query must not run." in done.err
-    made: Mapping[str, int] = shown(*words, "--yes")
-    assert made["stores"] == 2
-    assert made["written"] == made["items"] > 4
-    assert min(made["write_units"], made["read_units"], made["dollars"]) > 0
-    again = run(*words, typed="y\n")
-    assert again.code == 0
-    assert "are equal at both ends; 0 written" in " ".join(again.out.split())
+    assert f"Copy {NAMESPACE}? The query must not run." in result.err
+    counts: Mapping[str, int] = shown(*words, "--yes")
+    assert counts["stores"] == 2
+    assert counts["written"] == counts["items"] > 4
+    assert min(counts["write_units"], counts["read_units"], counts["dollars"]) > 0
+    second = run(*words, typed="y\n")
+    assert second.code == 0
+    assert "are equal at both ends; 0 written" in " ".join(second.out.split())
     assert {(settings.delta_table, profile) for settings, profile in opened} == {
         (Settings().delta_table, ""),
         ("other-delta", ""),

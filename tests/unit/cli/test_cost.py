@@ -18,25 +18,25 @@ from tests.support.samples import SCHEMA, attempt
 
 @pytest.fixture(scope="module")
 def namespace(engine: Engine) -> str:
-    made = EMPTY
+    newest = EMPTY
     for number in range(1, 4):
         rows = {b"%d" % row: b"value" for row in range(10)}
-        made = write(engine, "spent/0/0/default", attempt(number), rows, base=made)
+        newest = write(engine, "spent/0/0/default", attempt(number), rows, base=newest)
     return "spent"
 
 
-def figures(done: Done) -> dict[str, str]:
+def figures(result: Done) -> dict[str, str]:
     """The rows of a table of one column."""
-    assert done.code == 0, done
-    assert max(map(len, done.lines)) <= 80
-    return dict(re.findall(r"^(\S.*?)  +(\S.*)$", done.out, re.MULTILINE))
+    assert result.code == 0, result
+    assert max(map(len, result.lines)) <= 80
+    return dict(re.findall(r"^(\S.*?)  +(\S.*)$", result.out, re.MULTILINE))
 
 
 def test_cost_of_a_namespace(namespace: str) -> None:
     rows = figures(run("cost", namespace))
-    found = shown("cost", namespace, "--storage-price", "1000000")
-    (operator,) = found["operators"]
-    assert found["queries"] == []
+    cost = shown("cost", namespace, "--storage-price", "1000000")
+    (operator,) = cost["operators"]
+    assert cost["queries"] == []
     assert (operator["operator"], operator["stores"], operator["versions"], operator["write_units"]) == (0, 1, 3, 6)
     assert (rows["stores"], rows["versions listed"], rows["items"]) == ("1", "3", str(operator["items"]))
     assert rows["storage, $ a month"] == "< 0.0001"
@@ -47,51 +47,57 @@ def test_cost_of_a_namespace(namespace: str) -> None:
 
 def test_cost_of_other_settings(namespace: str, tmp_path: Path) -> None:
     words = ("cost", namespace, "--every", "10", "--trigger", "60", "--partitions", "4")
-    now, slower, wider, rows = shown(*words)["predicted"]
+    current, slower, wider, rows = shown(*words)["predicted"]
     names = ["as it runs now", "a batch every 60 s", "4 partitions", "an item for each row"]
-    assert [each["way"] for each in (now, slower, wider, rows)] == names
-    assert slower["write_units"] < now["write_units"] / 3
-    assert wider["write_units"] > now["write_units"] * 2
+    assert [each["way"] for each in (current, slower, wider, rows)] == names
+    assert slower["write_units"] < current["write_units"] / 3
+    assert wider["write_units"] > current["write_units"] * 2
     assert rows["write_units"] == 2 * rows["delete_units"] == 2 * 10 * 8_640
     lines = run(*words).lines
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if line.startswith("write units  ")][-1].split()[2:] == [
-        f"{each['write_units']:,}" for each in (now, slower, wider, rows)
+        f"{each['write_units']:,}" for each in (current, slower, wider, rows)
     ]
-    done = run("cost", namespace, "--progress", reported(tmp_path, 3), "--trigger", "60")
-    assert "a day in the long run, predicted" in done.lines
+    result = run("cost", namespace, "--progress", reported(tmp_path, 3), "--trigger", "60")
+    assert "a day in the long run, predicted" in result.lines
     assert "a prediction needs a namespace, and --every" in refused("cost", namespace, "--trigger", "60")
     assert "a prediction needs a namespace" in refused("cost", "--progress", reported(tmp_path, 3), "--trigger", "60")
 
 
 def test_cost_of_other_snapshot_thresholds(engine: Engine) -> None:
     """What each would save a month, and what a restart would read; the best of those that keep restarts short."""
-    store, made = "thresholds/0/0/default", EMPTY
+    store, newest = "thresholds/0/0/default", EMPTY
     for number in range(1, 61):
         rows = {b"%06d" % row: b"value %d" % (row * number) for row in range(6_000 if number == 1 else 20)}
-        begun = begin(engine, store, attempt(number), rows, base=made)
-        made = VersionId(number, begun.attempt)
-        begun.commit({0: 6_000}, SCHEMA)
+        write_attempt = begin(engine, store, attempt(number), rows, base=newest)
+        newest = VersionId(number, write_attempt.attempt)
+        write_attempt.commit({0: 6_000}, SCHEMA)
         if number == 1:
-            save_snapshot(engine, store, made, rows)
+            save_snapshot(engine, store, newest, rows)
     words = ("cost", "thresholds", "--every", "10")
-    found = {each["snapshot_threshold"]: each for each in shown(*words)["thresholds"]}
+    thresholds = {each["snapshot_threshold"]: each for each in shown(*words)["thresholds"]}
     default = float(Settings().snapshot_threshold)
-    assert [each for each, its in found.items() if its["is_own"]] == [default]
-    assert found[default]["saved_dollars_a_month"] == 0
-    assert found[default]["dollars_a_day"] == shown(*words)["predicted"][0]["dollars_a_day"]
-    for less, more in pairwise(sorted(found)):
-        assert found[less]["dollars_a_day"] >= found[more]["dollars_a_day"]
-        assert found[less]["restart_bytes"] <= found[more]["restart_bytes"] <= found[more]["restart_bytes_max"]
-    own = {each["snapshot_threshold"]: each for each in shown(*words, "--snapshot-threshold", "0.6")["thresholds"]}
-    assert own[0.6]["is_own"]
-    saved = 30 * (own[0.6]["dollars_a_day"] - found[default]["dollars_a_day"])
-    assert own[default]["saved_dollars_a_month"] == pytest.approx(saved)
+    assert [each for each, its in thresholds.items() if its["is_own"]] == [default]
+    assert thresholds[default]["saved_dollars_a_month"] == 0
+    assert thresholds[default]["dollars_a_day"] == shown(*words)["predicted"][0]["dollars_a_day"]
+    for less, more in pairwise(sorted(thresholds)):
+        assert thresholds[less]["dollars_a_day"] >= thresholds[more]["dollars_a_day"]
+        assert (
+            thresholds[less]["restart_bytes"]
+            <= thresholds[more]["restart_bytes"]
+            <= thresholds[more]["restart_bytes_max"]
+        )
+    by_threshold = {
+        each["snapshot_threshold"]: each for each in shown(*words, "--snapshot-threshold", "0.6")["thresholds"]
+    }
+    assert by_threshold[0.6]["is_own"]
+    saved = 30 * (by_threshold[0.6]["dollars_a_day"] - thresholds[default]["dollars_a_day"])
+    assert by_threshold[default]["saved_dollars_a_month"] == pytest.approx(saved)
     lines = run(*words, "--snapshot-threshold", "0.6").lines
     assert max(map(len, lines)) <= 80
-    said = r"snapshotThreshold=([\d.]+) saves \$([\d.]+) a month; restarts read ([\d.]+) snapshots at most"
-    (advice,) = filter(None, (re.fullmatch(said, line) for line in lines))
-    best = own[float(advice[1])]
+    pattern = r"snapshotThreshold=([\d.]+) saves \$([\d.]+) a month; restarts read ([\d.]+) snapshots at most"
+    (advice,) = filter(None, (re.fullmatch(pattern, line) for line in lines))
+    best = by_threshold[float(advice[1])]
     assert best["restart_snapshots_max"] <= 2.5
     assert float(advice[2]) == pytest.approx(best["saved_dollars_a_month"], abs=0.01)
     assert "no other snapshotThreshold saves" in run(*words, "--snapshot-threshold", "5").out
@@ -100,26 +106,26 @@ def test_cost_of_other_snapshot_thresholds(engine: Engine) -> None:
 
 def test_cost_of_one_other_choice(namespace: str) -> None:
     words = ("cost", namespace, "--every", "10")
-    found = shown(*words)["choices"]
-    by_kind = {each["kind"]: each for each in found}
+    choices = shown(*words)["choices"]
+    by_kind = {each["kind"]: each for each in choices}
     expected = {"trigger", "codec", "objects", "retention", "provisioned capacity", "table class"}
     assert set(by_kind) - {"threshold"} == expected
-    saved = [each["saved_dollars_a_month"] for each in found]
+    saved = [each["saved_dollars_a_month"] for each in choices]
     assert saved == sorted(saved, reverse=True)
-    (now, *_) = shown(*words)["predicted"]
-    dollars = 30 * now["dollars_a_day"] + now["storage_dollars_a_month"]
-    for each in found:
+    (current, *_) = shown(*words)["predicted"]
+    dollars = 30 * current["dollars_a_day"] + current["storage_dollars_a_month"]
+    for each in choices:
         assert each["dollars_a_month"] + each["saved_dollars_a_month"] == pytest.approx(dollars)
     assert by_kind["trigger"]["what"] == "a batch every 20 s"
     assert by_kind["retention"]["what"] == "minBatchesToRetain=50"
-    kept = {each["kind"]: each for each in shown(*words, "--retain", "7")["choices"]}
-    assert kept["retention"]["what"] == "minBatchesToRetain=3"
+    other_choices = {each["kind"]: each for each in shown(*words, "--retain", "7")["choices"]}
+    assert other_choices["retention"]["what"] == "minBatchesToRetain=3"
     lines = run(*words).lines
     assert max(map(len, lines)) <= 80
     at = lines.index("what one other choice would save, predicted")
-    advised = [each["what"] for each in found if each["saved_dollars_a_month"] >= 0.01]
+    advised = [each["what"] for each in choices if each["saved_dollars_a_month"] >= 0.01]
     assert [line.split("  ")[0] for line in lines[at + 3 : at + 3 + len(advised)]] == advised
-    assert lines[at + 3 + len(advised)] == f"{len(found) - len(advised)} other choices would save nothing"
+    assert lines[at + 3 + len(advised)] == f"{len(choices) - len(advised)} other choices would save nothing"
     assert shown("cost", namespace)["choices"] == []
 
 

@@ -37,41 +37,41 @@ WORDS = ("failover", NAMESPACE, "--region", HERE, "--to-region", THERE)
 def regions(monkeypatch: pytest.MonkeyPatch) -> dict[str, RegionTables]:
     """Tables in two Regions, asynchronous replicas of each other. What is no Region here cannot be reached."""
     source = filled_long_ago()
-    found = {HERE: source, THERE: source.replica(is_strong=False)}
+    by_region = {HERE: source, THERE: source.replica(is_strong=False)}
 
     def open_tables(settings: Settings) -> RegionTables:
-        if settings.region not in found:
+        if settings.region not in by_region:
             raise ConfigurationError(f"DynamoDB cannot be reached at {settings.region}")
-        return found[settings.region]
+        return by_region[settings.region]
 
     monkeypatch.setattr(boto_tables, "open_tables", open_tables)
-    return found
+    return by_region
 
 
 def test_it_says_what_is_there_and_what_to_do(regions: dict[str, RegionTables], tmp_path: Path) -> None:
     """Versions that are missing there are counted, and so is what it read."""
     lose_parts_of(regions[THERE], f"{NAMESPACE}/0/0/default", BATCHES)
-    done = run(*WORDS, "--checkpoint", str(make_checkpoint(tmp_path)))
-    said = " ".join(done.out.split())
-    assert (done.code, done.err) == (0, "")
-    assert f"from {HERE}: asynchronous replicas with {THERE}; newest version {BATCHES}, committed 20" in said
-    assert f"to {THERE}: asynchronous replicas with {HERE}; newest version {BATCHES - 1}, committed" in said
-    assert f"1 version of {HERE} cannot be opened in {THERE}" in said
-    assert f"the query continues with batch {BATCHES - 1}; 1 of the checkpoint's batches run again" in said
-    assert "read units" in said
-    assert [line[:2] for line in done.lines if line[:1].isdigit() and line[1:2] == "."] == ["1.", "2.", "3.", "4."]
+    result = run(*WORDS, "--checkpoint", str(make_checkpoint(tmp_path)))
+    text = " ".join(result.out.split())
+    assert (result.code, result.err) == (0, "")
+    assert f"from {HERE}: asynchronous replicas with {THERE}; newest version {BATCHES}, committed 20" in text
+    assert f"to {THERE}: asynchronous replicas with {HERE}; newest version {BATCHES - 1}, committed" in text
+    assert f"1 version of {HERE} cannot be opened in {THERE}" in text
+    assert f"the query continues with batch {BATCHES - 1}; 1 of the checkpoint's batches run again" in text
+    assert "read units" in text
+    assert [line[:2] for line in result.lines if line[:1].isdigit() and line[1:2] == "."] == ["1.", "2.", "3.", "4."]
 
 
 def test_a_region_that_is_away_and_one_that_has_nothing(regions: dict[str, RegionTables]) -> None:
     """The first keeps nothing from being done; of the second the exit code is 1, or 2 if there is no store."""
     words = ("failover", NAMESPACE, "--region", "eu-west-1", "--to-region", THERE)
-    done = run(*words)
-    assert done.code == 0
-    assert done.lines[0] == "from eu-west-1: DynamoDB cannot be reached at eu-west-1"
+    result = run(*words)
+    assert result.code == 0
+    assert result.lines[0] == "from eu-west-1: DynamoDB cannot be reached at eu-west-1"
     regions[THERE].described["delta"]["TableStatus"] = "CREATING"
-    done = run(*words)
-    assert done.code == 1
-    assert done.lines[-1] == "cannot continue: table dynastate-delta is CREATING, needed is ACTIVE"
+    result = run(*words)
+    assert result.code == 1
+    assert result.lines[-1] == "cannot continue: table dynastate-delta is CREATING, needed is ACTIVE"
     regions[THERE].items.clear()
     assert "no store of this namespace is in the tables; the namespace is the first part" in refused(*words)
     assert "cannot be reached at eu-west-1" in refused(*WORDS[:-1], "eu-west-1")
@@ -80,15 +80,15 @@ def test_a_region_that_is_away_and_one_that_has_nothing(regions: dict[str, Regio
 @pytest.mark.parametrize("words", [[], ["--to-region", HERE], ["--to-endpoint", "http://one:1/"]])
 def test_another_place_must_be_given(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same Region is refused, also where the environment names it, unless another endpoint is given."""
-    said = f"the query would stay where it is; give another Region with --to-region region={HERE}\n"
+    message = f"the query would stay where it is; give another Region with --to-region region={HERE}\n"
     one = ("--endpoint", "http://one:1")
-    assert refused("failover", NAMESPACE, "--region", HERE, *one, *words).endswith(said)
+    assert refused("failover", NAMESPACE, "--region", HERE, *one, *words).endswith(message)
     monkeypatch.setenv("AWS_REGION", HERE)
-    assert refused("failover", NAMESPACE, *one, *words).endswith(said)
+    assert refused("failover", NAMESPACE, *one, *words).endswith(message)
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.setenv("AWS_DEFAULT_REGION", HERE)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one:1")
-    assert refused("failover", NAMESPACE, *words).endswith(said)
+    assert refused("failover", NAMESPACE, *words).endswith(message)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_what_is_wrong_is_said_once(regions: dict[str, RegionTables]) -> None:
     """Beside what there is of a side, or as the reason why the query cannot continue."""
     for region, (replica,) in ((each, regions[HERE].described["delta"]["Replicas"]) for each in (HERE, THERE)):
         replica.update(RegionName=region, ReplicaStatus="CREATING")
-        done = run(*WORDS, "--wide")
-        assert done.code == (region == THERE)
-        assert done.out.count("is CREATING") == 1
-    said = f"the replica of table dynastate-delta in {THERE} is CREATING, needed is ACTIVE"
-    assert done.lines[-1] == f"cannot continue: {said}"
+        result = run(*WORDS, "--wide")
+        assert result.code == (region == THERE)
+        assert result.out.count("is CREATING") == 1
+    message = f"the replica of table dynastate-delta in {THERE} is CREATING, needed is ACTIVE"
+    assert result.lines[-1] == f"cannot continue: {message}"
 
 
 class AwayClient:
@@ -156,7 +156,11 @@ def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "100")
     source = filled(lambda: datetime(2026, 11, 24, 16, 40, 12, tzinfo=timezone.utc), BATCHES + 2)
     target = source.replica(is_strong=True)
-    monkeypatch.setattr(boto_tables, "open_tables", lambda own: target if own.region == THERE else away(own))
-    done = run(*words)
-    assert done.code == 0
-    assert done.out in page, done.out
+    monkeypatch.setattr(
+        boto_tables,
+        "open_tables",
+        lambda region_settings: target if region_settings.region == THERE else away(region_settings),
+    )
+    result = run(*words)
+    assert result.code == 0
+    assert result.out in page, result.out

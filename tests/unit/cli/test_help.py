@@ -18,21 +18,21 @@ DOCS = Path(__file__).parents[3] / "docs"
 @pytest.mark.parametrize("name", COMMANDS, ids=lambda name: name or "dynastate")
 def test_help_fits_80_columns(name: str) -> None:
     """No line is longer, no word broken, nothing is left of Typer's, and there are examples that can be run."""
-    done = run(*name.split(), "--help")
-    assert (done.code, done.err) == (0, "")
-    assert max(map(len, done.lines)) <= 80
-    assert not re.search(r"<[a-z]|\[x|\[default|\[required|…|│|\{[A-Za-z]", done.out)
+    result = run(*name.split(), "--help")
+    assert (result.code, result.err) == (0, "")
+    assert max(map(len, result.lines)) <= 80
+    assert not re.search(r"<[a-z]|\[x|\[default|\[required|…|│|\{[A-Za-z]", result.out)
     command = COMMANDS[name]
     told = [command.help, *(each.help for each in command.params if each.help)]
-    assert set(" ".join(told).split()) <= set(done.out.split())
-    examples = re.findall(r"^  dynastate (.*)$", done.out.partition("\nExamples:\n")[2], re.MULTILINE)
+    assert set(" ".join(told).split()) <= set(result.out.split())
+    examples = re.findall(r"^  dynastate (.*)$", result.out.partition("\nExamples:\n")[2], re.MULTILINE)
     assert examples
     for example in examples:
         words = shlex.split(example.partition(" | ")[0].partition(" > ")[0])
         path = " ".join(words[:2]) if words[0] == "tables" else words[0]
         assert path.startswith(name)
-        known = {option for each in LEAVES[path].params for option in each.opts}
-        assert {word for word in words if word.startswith("-")} <= known, example
+        option_names = {option for each in LEAVES[path].params for option in each.opts}
+        assert {word for word in words if word.startswith("-")} <= option_names, example
 
 
 def test_defaults_and_variables_are_shown_as_they_are_typed() -> None:
@@ -56,19 +56,19 @@ def test_commands_are_in_groups() -> None:
 
 def test_a_group_without_a_command_shows_its_help() -> None:
     for words in ((), ("tables",)):
-        done = run(*words)
-        assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("Usage: dynastate ")
+        result = run(*words)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("Usage: dynastate ")
 
 
 def test_every_command_is_for_programs_too() -> None:
     """Each takes --json; and where it reads or writes tables, all that says which."""
     options = {name: {spelt for each in one.params for spelt in each.opts} for name, one in LEAVES.items()}
     assert len(options) > 18
-    assert [name for name, known in options.items() if "--json" not in known] == []
+    assert [name for name, names in options.items() if "--json" not in names] == []
     where = {"--endpoint", "--region", "--delta-table", "--snapshot-table"}
-    assert [name for name, known in options.items() if not where <= known] == ["local", "jar", "demo"]
-    assert [name for name, known in options.items() if "--wide" not in known] == [
+    assert [name for name, names in options.items() if not where <= names] == ["local", "jar", "demo"]
+    assert [name for name, names in options.items() if "--wide" not in names] == [
         "export",
         "ui",
         "local",

@@ -41,10 +41,10 @@ def test_stores(engine: Engine, store: str) -> None:
     (mine,) = shown("stores", "look")
     assert (mine["store"], mine["version"], mine["rows"], mine["oldest"], mine["deltas"]) == (store, 3, 2, 1, 3)
     assert mine["bytes"] > 500
-    found = {each["store"]: each for each in shown("stores")}
-    assert {store, "many/0/2/default", "many/0/10/default", "many/1/0/default"} <= set(found)
-    assert [each for each in found if each.startswith("many/0")] == ["many/0/2/default", "many/0/10/default"]
-    assert found["many/1/0/default"]["rows"] == 0
+    by_store = {each["store"]: each for each in shown("stores")}
+    assert {store, "many/0/2/default", "many/0/10/default", "many/1/0/default"} <= set(by_store)
+    assert [each for each in by_store if each.startswith("many/0")] == ["many/0/2/default", "many/0/10/default"]
+    assert by_store["many/1/0/default"]["rows"] == 0
     assert run("stores", "look").lines[2].startswith(f"{store} ")
     assert "no store of this namespace" in refused("stores", "missing")
     assert "namespace must be" in refused("stores", "first/0")
@@ -55,11 +55,11 @@ def test_stores_without_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
     for namespace, folder in (("left", tmp_path / "gone"), ("kept", tmp_path)):
         run_there = query_run(location=f"file:{folder}")
         engine.begin(f"{namespace}/0/0/default", run_there, *EMPTY, attempt(1)).commit({0: 0}, SCHEMA)
-    found = {each["namespace"]: each for each in shown("stores", "--abandoned")}
-    assert "kept" not in found
-    left = found["left"]
-    assert (left["location"], left["stores"], left["problem"]) == (f"file:{tmp_path}/gone", 1, "")
-    assert left["storage_dollars_a_month"] == pytest.approx((left["bytes"] + 100 * left["items"]) * 0.25 / 2**30)
+    by_namespace = {each["namespace"]: each for each in shown("stores", "--abandoned")}
+    assert "kept" not in by_namespace
+    entry = by_namespace["left"]
+    assert (entry["location"], entry["stores"], entry["problem"]) == (f"file:{tmp_path}/gone", 1, "")
+    assert entry["storage_dollars_a_month"] == pytest.approx((entry["bytes"] + 100 * entry["items"]) * 0.25 / 2**30)
     lines = run("stores", "left", "--abandoned").lines
     assert lines[2].split()[:2] == ["left", "1"]
     assert "".join(lines[3:]).replace(" ", "").startswith(f"left:file:{tmp_path}/gonedoesnotexist;")
@@ -67,10 +67,10 @@ def test_stores_without_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_show(store: str) -> None:
-    found = shown("show", store)
-    (default,) = found["families"]
-    assert (found["version"], default["rows"], default["key"]) == (3, 2, [{"name": "user", "type": "string"}])
-    assert found["checkpoint"] == CHECKPOINT
+    details = shown("show", store)
+    (default,) = details["families"]
+    assert (details["version"], default["rows"], default["key"]) == (3, 2, [{"name": "user", "type": "string"}])
+    assert details["checkpoint"] == CHECKPOINT
     lines = run("show", store).lines
     assert {"  key        user string", "  value      count long, note string"} < set(lines)
     assert "the tables hold nothing of this store" in refused("show", f"{store}-none")
@@ -84,63 +84,63 @@ def test_the_time_of_the_last_commit(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, seconds_ago: Sequence[int], active: str, age: str
 ) -> None:
     """It is recent by how long the run took from one to the next before, and for a minute; pauses do not count."""
-    made = StoreBuilder(engine, f"timed{seconds_ago[0]}/0/0/default")
+    builder = StoreBuilder(engine, f"timed{seconds_ago[0]}/0/0/default")
     for each in (900_000, *seconds_ago):
-        made.run = "before" if each == 900_000 else "run-1"
+        builder.run = "before" if each == 900_000 else "run-1"
         now_ms = (int(time.time()) - each) * 1000
         monkeypatch.setattr(engine.commits, "now_ms", lambda now_ms=now_ms: now_ms)
-        made.commit((user("a"), counted(1)))
-    found = shown("show", made.store)
-    assert found["is_active"] == (active == "yes")
-    assert datetime.fromisoformat(found["committed"]).timestamp() * 1000 == now_ms
-    lines = run("show", made.store).lines
+        builder.commit((user("a"), counted(1)))
+    details = shown("show", builder.store)
+    assert details["is_active"] == (active == "yes")
+    assert datetime.fromisoformat(details["committed"]).timestamp() * 1000 == now_ms
+    lines = run("show", builder.store).lines
     assert any(line.startswith(f"is active    {active}") for line in lines)
-    assert age in run("stores", made.store.split("/", maxsplit=1)[0]).out
+    assert age in run("stores", builder.store.split("/", maxsplit=1)[0]).out
 
 
 def test_a_fork_without_runs_is_not_active(engine: Engine, tables: NamedTables) -> None:
     """It has the commits of its origin; those of its own count."""
-    made = StoreBuilder(engine, "ran/0/0/default").count_to(2)
+    builder = StoreBuilder(engine, "ran/0/0/default").count_to(2)
     with patch.object(engine.commits, "now_ms", lambda: int(time.time() * 1000)):
-        made.count_to(3)
+        builder.count_to(3)
         fork_namespace(tables, "ran", "forked", None)
-        assert shown("show", made.store)["is_active"]
+        assert shown("show", builder.store)["is_active"]
         assert not shown("show", "forked/0/0/default")["is_active"]
         forked = StoreBuilder(engine, "forked/0/0/default", run="of the fork", location="file:/copy/state")
-        forked.version = made.version
+        forked.version = builder.version
         forked.count_to(4)
-    found = shown("show", "forked/0/0/default")
-    assert found["is_active"]
-    assert found["active_until"] > found["committed"]
+    details = shown("show", "forked/0/0/default")
+    assert details["is_active"]
+    assert details["active_until"] > details["committed"]
 
 
 def test_nested_columns_are_shown_and_copied(engine: Engine) -> None:
     """As map and list state have them: 'show' has the fields, and the error for a wrong key one to copy."""
     inner: dict[str, Any] = {"key": [("user", "string")], "userKey": [("k", {"type": "array", "elementType": "date"})]}
     keys = [(name, struct(columns)) for name, columns in inner.items()]
-    made = StoreBuilder(engine, "tws/0/0/default", family(1, "by", key=keys, value=[("m", MAP)]))
-    made.commit()
+    builder = StoreBuilder(engine, "tws/0/0/default", family(1, "by", key=keys, value=[("m", MAP)]))
+    builder.commit()
     assert (
         "  key        key struct<user: string>, userKey struct<k: array<date>>"
-        in run("show", made.store, "--wide").lines
+        in run("show", builder.store, "--wide").lines
     )
-    assert "  value      m map<string, long>" in run("show", made.store, "--wide").lines
+    assert "  value      m map<string, long>" in run("show", builder.store, "--wide").lines
     for wrong in ('{"user": "u1", "k": "odd"}', '{"key": {"user": "a"}, "userKey": {"k": ["odd"]}}'):
-        said = refused("get", "tws/0", wrong, "--family", "by")
-        key = re.search("a key looks like '(.*?)'", said)[1]  # type: ignore[index]
+        message = refused("get", "tws/0", wrong, "--family", "by")
+        key = re.search("a key looks like '(.*?)'", message)[1]  # type: ignore[index]
         assert key == '{"key": {"user": "a"}, "userKey": {"k": ["2024-05-01"]}}'
     assert run("get", "tws/0", key, "--family", "by").code == 1
 
 
 def test_versions(store: str) -> None:
-    found = shown("versions", store)
-    assert [(each["version"], each["rows"], each["changes"], each["is_current"]) for each in found] == [
+    versions = shown("versions", store)
+    assert [(each["version"], each["rows"], each["changes"], each["is_current"]) for each in versions] == [
         (1, 2, 2, True),
         (2, 3, 2, True),
         (3, 2, 1, True),
     ]
     assert run("versions", store).out.count("yes") == 3
-    assert {each["committed"] for each in found} == {"2025-01-01T00:00:00+00:00"}
+    assert {each["committed"] for each in versions} == {"2025-01-01T00:00:00+00:00"}
     assert "the tables hold nothing of this store" in refused("versions", f"{store}-none")
 
 
@@ -152,17 +152,19 @@ def test_an_operator_is_not_one_store(engine: Engine, command: str) -> None:
     for partition in range(2):
         for name in JOINED:
             StoreBuilder(engine, f"first/1/{partition}/{name}").count_to(1)
-    said = refused(command, "first/0")
+    message = refused(command, "first/0")
     stores = ", ".join(f"first/0/{partition}/default" for partition in range(4))
-    assert f"this takes one store, and the operator has 6: {stores}, …\n" in said
+    assert f"this takes one store, and the operator has 6: {stores}, …\n" in message
     for pattern, count in (("first/1", 4), ("first/1/*/left-keyToNumValues", 2)):
-        said, names = refused(command, pattern).strip().split(f"this takes one store, and the operator has {count}: ")
+        message, names = (
+            refused(command, pattern).strip().split(f"this takes one store, and the operator has {count}: ")
+        )
         assert len(names.split(", ")) == count
         assert all(run(command, name).code == 0 for name in names.split(", "))
     # The four names of a join's stores are easily mistyped: the right ones are listed.
-    said = "no store of this operator has this name; it has left-keyToNumValues, right-keyToNumValues"
+    message = "no store of this operator has this name; it has left-keyToNumValues, right-keyToNumValues"
     for words in (("get", "first/1/*/leftkeyToNumValues", "{}"), (command, "first/1/*/leftkeyToNumValues")):
-        assert said in refused(*words)
+        assert message in refused(*words)
     assert "no store of this operator is in the tables" in refused(command, "first/7")
     assert "a store is namespace/operator/partition/name" in refused(command, "first")
 
@@ -171,8 +173,8 @@ def test_numbers_of_a_key_lose_no_digit(engine: Engine) -> None:
     """A number in JSON is a decimal: one of 38 digits is found, one beside it is not; floats are found as well."""
     key = [("d", "decimal(38,18)"), ("x", "double"), ("f", "float")]
     digits = "12345678901234567890.123456789012345678"
-    made = StoreBuilder(engine, "digits/0/0/default", family(key=key))
-    made.commit(({"d": Decimal(digits), "x": 0.1, "f": 0.1}, counted(1)))
+    builder = StoreBuilder(engine, "digits/0/0/default", family(key=key))
+    builder.commit(({"d": Decimal(digits), "x": 0.1, "f": 0.1}, counted(1)))
     assert shown("get", "digits/0", f'{{"d": {digits}, "x": 0.1, "f": 0.1}}')["d"] == digits
     assert shown("history", "digits/0", f'{{"d": {digits}, "x": 1e-1, "f": 0.1}}')[0]["version"] == 1
     beside = f"{digits[:-1]}9"
@@ -188,8 +190,8 @@ def test_get(store: str) -> None:
     assert shown("get", store, '{"user": "a"}', "--version", "1")["count"] == 1
     assert shown("get", "look/0", '{"user": "c"}')["count"] == 1
     assert shown("get", store, '{"user": "b"}', code=1) is None
-    gone = run("get", store, '{"user": "b"}')
-    assert gone[:3] == (1, "", "not there at version 3\n")
+    result = run("get", store, '{"user": "b"}')
+    assert result[:3] == (1, "", "not there at version 3\n")
     assert "the key is not JSON" in refused("get", store, "a")
     shape = """a key looks like '{"user": "a"}'"""
     assert f"a key is an object of JSON; {shape} got=[1]" in refused("get", store, "[1]")
@@ -202,9 +204,9 @@ def test_get(store: str) -> None:
 
 
 def test_history(store: str) -> None:
-    found = shown("history", store, '{"user": "b"}')
+    history = shown("history", store, '{"user": "b"}')
     committed = "2025-01-01T00:00:00+00:00"
-    assert found == [
+    assert history == [
         {"version": 1, "committed": committed, "row": {"user": "b", "count": 1, "note": ""}},
         {"version": 3, "committed": committed, "row": None},
     ]
@@ -228,9 +230,9 @@ def test_tables_are_named_in_the_environment(store: str, monkeypatch: pytest.Mon
 
 
 def test_diff(store: str) -> None:
-    found = {each["key"]["user"]: each for each in shown("diff", store, "1", "3")}
-    assert (found["a"]["before"]["count"], found["a"]["after"]["count"]) == (1, 2)
-    assert (found["b"]["after"], found["c"]["before"]) == (None, None)
+    changes = {each["key"]["user"]: each for each in shown("diff", store, "1", "3")}
+    assert (changes["a"]["before"]["count"], changes["a"]["after"]["count"]) == (1, 2)
+    assert (changes["b"]["after"], changes["c"]["before"]) == (None, None)
     lines = run("diff", store, "1", "3").lines
     assert sorted(line[0] for line in lines) == ["+", "+", "-", "-"]
     assert '- {"user": "b", "count": 1, "note": ""}' in lines
@@ -245,8 +247,8 @@ def test_export(store: str, tmp_path: Path) -> None:
     assert lines.code == 0, lines.err
     assert sorted(map(json.loads, lines.lines), key=str) == sorted(rows, key=str)
     file = tmp_path / "rows.json"
-    said = shown("export", store, "--format", "ndjson", "--output", str(file), "--version", "1")
-    assert said == {"store": store, "version": 1, "rows": 2, "file": str(file)}
+    report = shown("export", store, "--format", "ndjson", "--output", str(file), "--version", "1")
+    assert report == {"store": store, "version": 1, "rows": 2, "file": str(file)}
     assert {json.loads(line)["count"] for line in file.read_text().splitlines()} == {1}
 
     file = tmp_path / "rows.parquet"
@@ -270,8 +272,8 @@ def test_an_export_that_fails_leaves_no_file(engine: Engine, tables: MemoryTable
     corrupt = StoreBuilder(engine, "corrupt/0/0/default").count_to(1)
     for key in [key for key in tables.items if key.role == "delta" and key.store_shard.startswith(corrupt.store)]:
         del tables.items[key]
-    said = refused("export", corrupt.store, "--format", "parquet")
-    assert "a part that a version list or a manifest names is not in its table" in said
+    message = refused("export", corrupt.store, "--format", "parquet")
+    assert "a part that a version list or a manifest names is not in its table" in message
 
 
 def test_text_that_is_not_utf_8_is_escaped(engine: Engine, tmp_path: Path) -> None:
@@ -288,47 +290,47 @@ def test_text_that_is_not_utf_8_is_escaped(engine: Engine, tmp_path: Path) -> No
 
 
 def test_verify(engine: Engine, tables: MemoryTables) -> None:
-    made = StoreBuilder(engine, "lost/0/0/default").count_to(3)
-    whole = run("verify", made.store)
+    builder = StoreBuilder(engine, "lost/0/0/default").count_to(3)
+    whole = run("verify", builder.store)
     assert (whole.code, whole.err) == (0, "")
-    assert whole.lines[:2] == [f"store {made.store}", "versions 1-3 can be read; 0 abandoned attempts"]
+    assert whole.lines[:2] == [f"store {builder.store}", "versions 1-3 can be read; 0 abandoned attempts"]
     assert whole.lines[-1] == "whole: 0 missing, 0 corrupt, 0 orphaned"
-    lost = parts_of(tables, made.store)[1][0]
+    lost = parts_of(tables, builder.store)[1][0]
     del tables.items[lost]
     why = "list/0000000000000000 names it"
-    corrupt = run("verify", made.store, "--wide")
+    corrupt = run("verify", builder.store, "--wide")
     assert corrupt.code == 1, corrupt
     where = f"table=dynastate-delta store_shard={lost.store_shard} item={lost.sort}"
     assert corrupt.lines[0] == f"missing  1 item: {why} {where}"
     assert f"cannot be read: version=3 attempt={attempt(3).hex()}" in corrupt.out
-    (report,) = shown("verify", made.store, code=1)
+    (report,) = shown("verify", builder.store, code=1)
     assert report["whole"] is False
     place = {"table": "dynastate-delta", "store_shard": lost.store_shard, "item": lost.sort}
     assert report["findings"] == [{"what": "missing", **place, "items": 1, "why": why}]
     assert [(each["version"], each["readable"]) for each in report["versions"]] == [(1, True), (2, False), (3, False)]
-    said = refused("verify", "no/0/0/default")
-    assert said.startswith("dynastate: the tables hold nothing of this store")
-    assert "tables=dynastate-delta,dynastate-snapshot-group" in said
+    message = refused("verify", "no/0/0/default")
+    assert message.startswith("dynastate: the tables hold nothing of this store")
+    assert "tables=dynastate-delta,dynastate-snapshot-group" in message
 
 
 def test_verify_of_a_namespace(engine: Engine, tables: MemoryTables) -> None:
     """What is wrong is listed, the rest counted, however many stores; one that fails does not hide the others."""
     stores = [StoreBuilder(engine, f"wide/0/{partition}/default") for partition in range(12)]
-    for made in stores:
-        made.commit((user("a"), counted(1)))
+    for builder in stores:
+        builder.commit((user("a"), counted(1)))
     whole = run("verify", "wide")
     assert (whole.code, whole.err) == (0, "")
     assert (whole.lines[0], whole.lines[-1]) == ("12 stores", "whole: 0 missing, 0 corrupt, 0 orphaned")
     assert [each["whole"] for each in shown("verify", "wide/0/7")] == [True]
     lost = parts_of(tables, stores[3].store)[0][0]
     del tables.items[lost]
-    found = run("verify", "wide/0", "--wide")
-    assert (found.code, found.err) == (1, "")
-    assert found.lines[0].endswith(f"item={lost.sort}")
-    assert f"store {stores[3].store}" in found.lines
-    assert found.lines[-5:-3] == ["12 stores", "versions none can be read in all of them"]
-    assert found.lines[-1] == "1 of them not whole: 1 missing, 0 corrupt, 0 orphaned"
-    assert [line for line in found.lines if line.startswith("store ")] == [f"store {stores[3].store}"]
+    result = run("verify", "wide/0", "--wide")
+    assert (result.code, result.err) == (1, "")
+    assert result.lines[0].endswith(f"item={lost.sort}")
+    assert f"store {stores[3].store}" in result.lines
+    assert result.lines[-5:-3] == ["12 stores", "versions none can be read in all of them"]
+    assert result.lines[-1] == "1 of them not whole: 1 missing, 0 corrupt, 0 orphaned"
+    assert [line for line in result.lines if line.startswith("store ")] == [f"store {stores[3].store}"]
     reports = shown("verify", "wide", code=1)
     assert [each["store"] for each in reports if not each["whole"]] == [stores[3].store]
     assert "no store of this namespace" in refused("verify", "missing")
@@ -342,15 +344,15 @@ def test_commands_name_a_store_without_its_meta_item(engine: Engine, tables: Mem
     for store in stores:
         StoreBuilder(engine, store).count_to(3)
     del tables.items[meta_key(stores[partition])]
-    said = run("verify", namespace, "--wide")
-    assert (said.code, said.lines[-1]) == (1, "1 of them not whole: 1 missing, 0 corrupt, 0 orphaned")
-    assert said.lines[0].startswith("missing  1 item: the store's meta item, without which")
-    assert said.lines[0].endswith(f"store_shard={stores[partition]}#0 item=meta")
+    result = run("verify", namespace, "--wide")
+    assert (result.code, result.lines[-1]) == (1, "1 of them not whole: 1 missing, 0 corrupt, 0 orphaned")
+    assert result.lines[0].startswith("missing  1 item: the store's meta item, without which")
+    assert result.lines[0].endswith(f"store_shard={stores[partition]}#0 item=meta")
     for command in ("compact", "clean"):
-        said = run(command, namespace)
-        assert (said.code, said.err.count("failed")) == (2, 1)
-        assert said.err.startswith(f"{stores[partition]}: the store's meta item is lost")
-        assert "3 stores, 1 failed" in said.out
+        result = run(command, namespace)
+        assert (result.code, result.err.count("failed")) == (2, 1)
+        assert result.err.startswith(f"{stores[partition]}: the store's meta item is lost")
+        assert "3 stores, 1 failed" in result.out
     assert "the store has versions, but its meta item is lost" in refused("cost", namespace)
 
 
@@ -358,10 +360,10 @@ def test_no_command_breaks_a_word_at_80_columns(engine: Engine) -> None:
     """Of a join with a digest for a namespace, no line is longer, and all names and ids are whole or shortened."""
     for partition in (0, 199):
         for name in ("left-keyWithIndexToValue", "right-keyToNumValues"):
-            made = StoreBuilder(engine, f"{DIGEST}/0/{partition}/{name}")
-            made.commit((user("a"), counted(1, "words " * 30)))
-            made.commit((user("a"), counted(2)))
-    name, groups = made.store, f"{DIGEST}/0/*/{name.rpartition('/')[2]}"
+            builder = StoreBuilder(engine, f"{DIGEST}/0/{partition}/{name}")
+            builder.commit((user("a"), counted(1, "words " * 30)))
+            builder.commit((user("a"), counted(2)))
+    name, groups = builder.store, f"{DIGEST}/0/*/{name.rpartition('/')[2]}"
     commands: list[tuple[str, ...]] = [
         ("stores", DIGEST),
         ("show", name),
@@ -391,8 +393,8 @@ def test_verify_names_a_corrupt_record_of_the_namespace_once(engine: Engine, tab
         StoreBuilder(engine, f"wide/0/{partition}/default").commit((user("a"), counted(1)))
     record = namespace_key("wide")
     tables.items[record] |= {"epoch": 7}
-    found = run("verify", "wide", "--wide")
-    assert [line for line in found.lines if "no run of the query can begin" in line] == found.lines[:1]
+    result = run("verify", "wide", "--wide")
+    assert [line for line in result.lines if "no run of the query can begin" in line] == result.lines[:1]
     listed = {each["store"]: each["problem"] for each in shown("stores")}
     assert {store.split("/")[0] for store, problem in listed.items() if "runs is corrupt" in problem} == {"wide"}
     del tables.items[record]

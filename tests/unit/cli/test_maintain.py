@@ -27,36 +27,38 @@ JOINED = ("left-keyToNumValues", "right-keyToNumValues")
 
 
 def test_compact_and_clean(engine: Engine) -> None:
-    made = StoreBuilder(engine, "keep/0/0/default").count_to(7)
-    (found,) = shown("compact", "keep/0")
-    assert (found["made"], found["version"], found["rows"]) == (True, 7, 1)
+    builder = StoreBuilder(engine, "keep/0/0/default").count_to(7)
+    (report,) = shown("compact", "keep/0")
+    assert (report["made"], report["version"], report["rows"]) == (True, 7, 1)
     reason = "version 7, the newest, has a snapshot"
-    assert shown("compact", made.store) == [{"store": made.store, "made": False, "reason": reason}]
-    assert run("compact", made.store).out == f"{made.store}: {reason}\n"
-    held = run("clean", made.store, "--retain", "2", "--wide").out
-    assert "0 items deleted" in held
-    assert "versions from 1 on stay: version 6, the oldest to retain, needs them, as no snapshot lies between\n" in held
-    made.commit((user("a"), counted(8)))
-    (cleaned,) = shown("clean", made.store, "--retain", "2")
+    assert shown("compact", builder.store) == [{"store": builder.store, "made": False, "reason": reason}]
+    assert run("compact", builder.store).out == f"{builder.store}: {reason}\n"
+    output = run("clean", builder.store, "--retain", "2", "--wide").out
+    assert "0 items deleted" in output
+    assert (
+        "versions from 1 on stay: version 6, the oldest to retain, needs them, as no snapshot lies between\n" in output
+    )
+    builder.commit((user("a"), counted(8)))
+    (cleaned,) = shown("clean", builder.store, "--retain", "2")
     assert (cleaned["oldest"], cleaned["held_by"]) == (7, 0)
     assert cleaned["items"] > 0
-    made.commit((user("a"), counted(9)))
-    assert shown("get", made.store, '{"user": "a"}')["count"] == 9
-    assert shown("verify", made.store)[0]["whole"]
+    builder.commit((user("a"), counted(9)))
+    assert shown("get", builder.store, '{"user": "a"}')["count"] == 9
+    assert shown("verify", builder.store)[0]["whole"]
     assert "no state of this store is in the tables" in refused("compact", "keep/0/7/default")
     assert "no state of this store is in the tables" in refused("clean", "keep/0/7/default")
-    assert run("clean", made.store, "--retain", "1").code == 2
+    assert run("clean", builder.store, "--retain", "1").code == 2
 
 
 def test_compact_with_a_codec(engine: Engine, tables: NamedTables) -> None:
-    made = StoreBuilder(engine, "packed/0/0/default").count_to(3)
-    assert "compression must be lz4 or zstd" in refused("compact", made.store, "--compression", "gzip")
-    made.commit(*((user(f"user {number}"), counted(number)) for number in range(99)))
-    assert shown("compact", made.store, "--compression", "zstd")[0]["made"]
+    builder = StoreBuilder(engine, "packed/0/0/default").count_to(3)
+    assert "compression must be lz4 or zstd" in refused("compact", builder.store, "--compression", "gzip")
+    builder.commit(*((user(f"user {number}"), counted(number)) for number in range(99)))
+    assert shown("compact", builder.store, "--compression", "zstd")[0]["made"]
     buckets = [
         item
         for key, item in tables.items.items()
-        if key.sort.startswith("bucket/") and key.store_shard.startswith(made.store)
+        if key.sort.startswith("bucket/") and key.store_shard.startswith(builder.store)
     ]
     assert {item["codec"] for item in buckets} == {"zstd"}
 
@@ -66,23 +68,23 @@ def test_all_stores_of_a_namespace(engine: Engine, tables: NamedTables) -> None:
     stores = [
         f"whole.join/{operator}/{partition}/{name}" for operator in (0, 1) for partition in (0, 1) for name in JOINED
     ]
-    made = [StoreBuilder(engine, store) for store in stores]
-    for each in made:
+    builders = [StoreBuilder(engine, store) for store in stores]
+    for each in builders:
         each.count_to(3)
-    found = run("compact", "whole.join/1/0")
-    assert (found.code, found.err) == (0, "")
-    assert [line.split() for line in found.lines[:2]] == [["write"], ["store", "version", "rows", "units"]]
-    assert found.lines[-1].startswith("2 stores: 2 snapshots made, ")
+    result = run("compact", "whole.join/1/0")
+    assert (result.code, result.err) == (0, "")
+    assert [line.split() for line in result.lines[:2]] == [["write"], ["store", "version", "rows", "units"]]
+    assert result.lines[-1].startswith("2 stores: 2 snapshots made, ")
     assert [each["made"] for each in shown("compact", f"whole.join/1/*/{JOINED[0]}")] == [False, True]
     broken = version_list_key(stores[5], 1)
     tables.items[broken] |= {"versions": [b"broken"]}
-    found = run("compact", "whole.join")
-    assert found.code == 2
-    assert found.lines[-1].startswith("8 stores, 1 failed: 5 snapshots made, ")
-    assert found.err.startswith(f"{stores[5]}: ")
-    assert f"table={SNAPSHOT_TABLE} " in found.err
-    assert found.err.endswith("\ndynastate: 1 of 8 stores failed\n")
-    for each in made:
+    result = run("compact", "whole.join")
+    assert result.code == 2
+    assert result.lines[-1].startswith("8 stores, 1 failed: 5 snapshots made, ")
+    assert result.err.startswith(f"{stores[5]}: ")
+    assert f"table={SNAPSHOT_TABLE} " in result.err
+    assert result.err.endswith("\ndynastate: 1 of 8 stores failed\n")
+    for each in builders:
         if each.store != stores[5]:
             each.count_to(5)
     cleaned = shown("clean", "whole.join", "--retain", "2", code=2)
@@ -109,9 +111,11 @@ def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypa
         raise UnavailableError("stopped")
 
     monkeypatch.setattr(compact, "compact_store", until_ctrl_c)
-    done = run("compact", "cut", "--wide")
-    assert (done.code, done.err, in_time) == (130, "dynastate: interrupted\n", [True])
-    counts = re.fullmatch(r"40 stores, (\d+) not done when it was interrupted: (\d+) snapshots made,.*", done.lines[-1])
+    result = run("compact", "cut", "--wide")
+    assert (result.code, result.err, in_time) == (130, "dynastate: interrupted\n", [True])
+    counts = re.fullmatch(
+        r"40 stores, (\d+) not done when it was interrupted: (\d+) snapshots made,.*", result.lines[-1]
+    )
     assert counts is not None
     assert int(counts[1]) + int(counts[2]) == 40
     assert int(counts[1]) > 0
@@ -120,9 +124,9 @@ def test_ctrl_c_says_what_was_done(engine: Engine, tables: NamedTables, monkeypa
 def test_counts_of_one_are_singular(engine: Engine, tmp_path: Path) -> None:
     """In every text for people: of one store, one row and one item, there is nothing in the plural."""
     for query, store in (("first", "one/0/1/default"), ("second", "one/0/0/default")):
-        made = StoreBuilder(engine, store, run=f"run of {query}", query=query)
+        builder = StoreBuilder(engine, store, run=f"run of {query}", query=query)
         for number in range(3):
-            made.commit((user("a"), counted(number)), by=Attempt(uuid4().bytes))
+            builder.commit((user("a"), counted(number)), by=Attempt(uuid4().bytes))
     commands = [
         "compact one",
         "stores one",
@@ -138,21 +142,21 @@ def test_counts_of_one_are_singular(engine: Engine, tmp_path: Path) -> None:
         "drop other --yes",
         "drop one --yes",
     ]
-    found = [run(*command.split()) for command in commands]
-    assert [each.code for each in found] == [0] * len(commands)
-    said = "\n".join(each.out + each.err for each in found)
-    assert re.findall(r"(?<![\d.,])1 (?:[a-z]+ )?[a-z]{2,}s\b", said) == []
+    results = [run(*command.split()) for command in commands]
+    assert [each.code for each in results] == [0] * len(commands)
+    text = "\n".join(each.out + each.err for each in results)
+    assert re.findall(r"(?<![\d.,])1 (?:[a-z]+ )?[a-z]{2,}s\b", text) == []
     for each in ("1 store", "1 row", "1 snapshot", "1 partition"):
-        assert re.search(rf"\b{each}\b", said), each
+        assert re.search(rf"\b{each}\b", text), each
 
 
 def test_compact_beside_a_snapshot_says_so(engine: Engine) -> None:
     """A snapshot that another executor is making is another reason than one that is there."""
-    made = StoreBuilder(engine, "compacting/0/0/default").count_to(1)
-    begun, _ = engine.maintenance.snapshot(made.store, made.run, *made.version, 100, 1)
-    assert begun is not None
-    assert "another executor is making a snapshot of version 1, or" in str(shown("compact", made.store)[0])
-    begun.abort()
+    builder = StoreBuilder(engine, "compacting/0/0/default").count_to(1)
+    snapshot, _ = engine.maintenance.snapshot(builder.store, builder.run, *builder.version, 100, 1)
+    assert snapshot is not None
+    assert "another executor is making a snapshot of version 1, or" in str(shown("compact", builder.store)[0])
+    snapshot.abort()
 
 
 def test_fork(engine: Engine) -> None:
@@ -160,12 +164,12 @@ def test_fork(engine: Engine) -> None:
     first.count_to(3)
     for number in range(1, 3):
         second.commit((user("b"), counted(number)))
-    said = refused("fork", "whole", "part", "--version", "3")
-    assert "versions=1-2" in said
-    assert f"table={SNAPSHOT_TABLE} " in said
-    said = shown("fork", "whole", "part")
-    assert [said[name] for name in ("namespace", "fork", "version", "stores")] == ["whole", "part", 2, 2]
-    assert min(said["items"], said["shared_bytes"], said["write_units"]) > 0
+    output = refused("fork", "whole", "part", "--version", "3")
+    assert "versions=1-2" in output
+    assert f"table={SNAPSHOT_TABLE} " in output
+    output = shown("fork", "whole", "part")
+    assert [output[name] for name in ("namespace", "fork", "version", "stores")] == ["whole", "part", 2, 2]
+    assert min(output["items"], output["shared_bytes"], output["write_units"]) > 0
     assert shown("show", "part/0/0/default")["origin"] == "whole/0/0/default"
     assert shown("show", "whole/0/0/default")["forks"] == ["part/0/0/default"]
     assert shown("get", "part/0/0/default", '{"user": "a"}')["count"] == 2
@@ -190,10 +194,10 @@ def test_fork(engine: Engine) -> None:
 def test_stores_of_an_earlier_query(engine: Engine) -> None:
     for query, partitions in (("first", 3), ("second", 1)):
         for partition in range(partitions):
-            made = StoreBuilder(engine, f"again/0/{partition}/default", run=f"run of {query}", query=query)
+            builder = StoreBuilder(engine, f"again/0/{partition}/default", run=f"run of {query}", query=query)
             for number in range(2):
                 by = Attempt(f"{query}-{partition}-{number}".encode().ljust(16))
-                made.commit((user(f"{query}-{partition}"), counted(number)), by=by)
+                builder.commit((user(f"{query}-{partition}"), counted(number)), by=by)
     assert [each["is_earlier"] for each in shown("stores", "again")] == [False, True, True]
     assert run("stores", "again").lines[-1].startswith("Stores of an earlier query: ")
     assert "query        an earlier one, whose checkpoint was deleted" in run("show", "again/0/1/default").lines
@@ -202,9 +206,9 @@ def test_stores_of_an_earlier_query(engine: Engine) -> None:
     assert shown("get", "again/0/1/default", '{"user": "first-1"}')["count"] == 1
     assert shown("compact", "again/0")[0]["store"] == "again/0/0/default"
     assert "again/0/2/default: of an earlier query, is deleted, with " in run("clean", "again/0/2/default", "--yes").out
-    asked = run("clean", "again/0", typed="n\n")
-    assert (asked.code, asked.out.strip()) == (1, "")
-    assert asked.err.startswith("query first, last commit 2025-01-01 00:00:00 UTC: again/0/1/default\nDelete 1 store")
+    result = run("clean", "again/0", typed="n\n")
+    assert (result.code, result.out.strip()) == (1, "")
+    assert result.err.startswith("query first, last commit 2025-01-01 00:00:00 UTC: again/0/1/default\nDelete 1 store")
     assert len(shown("stores", "again")) == 2
     cleaned = {each["store"]: each["is_earlier"] for each in shown("clean", "again/0", "--yes")}
     assert cleaned == {"again/0/0/default": False, "again/0/1/default": True}
@@ -215,9 +219,11 @@ def test_adopt_asks(engine: Engine) -> None:
     StoreBuilder(engine, "moved/0/0/default").count_to(1)
     for wrong in ("", "moved/checkpoint"):
         assert "give the checkpoint's URL, or its absolute path" in refused("adopt", "moved", "--checkpoint", wrong)
-    asked = run("adopt", "moved", "--checkpoint", "/there", typed="n\n")
-    assert (asked.code, asked.out.strip()) == (1, "")
-    assert asked.err.startswith("moved, 1 store, belongs to file:/tmp/ck. From now on only a query with the checkpoint")
+    result = run("adopt", "moved", "--checkpoint", "/there", typed="n\n")
+    assert (result.code, result.out.strip()) == (1, "")
+    assert result.err.startswith(
+        "moved, 1 store, belongs to file:/tmp/ck. From now on only a query with the checkpoint"
+    )
     assert shown("adopt", "moved", "--checkpoint", "/there", "--yes")["stores"] == 1
     assert shown("show", "moved/0/0/default")["checkpoint"] == "file:/there/state"
 
@@ -227,12 +233,12 @@ def test_drop_asks(engine: Engine, store: str) -> None:
         for name in JOINED:
             StoreBuilder(engine, f"gone/0/{partition}/{name}").count_to(1)
     for answer in ("n\n", ""):
-        asked = run("drop", "gone", typed=answer)
-        assert (asked.code, asked.out.strip()) == (1, "")
-        assert asked.err.startswith("Delete all state of gone, 4 stores? The query must not run. [y/N]:")
+        result = run("drop", "gone", typed=answer)
+        assert (result.code, result.out.strip()) == (1, "")
+        assert result.err.startswith("Delete all state of gone, 4 stores? The query must not run. [y/N]:")
         forced = run("drop", "gone", "--force", typed=answer)
         assert forced.err.startswith("Delete all state of gone, 4 stores? A query that runs fails, and cannot be rest")
-        assert asked.err.endswith("dynastate: not confirmed, nothing was done\n")
+        assert result.err.endswith("dynastate: not confirmed, nothing was done\n")
     assert len(shown("stores", "gone")) == 4
     assert run("drop", "gone", "--yes").err == "looking for 0 s whether a query writes to gone\n"
     assert "no store of this namespace" in refused("drop", "gone", "--yes")
@@ -244,22 +250,22 @@ def test_objects_of_other_tables_are_named(engine: Engine, tables: NamedTables) 
     """Of restored tables, verify says whose objects they need, and clean and drop say which they left."""
     old = MemoryTables("old-groups", tables.objects)
     old.items = tables.items  # restored at once
-    before = make_engine(old, objects="s3://bucket/state", objects_threshold_kb=0)
-    made = StoreBuilder(before, "restored/0/0/default").count_to(3)
-    before.close()
+    old_engine = make_engine(old, objects="s3://bucket/state", objects_threshold_kb=0)
+    builder = StoreBuilder(old_engine, "restored/0/0/default").count_to(3)
+    old_engine.close()
     objects = dict(tables.objects.objects)
     place = "s3://bucket/state/old-groups"
-    assert shown("verify", made.store)[0]["other_locations"] == [place]
-    assert f"objects of other tables are needed: {place}\n" in run("verify", made.store, "--wide").out
-    made._engine = engine
-    made.count_to(4)
-    assert shown("compact", made.store)[0]["made"]
-    made.count_to(6)
-    left = f"objects of other tables were left: {place}\n"
-    assert left in run("clean", made.store, "--retain", "2", "--wide").out
-    assert shown("clean", made.store, "--retain", "2")[0]["other_locations"] == []
-    assert shown("verify", made.store)[0]["other_locations"] == []
-    assert left in run("drop", "restored", "--yes", "--wide").out
+    assert shown("verify", builder.store)[0]["other_locations"] == [place]
+    assert f"objects of other tables are needed: {place}\n" in run("verify", builder.store, "--wide").out
+    builder._engine = engine
+    builder.count_to(4)
+    assert shown("compact", builder.store)[0]["made"]
+    builder.count_to(6)
+    message = f"objects of other tables were left: {place}\n"
+    assert message in run("clean", builder.store, "--retain", "2", "--wide").out
+    assert shown("clean", builder.store, "--retain", "2")[0]["other_locations"] == []
+    assert shown("verify", builder.store)[0]["other_locations"] == []
+    assert message in run("drop", "restored", "--yes", "--wide").out
     assert tables.objects.objects == objects
 
 
@@ -267,10 +273,10 @@ def test_an_earlier_query_had_objects_of_other_tables(engine: Engine, tables: Na
     """Its stores are deleted without those objects, which are named."""
     old = MemoryTables("old-groups", tables.objects)
     old.items = tables.items
-    before = make_engine(old, objects="s3://bucket/state", objects_threshold_kb=0)
+    old_engine = make_engine(old, objects="s3://bucket/state", objects_threshold_kb=0)
     for partition in range(2):
-        StoreBuilder(before, f"earlier/0/{partition}/default", run="run of first", query="first").count_to(2)
-    before.close()
+        StoreBuilder(old_engine, f"earlier/0/{partition}/default", run="run of first", query="first").count_to(2)
+    old_engine.close()
     objects = dict(tables.objects.objects)
     second = StoreBuilder(engine, "earlier/0/0/default", run="run of second", query="second")
     for number in range(2):
@@ -283,21 +289,21 @@ def test_an_earlier_query_had_objects_of_other_tables(engine: Engine, tables: Na
 
 
 def test_drop_refuses_while_a_query_writes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = StoreBuilder(engine, "written/0/0/default", run=str(uuid4())).count_to(1)
+    builder = StoreBuilder(engine, "written/0/0/default", run=str(uuid4())).count_to(1)
     look = drop.look
 
-    def committing(*given: Any) -> drop.Look:
-        found = look(*given)
-        made.commit((user("a"), counted(made.version.version)))
-        return found
+    def committing(*arguments: Any) -> drop.Look:
+        report = look(*arguments)
+        builder.commit((user("a"), counted(builder.version.version)))
+        return report
 
     monkeypatch.setattr(drop, "look", committing)
-    said = run("drop", "written", "--yes")
-    assert (said.code, said.out) == (2, "")
-    assert "a query writes to this namespace: stop it, and drop again. With --force" in said.err
+    result = run("drop", "written", "--yes")
+    assert (result.code, result.out) == (2, "")
+    assert "a query writes to this namespace: stop it, and drop again. With --force" in result.err
     assert shown("drop", "written", "--yes", "--force")["stores"] == 1
     with pytest.raises(ConfigurationError, match="may not commit any more"):
-        made.commit((user("a"), counted(9)))
+        builder.commit((user("a"), counted(9)))
     assert "no store of this namespace" in refused("stores", "written")
 
 
@@ -306,15 +312,15 @@ def test_drop_says_what_a_query_made_meanwhile(engine: Engine, monkeypatch: pyte
     StoreBuilder(engine, "growing/0/0/default", run=str(uuid4())).count_to(1)
     drop_stores = drop.drop_stores
 
-    def making(*given: Any) -> int:
-        deleted = drop_stores(*given)
+    def making(*arguments: Any) -> int:
+        deleted = drop_stores(*arguments)
         StoreBuilder(engine, "growing/0/0/default", run=str(uuid4())).count_to(1)
         return deleted
 
     monkeypatch.setattr(drop, "drop_stores", making)
-    said = run("drop", "growing", "--yes", "--force")
-    assert (said.code, said.out) == (2, "")
-    assert "made stores of this namespace while the others were deleted: stop it, and drop again" in said.err
+    result = run("drop", "growing", "--yes", "--force")
+    assert (result.code, result.out) == (2, "")
+    assert "made stores of this namespace while the others were deleted: stop it, and drop again" in result.err
     monkeypatch.setattr(drop, "drop_stores", drop_stores)
     assert shown("drop", "growing", "--yes")["stores"] == 1
     assert "no store of this namespace" in refused("stores", "growing")
@@ -325,13 +331,13 @@ def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> 
         StoreBuilder(engine, f"broken/0/{partition}/default", run=str(uuid4())).count_to(1)
     tables.delete([meta_key("broken/0/1/default")])
     for words in (("stores", "broken"), ("stores",)):
-        found = {each["store"]: each["problem"] for each in shown(*words) if each["store"].startswith("broken/")}
-        assert [bool(problem) for problem in found.values()] == [False, True, False]
-    said = " ".join(run("stores", "broken").out.split())
-    assert "broken/0/1/default: the store has versions, but its meta item is lost: restore the tables" in said
-    assert "dynastate drop broken" in said
+        problems = {each["store"]: each["problem"] for each in shown(*words) if each["store"].startswith("broken/")}
+        assert [bool(problem) for problem in problems.values()] == [False, True, False]
+    text = " ".join(run("stores", "broken").out.split())
+    assert "broken/0/1/default: the store has versions, but its meta item is lost: restore the tables" in text
+    assert "dynastate drop broken" in text
     assert "meta item is lost" in refused("show", "broken/0/1/default")
     assert shown("drop", "broken", "--yes")["stores"] == 3
     for words in (("stores", "broken"), ("show", "broken/0/1/default"), ("verify", "broken/0/1/default")):
-        assert "no store of this namespace" in (said := refused(*words)) or "hold nothing of this store" in said
+        assert "no store of this namespace" in (text := refused(*words)) or "hold nothing of this store" in text
     assert not any(each["store"].startswith("broken/") for each in shown("stores"))

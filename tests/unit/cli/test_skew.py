@@ -24,31 +24,31 @@ def uneven(engine: Engine) -> None:
 
 
 def test_skew() -> None:
-    done = run("skew", "uneven")
-    assert (done.code, done.err) == (0, "")
-    assert max(map(len, done.lines)) <= 80
-    assert done.lines[0].startswith("uneven/0/*/default: 241 rows, ")
-    words = [line.split() for line in done.lines]
+    result = run("skew", "uneven")
+    assert (result.code, result.err) == (0, "")
+    assert max(map(len, result.lines)) <= 80
+    assert result.lines[0].startswith("uneven/0/*/default: 241 rows, ")
+    words = [line.split() for line in result.lines]
     partitions = [each[:2] for each in words if len(each) == 5 and each[0] in "01"]
     assert partitions == [["0", "180"], ["1", "61"]]
-    assert any('{"user": "whale"}' in line for line in done.lines)
-    assert done.lines[-1].startswith("reading this took ")
-    assert done.lines[-3].startswith("busiest partition key: 0.0")
-    assert done.lines[-3].endswith(" of 1,000 write units a second")
-    assert done.lines[-2] == "it is one of uneven/0/1/default"
+    assert any('{"user": "whale"}' in line for line in result.lines)
+    assert result.lines[-1].startswith("reading this took ")
+    assert result.lines[-3].startswith("busiest partition key: 0.0")
+    assert result.lines[-3].endswith(" of 1,000 write units a second")
+    assert result.lines[-2] == "it is one of uneven/0/1/default"
 
 
 def test_skew_as_json() -> None:
-    found = shown("skew", "uneven/0", "--keys", "1")
-    (group,) = found["operators"]
+    report = shown("skew", "uneven/0", "--keys", "1")
+    (group,) = report["operators"]
     assert (group["partitions"], group["rows"], group["largest"][0]["store"]) == (2, 241, "uneven/0/0/default")
     assert group["rows_ratio"] == pytest.approx(1.49)
-    assert [each["key"] for each in found["keys"]["heaviest"]] == [{"user": "whale"}]
-    assert found["keys"]["is_whole"]
-    assert (found["busiest"]["store"], found["busiest"]["most"]) == ("uneven/0/1/default", 1000)
+    assert [each["key"] for each in report["keys"]["heaviest"]] == [{"user": "whale"}]
+    assert report["keys"]["is_whole"]
+    assert (report["busiest"]["store"], report["busiest"]["most"]) == ("uneven/0/1/default", 1000)
     cheap = shown("skew", "uneven", "--keys", "0")
-    assert (cheap["keys"], cheap["busiest"]) == (None, found["busiest"])
-    assert cheap["read_units"] < found["read_units"]
+    assert (cheap["keys"], cheap["busiest"]) == (None, report["busiest"])
+    assert cheap["read_units"] < report["read_units"]
 
 
 def test_wrong_arguments() -> None:

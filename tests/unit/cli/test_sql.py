@@ -13,16 +13,16 @@ from tests.support.store_builder import StoreBuilder, counted, family, user
 
 
 def test_sql(store: str) -> None:
-    done = run("sql", "look/0", "from state order by user")
-    assert done.lines == [
+    result = run("sql", "look/0", "from state order by user")
+    assert result.lines == [
         "partition_id  user  count  note",
         "           0  a         2  ä",
         "           0  c         1",
     ]
-    assert done.err.startswith("2 rows at version 3, ")
-    assert done.err.endswith(" read units\n")
-    before = run("sql", store, "select count(*) as rows from state", "--version", "1")
-    assert (before.lines[-1].strip(), before.err[:18]) == ("2", "1 row at version 1")
+    assert result.err.startswith("2 rows at version 3, ")
+    assert result.err.endswith(" read units\n")
+    old_result = run("sql", store, "select count(*) as rows from state", "--version", "1")
+    assert (old_result.lines[-1].strip(), old_result.err[:18]) == ("2", "1 row at version 1")
     assert run("sql", store, "from state where false").out == ""
 
 
@@ -43,8 +43,8 @@ def test_units_are_of_the_tables_that_are_named(store: str) -> None:
 
 def test_sql_of_a_column_family(engine: Engine) -> None:
     """Each has a table by its name; with --family one is the table state."""
-    made = StoreBuilder(engine, "sqls/0/0/default", family(1, "clicks"), family(2, "seen", multiple=True))
-    made.commit((user("a"), counted(1)), of=1)
+    builder = StoreBuilder(engine, "sqls/0/0/default", family(1, "clicks"), family(2, "seen", multiple=True))
+    builder.commit((user("a"), counted(1)), of=1)
     assert shown("sql", "sqls/0", "select count from state_clicks") == [{"count": 1}]
     assert shown("sql", "sqls/0", "select count from state", "--family", "clicks") == [{"count": 1}]
     assert "tables are state_clicks, changes_clicks, state_seen," in refused("sql", "sqls/0", "from state")
@@ -58,8 +58,11 @@ def test_values_of_several_lines_take_one(store: str, monkeypatch: pytest.Monkey
         '"a\\nb"  [1, 2]     -',
     ]
     monkeypatch.setattr(sql, "_SHOWN_MAX", 2)
-    done = run("sql", store, "from range(3)")
-    assert (len(done.lines), done.err.splitlines()[0]) == (3, "there are more than 2 rows: --json prints all of them")
+    result = run("sql", store, "from range(3)")
+    assert (len(result.lines), result.err.splitlines()[0]) == (
+        3,
+        "there are more than 2 rows: --json prints all of them",
+    )
     assert len(json.loads(run("sql", store, "from range(3)", "--json").out)) == 3
 
 

@@ -20,8 +20,8 @@ def test_create_check_and_create_again() -> None:
     assert run("tables", "check", *NEW)[:2] == (0, "new-delta and new-snapshot: fit\n")
     assert shown("tables", "check", *NEW) == {"fit": True, "differs": []}
     assert shown("tables", "create", *NEW) == {"new-delta": {"made": False}, "new-snapshot": {"made": False}}
-    again = run("tables", "create", *NEW)
-    assert again[:2] == (0, "new-delta: there already, left as it is\nnew-snapshot: there already, left as it is\n")
+    result = run("tables", "create", *NEW)
+    assert result[:2] == (0, "new-delta: there already, left as it is\nnew-snapshot: there already, left as it is\n")
 
 
 def test_check_reports_which_keys_differ() -> None:
@@ -33,16 +33,16 @@ def test_check_reports_which_keys_differ() -> None:
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
     )
     client.close()
-    (said,) = shown("tables", "check", *WRONG, code=1)["differs"]
-    assert said == "table wrong has keys id (HASH, N), needed are store_shard (HASH, S), part (RANGE, S)"
-    found = run("tables", "check", *WRONG)
-    assert (found.code, " ".join(found.out.split())) == (1, f"differs {said}")
+    (difference,) = shown("tables", "check", *WRONG, code=1)["differs"]
+    assert difference == "table wrong has keys id (HASH, N), needed are store_shard (HASH, S), part (RANGE, S)"
+    result = run("tables", "check", *WRONG)
+    assert (result.code, " ".join(result.out.split())) == (1, f"differs {difference}")
 
 
 def test_a_missing_table_is_named_with_what_to_do() -> None:
-    said = refused("tables", "check", "--snapshot-table", "nowhere")
-    assert "table nowhere (--snapshot-table) does not exist" in said
-    assert "dynastate tables create" in said
+    message = refused("tables", "check", "--snapshot-table", "nowhere")
+    assert "table nowhere (--snapshot-table) does not exist" in message
+    assert "dynastate tables create" in message
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ def test_top(engine: Engine, tmp_path: Path) -> None:
     first, second = (StoreBuilder(engine, f"busy/0/{partition}/default") for partition in range(2))
     first.count_to(2)
     second.commit((user("b"), counted(1)))
-    done = run("top", "busy", "--looks", "2", "--interval", "0.1", "--json")
-    assert done.code == 0, done.err
-    looks = [json.loads(line) for line in done.lines]
+    result = run("top", "busy", "--looks", "2", "--interval", "0.1", "--json")
+    assert result.code == 0, result.err
+    looks = [json.loads(line) for line in result.lines]
     assert [each["look"] for each in looks] == [1, 2]
     idle = dict.fromkeys(("versions_s", "write_units_s", "changes_s", "dollars_a_day"), 0)
     assert looks[0] | {"look": 2} | idle == looks[1]
@@ -48,9 +48,9 @@ def test_top_in_a_narrow_terminal(engine: Engine, columns: str, monkeypatch: pyt
     """Columns that only reports have need not be there to be left out."""
     StoreBuilder(engine, "slim/0/0/default").count_to(1)
     monkeypatch.setenv("COLUMNS", columns)
-    done = run("top", "slim", "--looks", "1")
-    assert (done.code, done.err) == (0, "")
-    assert "slim/0/*/default" in done.out
+    result = run("top", "slim", "--looks", "1")
+    assert (result.code, result.err) == (0, "")
+    assert "slim/0/*/default" in result.out
 
 
 def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
         for place in (f"two/0/{partition}/default", *(f"two/1/{partition}/{name}" for name in JOINED)):
             StoreBuilder(engine, place, run="its-run").count_to(1)
     words = ("top", "two", "--looks", "1")
-    before = [json.loads(line) for line in run(*words, "--json").lines]
+    lines_before = [json.loads(line) for line in run(*words, "--json").lines]
     file = tmp_path / "progress.json"
-    known = json.loads(Path(reported(tmp_path, 1)).read_text())
-    (operator,) = known["stateOperators"]
+    progress = json.loads(Path(reported(tmp_path, 1)).read_text())
+    (operator,) = progress["stateOperators"]
     durations = {"addBatch": 1_000, "triggerExecution": 1_500}
 
     def of(run: str, *figures: tuple[int, int]) -> str:
@@ -71,23 +71,23 @@ def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
             {"customMetrics": operator["customMetrics"] | {"dynastateCommitMs": ms, "dynastateThrottles": throttles}}
             for ms, throttles in figures
         ]
-        return json.dumps(known | {"runId": run, "stateOperators": operators, "durationMs": durations}) + "\n"
+        return json.dumps(progress | {"runId": run, "stateOperators": operators, "durationMs": durations}) + "\n"
 
     file.write_text(of("its-run", (1, 1), (1, 1)) + of("its-run", (25, 0), (3_000, 7)) + of("another", (5, 5), (5, 5)))
-    done = run(*words, "--progress", str(file), "--json")
-    assert done.code == 0, done.err
-    looked = [json.loads(line) for line in done.lines]
+    result = run(*words, "--progress", str(file), "--json")
+    assert result.code == 0, result.err
+    looked = [json.loads(line) for line in result.lines]
     names = ["two/0/*/default", *(f"two/1/*/{name}" for name in JOINED)]
     figures = [(12.5, 0), (750.0, 7), (None, None)]
     assert [each["batch_ms"] for each in looked] == [1_500, 1_500, None]
     assert [(each["stores"], each["commit_ms"], each["throttles"]) for each in looked] == [
         (name, *figure) for name, figure in zip(names, figures, strict=True)
     ]
-    assert [each | {"commit_ms": None, "throttles": None, "batch_ms": None} for each in looked] == before
+    assert [each | {"commit_ms": None, "throttles": None, "batch_ms": None} for each in looked] == lines_before
     table = run(*words, "--progress", str(file))
     assert table.lines[2].endswith("  throttles")
-    found = [(line.split()[-3], line.split()[-1]) for line in table.lines[3:] if not line.startswith("two/")]
-    assert found == [("12.5", "0"), ("750.0", "7"), ("-", "-")]
+    rows = [(line.split()[-3], line.split()[-1]) for line in table.lines[3:] if not line.startswith("two/")]
+    assert rows == [("12.5", "0"), ("750.0", "7"), ("-", "-")]
     file.write_text(of("another", (5, 5)))
     assert run(*words, "--progress", str(file)).lines[2].endswith("  throttles")
 
@@ -95,34 +95,34 @@ def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
 def test_a_query_that_was_taken_back(engine: Engine) -> None:
     """What it makes again counts, though its versions are lower than those of the look before."""
     store = "back/0/0/default"
-    made = StoreBuilder(engine, store).count_to(9)
+    builder = StoreBuilder(engine, store).count_to(9)
     seconds = iter(range(0, 100, 10))
     monitor = Monitor(engine, [store], lambda: next(seconds))
     monitor.look()
-    again = StoreBuilder(engine, store, run="run-2")
-    again.version, again.state = VersionId(3, attempt(3)), made.state
+    second_builder = StoreBuilder(engine, store, run="run-2")
+    second_builder.version, second_builder.state = VersionId(3, attempt(3)), builder.state
     for number in (4, 5):
-        again.commit((user("a"), counted(number)), by=attempt(40 + number))
-    (now,) = monitor.look()
-    assert (now.version, now.versions_s, now.changes_s) == (5, 0.2, 0.2)
-    again.commit((user("a"), counted(6)), by=attempt(46))
-    (now,) = monitor.look()
-    assert (now.version, now.versions_s) == (6, 0.1)
+        second_builder.commit((user("a"), counted(number)), by=attempt(40 + number))
+    (figures,) = monitor.look()
+    assert (figures.version, figures.versions_s, figures.changes_s) == (5, 0.2, 0.2)
+    second_builder.commit((user("a"), counted(6)), by=attempt(46))
+    (figures,) = monitor.look()
+    assert (figures.version, figures.versions_s) == (6, 0.1)
 
 
 def activity(operator: int, **figures: float | None) -> StoreActivity:
-    known: dict[str, float | None] = dict.fromkeys(("versions_s", "write_units_s", "changes_s"))
+    rates: dict[str, float | None] = dict.fromkeys(("versions_s", "write_units_s", "changes_s"))
     counts = {"partitions": 1, "version": 1, "lag": 0, "rows": 0}
-    return StoreActivity(f"o/{operator}/*/default", **(known | counts | figures))  # type: ignore[arg-type]
+    return StoreActivity(f"o/{operator}/*/default", **(rates | counts | figures))  # type: ignore[arg-type]
 
 
 def test_order() -> None:
-    found = [activity(10, lag=1, commit_ms=3.0), activity(9, lag=7), activity(2, lag=7, commit_ms=9.0)]
-    assert [each.operator for each in in_order(found, Order.NAME)] == [2, 9, 10]
-    assert [each.operator for each in in_order(found, Order.LAG)] == [9, 2, 10]
-    assert [each.operator for each in in_order(found, Order.COMMIT)] == [2, 10, 9]
+    activities = [activity(10, lag=1, commit_ms=3.0), activity(9, lag=7), activity(2, lag=7, commit_ms=9.0)]
+    assert [each.operator for each in in_order(activities, Order.NAME)] == [2, 9, 10]
+    assert [each.operator for each in in_order(activities, Order.LAG)] == [9, 2, 10]
+    assert [each.operator for each in in_order(activities, Order.COMMIT)] == [2, 10, 9]
     for order in Order:
-        assert len(in_order(found, order)) == 3
+        assert len(in_order(activities, order)) == 3
 
 
 def test_sort(engine: Engine) -> None:
@@ -130,8 +130,8 @@ def test_sort(engine: Engine) -> None:
         StoreBuilder(engine, f"sorted/{operator}/0/default").count_to(versions)
 
     def operators(*words: str) -> list[int]:
-        done = run("top", "sorted", "--looks", "1", "--json", *words)
-        return [int(json.loads(line)["stores"].split("/")[1]) for line in done.lines]
+        result = run("top", "sorted", "--looks", "1", "--json", *words)
+        return [int(json.loads(line)["stores"].split("/")[1]) for line in result.lines]
 
     assert operators() == [0, 1, 2]
     assert operators("--sort", "version") == [1, 2, 0]
@@ -143,13 +143,13 @@ def test_figures_of_a_running_query(engine: Engine, monkeypatch: pytest.MonkeyPa
     """Batch time is from version to version; dollars are those of the units since the look before."""
     now_ms = [1_700_000_000_000]
     monkeypatch.setattr(engine.commits, "now_ms", lambda: now_ms[0])
-    made = StoreBuilder(engine, "run/0/0/default")
+    builder = StoreBuilder(engine, "run/0/0/default")
     for number in range(4):
-        made.commit((user("a"), counted(number)))
+        builder.commit((user("a"), counted(number)))
         now_ms[0] += 2_500
-    monitor = Monitor(engine, [made.store], iter([100.0, 110.0]).__next__)
+    monitor = Monitor(engine, [builder.store], iter([100.0, 110.0]).__next__)
     (first,) = monitor.look()
-    made.commit((user("a"), counted(9)))
+    builder.commit((user("a"), counted(9)))
     (second,) = monitor.look()
     assert (first.batch_s, first.dollars_a_day) == (2.5, None)
     assert (second.versions_s, second.write_units_s, second.changes_s) == (0.1, 0.2, 0.1)
@@ -159,12 +159,12 @@ def test_figures_of_a_running_query(engine: Engine, monkeypatch: pytest.MonkeyPa
 
 def test_figures_are_of_a_version_that_one_run_made_in_all_partitions(engine: Engine) -> None:
     """A query that was taken back has made its first version again in one partition only."""
-    made = [StoreBuilder(engine, f"backwards/0/{partition}/default") for partition in range(2)]
-    for each in made:
+    builders = [StoreBuilder(engine, f"backwards/0/{partition}/default") for partition in range(2)]
+    for each in builders:
         each.count_to(7)
-    made[0].version, made[0].run = VersionId(4, attempt(4)), "run-2"
-    made[0].commit((user("new"), counted(1)), by=attempt(105))
-    (activity,) = Monitor(engine, [each.store for each in made], lambda: 0.0).look()
+    builders[0].version, builders[0].run = VersionId(4, attempt(4)), "run-2"
+    builders[0].commit((user("new"), counted(1)), by=attempt(105))
+    (activity,) = Monitor(engine, [each.store for each in builders], lambda: 0.0).look()
     assert (activity.version, activity.lag, activity.rows) == (4, 3, 2)
 
 
@@ -174,13 +174,13 @@ def test_80_columns(engine: Engine, tmp_path: Path) -> None:
     store.commit(*((user(f"u{number}"), counted(number)) for number in range(2_000)))
     store.commit(*((user(f"u{number}"), counted(number)) for number in range(2_000)))
     words = ("top", store.store.split("/")[0], "--looks", "2", "--interval", "0.1", "--progress", reported(tmp_path, 1))
-    done = run(*words)
-    assert done.code == 0
-    assert max(map(len, done.lines)) <= 80
+    result = run(*words)
+    assert result.code == 0
+    assert max(map(len, result.lines)) <= 80
     # Of each look: totals, two lines of headers, the name, the figures.
-    assert len(done.lines) == 2 * 5
+    assert len(result.lines) == 2 * 5
     for word in ("lag", "rows", "batch", "units/s", "day", "throttles"):
-        assert re.search(rf"\b{word}\b", done.out), word
+        assert re.search(rf"\b{word}\b", result.out), word
 
 
 def test_a_terminal_is_drawn_over(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +191,9 @@ def test_a_terminal_is_drawn_over(engine: Engine, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR")
-    done = run("top", "drawn")
-    assert done.code == 0
-    first, second = done.out.split("\x1b[H")[1:]
+    result = run("top", "drawn")
+    assert result.code == 0
+    first, second = result.out.split("\x1b[H")[1:]
     assert first.endswith("\x1b[J")
     assert second.endswith("\x1b[J")
     assert (", by name" in first, ", by version" in second) == (True, True)
