@@ -19,16 +19,16 @@ class _SentError(Exception):
 
 def request_of(client: Any) -> dict[str, Any]:
     """What a client sends, without what differs from one request to the next, or names who sends it."""
-    sent: list[Any] = []
+    requests: list[Any] = []
 
     def keep(request: Any, **_: object) -> None:
-        sent.append(request)
+        requests.append(request)
         raise _SentError
 
     client.meta.events.register("before-send.dynamodb", keep)
     with closing(client), pytest.raises(_SentError):
         client.describe_table(TableName="t")
-    (request,) = sent
+    (request,) = requests
     headers = {name.lower(): str(value) for name, value in request.headers.items()}
     for header in ("user-agent", "x-amz-date", "amz-sdk-invocation-id"):
         headers.pop(header, None)
@@ -45,6 +45,6 @@ def test_client_sends_what_boto3_would(account: str, dummy_credentials: None, mo
         monkeypatch.setenv("AWS_ACCOUNT_ID", account)
     ours = make_client(Settings(region="eu-west-1"))
     theirs = boto3.session.Session().client("dynamodb", region_name="eu-west-1", config=ours.meta.config)
-    sent = request_of(ours)
-    assert sent == request_of(theirs)
-    assert account in sent["url"]
+    request = request_of(ours)
+    assert request == request_of(theirs)
+    assert account in request["url"]

@@ -67,8 +67,8 @@ def test_refusals_are_configuration_errors_at_once(rig: Callable[..., Rig], answ
 def test_a_missing_snapshot_group_table_names_its_own_setting(rig: Callable[..., Rig]) -> None:
     """Each table has its own setting, and the error names the right one, with the endpoint that was asked."""
     at = rig(wire_error("ResourceNotFoundException"), endpoint="http://127.0.0.1:1", snapshot_table="other")
-    said = rf"table other \({PREFIX}snapshotTable\) .* in the Region us-east-1 of http://127\.0\.0\.1:1; "
-    with pytest.raises(ConfigurationError, match=said):
+    message = rf"table other \({PREFIX}snapshotTable\) .* in the Region us-east-1 of http://127\.0\.0\.1:1; "
+    with pytest.raises(ConfigurationError, match=message):
         at.tables.metered(at.meter).query("snapshot", "s", "a", "b")
 
 
@@ -170,7 +170,7 @@ def test_an_endpoint_that_hangs_is_given_up_in_time(rig: Callable[..., Rig]) -> 
 
 @pytest.mark.parametrize("body", [{}, {"hello": "world"}, "<html>hello</html>"])
 def test_an_endpoint_that_is_not_dynamodb_is_said(rig: Callable[..., Rig], body: Any) -> None:
-    said = rf"what answers at http://127\.0\.0\.1:9 is not DynamoDB; check {PREFIX}endpoint"
+    message = rf"what answers at http://127\.0\.0\.1:9 is not DynamoDB; check {PREFIX}endpoint"
     for ask in (
         lambda tables: tables.check(),
         lambda tables: tables.get([Key("snapshot", "s", "meta")]),
@@ -178,7 +178,7 @@ def test_an_endpoint_that_is_not_dynamodb_is_said(rig: Callable[..., Rig], body:
         lambda tables: list(tables.find_stores()),
     ):
         at = rig((200, body), endpoint="http://127.0.0.1:9")
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=message):
             ask(at.tables)
         assert at.clock.slept == []
 

@@ -129,8 +129,8 @@ def test_signatures_are_those_of_botocore(url: str, token: str | None, monkeypat
     for size in (2, 1_000, 100_000):
         body = dice.randbytes(size)
         ours = signed(target, credentials, body)
-        now = datetime.strptime(ours["x-amz-date"], "%Y%m%dT%H%M%SZ")
-        monkeypatch.setattr("botocore.auth.get_current_datetime", lambda now=now: now)
+        signing_time = datetime.strptime(ours["x-amz-date"], "%Y%m%dT%H%M%SZ")
+        monkeypatch.setattr("botocore.auth.get_current_datetime", lambda moment=signing_time: moment)
         theirs = AWSRequest("POST", url + "/", {name: common[name] for name in common if name != "host"}, body)
         SigV4Auth(credentials, "dynamodb", "eu-west-1").add_auth(theirs)
         assert ours["authorization"] == theirs.headers["Authorization"], f"seed {seed}"
@@ -158,8 +158,8 @@ def test_answers_are_json_with_base64(separators: tuple[str, str]) -> None:
         rng.shuffle(values)
         answer = {"Items": [{f"v{at}": value} for at, value in enumerate(values)]}
         body = json.dumps(answer, default=lambda value: b64encode(value).decode(), separators=separators)
-        for written in (body.encode(), bytearray(body.encode()), body.replace("/", "\\/").encode()):
-            assert http_module.decoded(written) == answer, f"seed {seed}: {body}"
+        for raw in (body.encode(), bytearray(body.encode()), body.replace("/", "\\/").encode()):
+            assert http_module.decoded(raw) == answer, f"seed {seed}: {body}"
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_what_is_not_json_with_base64_is_refused(body: bytes) -> None:
 def test_requests_and_answers_are_those_of_boto3(settings: Settings, proxy: FaultProxy, way: Way) -> None:
     """The same comes to DynamoDB, and its answers are the same dictionaries; from the second request on by that way."""
     client = way.client(settings)
-    before = list(proxy.requests)
+    first_requests = list(proxy.requests)
     answers = {operation: client.send(operation, **arguments) for operation, arguments in REQUESTS.items()}
-    sent = proxy.requests[len(before) :]
-    assert [way_of(each) for each in before] == [BOTO3] * len(HOT)
-    assert [way_of(each) for each in sent] == [way.name] * len(HOT)
-    for first, second in zip(before, sent, strict=True):
+    requests = proxy.requests[len(first_requests) :]
+    assert [way_of(each) for each in first_requests] == [BOTO3] * len(HOT)
+    assert [way_of(each) for each in requests] == [way.name] * len(HOT)
+    for first, second in zip(first_requests, requests, strict=True):
         assert (first.service, first.operation, first.body) == (second.service, second.operation, second.body)
         for name in ("content-type", "host", "accept-encoding", "x-amz-target", "user-agent"):
             same = [each.headers[name].split(" md/")[0] for each in (first, second)]
@@ -279,8 +279,8 @@ def test_credentials_are_refreshed_in_mid_run(
         client._boto_client._request_signer._credentials._expiry_time = soon
         for _ in range(3):
             client.send("batch_write_item", **WRITE)
-    sent = [(access_key_of(each), way_of(each)) for each in proxy.requests[len(HOT) :]]
-    assert sent == [("ONE", way.name), ("TWO", BOTO3), ("TWO", way.name), ("TWO", way.name)]
+    ways = [(access_key_of(each), way_of(each)) for each in proxy.requests[len(HOT) :]]
+    assert ways == [("ONE", way.name), ("TWO", BOTO3), ("TWO", way.name), ("TWO", way.name)]
     assert {each.headers["x-amz-security-token"] for each in proxy.requests} == {"session"}
 
 
@@ -301,8 +301,8 @@ def test_credentials_that_expire_in_mid_run_are_replaced(
         with closing(BotoTables(settings)) as tables:
             for _ in range(4):
                 tables.metered(meter).write(parts("http", 1))
-    sent = [(access_key_of(each), way_of(each)) for each in proxy.requests]
-    assert sent == [("ONE", BOTO3), ("ONE", DIRECT), ("ONE", DIRECT), ("TWO", BOTO3), ("TWO", DIRECT)]
+    ways = [(access_key_of(each), way_of(each)) for each in proxy.requests]
+    assert ways == [("ONE", BOTO3), ("ONE", DIRECT), ("ONE", DIRECT), ("TWO", BOTO3), ("TWO", DIRECT)]
     assert (meter.requests, meter.retries) == (5, 1)
 
 
@@ -356,12 +356,12 @@ def test_nothing_is_learned_from_a_mock(moto: BotoTables, dummy_credentials: Non
 
 def damaged(times: int, make: Callable[[Reply], Reply]) -> Callable[[Request, Forward], Reply]:
     """A rule: that many answers are changed, and later ones have their checksum."""
-    left = [None] * times
+    rest = [None] * times
 
     def rule(request: Request, forward: Forward) -> Reply:
         reply = forward(request)
-        if left:
-            left.pop()
+        if rest:
+            rest.pop()
             return make(reply)
         return reply._replace(headers=(("x-amz-crc32", str(crc32(reply.raw))),))
 
@@ -567,7 +567,7 @@ def test_tls_with_a_trusted_certificate(embedded: EmbeddedDynamoDB, tls: FaultPr
 def test_tls_without_trust(embedded: EmbeddedDynamoDB, tls: FaultProxy, way: Way, tmp_path: Path, case: str) -> None:
     """Nothing is sent to a server that cannot show that it is the one."""
     client = way.client(replace(embedded.settings, endpoint=tls.endpoint))
-    before = len(tls.requests)
+    count = len(tls.requests)
     tls.shut()
     tls.tls = {
         "unknown": make_certificate(tmp_path / "unknown", "127.0.0.1"),
@@ -577,4 +577,4 @@ def test_tls_without_trust(embedded: EmbeddedDynamoDB, tls: FaultProxy, way: Way
     tls.open()
     error = fails(client)
     assert (type(error), fate_of(error)) == (boto_errors.SSLError, Fate.UNKNOWN)
-    assert len(tls.requests) == before
+    assert len(tls.requests) == count

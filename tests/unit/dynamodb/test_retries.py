@@ -48,7 +48,7 @@ def test_unprocessed_items_are_sent_again_with_growing_pauses(rig: Callable[...,
 
 def test_progress_resets_the_deadline(rig: Callable[..., Rig]) -> None:
     items = parts("s", 25)
-    at = rig(*[unprocessed(items[-left:]) for left in range(24, 0, -1)], OK, request_deadline_s=1, answer_s=0.4)
+    at = rig(*[unprocessed(items[-count:]) for count in range(24, 0, -1)], OK, request_deadline_s=1, answer_s=0.4)
     at.tables.metered(at.meter).write(items)
     assert at.chance.bounds == []
     assert at.clock.now > 10 * at.settings.request_deadline_s
@@ -69,10 +69,10 @@ def test_the_deadline_ends_a_write_that_makes_no_progress(rig: Callable[..., Rig
     at = rig(unprocessed(items), request_deadline_s=10)
     with pytest.raises(UnavailableError) as failed:
         at.tables.metered(at.meter).write(items)
-    said = str(failed.value)
-    assert "throttled" in said
-    assert f"raise the table's capacity, or {PREFIX}requestDeadlineS" in said
-    assert "operation=BatchWriteItem table=dynastate-delta" in said
+    message = str(failed.value)
+    assert "throttled" in message
+    assert f"raise the table's capacity, or {PREFIX}requestDeadlineS" in message
+    assert "operation=BatchWriteItem table=dynastate-delta" in message
     assert at.clock.now == pytest.approx(10)
     assert at.meter.items_written == 0
 
@@ -145,9 +145,9 @@ def test_unprocessed_keys_are_asked_for_again_and_consistently(rig: Callable[...
     keys = [key for key, _ in items]
     wires = [to_wire(item_key(key)) for key in keys]
 
-    def answer(found: list[int], left: list[int]) -> tuple[int, dict[str, Any]]:
-        rest = {"dynastate-delta": {"Keys": [wires[n] for n in left]}} if left else {}
-        return 200, {"Responses": {"dynastate-delta": [wires[n] for n in found]}, "UnprocessedKeys": rest}
+    def answer(numbers: list[int], others: list[int]) -> tuple[int, dict[str, Any]]:
+        rest = {"dynastate-delta": {"Keys": [wires[n] for n in others]}} if others else {}
+        return 200, {"Responses": {"dynastate-delta": [wires[n] for n in numbers]}, "UnprocessedKeys": rest}
 
     at = rig(answer([], [0, 1, 2]), answer([1], [0, 2]), answer([2], [0]), answer([], [0]), answer([0], []))
     assert at.tables.metered(at.meter).get(keys) == {key: item_key(key) for key in keys}

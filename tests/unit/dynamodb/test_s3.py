@@ -49,10 +49,10 @@ class FakeClient:
         fault = self.faults.popleft() if self.faults else None
         if isinstance(fault, Exception):
             raise fault
-        done = apply()
+        result = apply()
         if fault is not None:
             raise fault[1]
-        return done
+        return result
 
     def put_object(self, Key: str, Body: bytes, **_: object) -> Any:  # noqa: N803  # boto3's names
         return self._call(lambda: self.objects.__setitem__(Key, Body))
