@@ -34,15 +34,15 @@ def listed(tables: Tables, store: str) -> StorageSize:
     return StorageSize(len(items), sum(map(item_bytes, items)))
 
 
-def assert_about(said: StorageSize, stored: StorageSize) -> None:
+def assert_about(account: StorageSize, stored: StorageSize) -> None:
     """Items are counted one by one; of each item's size, a few digits of its numbers are not known."""
-    assert said.items == stored.items
-    assert abs(said.bytes - stored.bytes) <= 10 * stored.items
-    assert said.bytes == pytest.approx(stored.bytes, rel=0.05)
+    assert account.items == stored.items
+    assert abs(account.bytes - stored.bytes) <= 10 * stored.items
+    assert account.bytes == pytest.approx(stored.bytes, rel=0.05)
 
 
-def reported(spent: dict[str, int]) -> StorageSize:
-    return StorageSize(spent["storedItems"], spent["storedBytes"])
+def reported(metrics: dict[str, int]) -> StorageSize:
+    return StorageSize(metrics["storedItems"], metrics["storedBytes"])
 
 
 @pytest.mark.parametrize("tables", ["memory"], indirect=True)
@@ -62,12 +62,12 @@ def test_the_account_agrees_with_the_tables(seed: int, engines: Engines, tables:
             dropped = begin(engine, store, attempt(20_000 + number), changes, base=newest, run=f"run-{run}")
             dropped.abort()
         chunks = [changes] if choose.random() < 0.9 else []
-        newest, spent = commit(engine, store, attempt(number), *chunks, base=newest, run=f"run-{run}")
+        newest, metrics = commit(engine, store, attempt(number), *chunks, base=newest, run=f"run-{run}")
         for key, value in changes.items() if chunks else ():
             state[key] = value
             changed_at[key] = newest[0]
-        assert_about(reported(spent), listed(tables, store))
-        assert spent["nanodollars"] == 625 * spent["writeUnits"] + 125 * spent["readUnits"] > 0
+        assert_about(reported(metrics), listed(tables, store))
+        assert metrics["nanodollars"] == 625 * metrics["writeUnits"] + 125 * metrics["readUnits"] > 0
         if choose.random() < 0.2:
             changed = lambda since: {key for key, when in changed_at.items() if when > since}  # noqa: E731
             under_way = take_snapshot(engine, store, newest, state, changed, f"run-{run}", bits=choose.choice((0, 3)))
@@ -95,8 +95,8 @@ def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> 
     versions = write_versions(engine, store, 12)
     crashed = begin(engine, store, attempt(99), *singles(Limits.list_size * 3, b"lost"), base=versions[12])
     crashed._pending.wait(10)
-    said, stored = engine.known_stores.account(store).stored(), listed(tables, store)
-    assert stored.items == said.items + 25
+    account, stored = engine.known_stores.account(store).stored(), listed(tables, store)
+    assert stored.items == account.items + 25
     state = numbers(12)
     save_snapshot(engine, store, versions[12], state)
     newest = write_versions(engine, store, 3, versions[12])[-1]
@@ -113,8 +113,8 @@ def test_orphans_are_not_counted(engine: Engine, tables: Tables, store: str) -> 
 def test_no_account_before_the_lists_were_read(engines: Engines, tables: Tables, store: str) -> None:
     newest = write_versions(engines(), store, 25)[-1]
     engine = engines()
-    newest, spent = commit(engine, store, attempt(26), {b"x": b"y"}, base=newest)
-    assert reported(spent) == StorageSize()
+    newest, metrics = commit(engine, store, attempt(26), {b"x": b"y"}, base=newest)
+    assert reported(metrics) == StorageSize()
     engine.open(store, *newest, have=[newest])
     assert engine.known_stores.account(store).stored() == StorageSize()
     engine.maintenance.clean_up(store, "run-1", *newest, retain=100, least=1, most=0)
@@ -142,11 +142,11 @@ def test_a_snapshot_whose_manifest_was_not_read(engines: Engines, tables: Tables
     other = engines()
     opening = other.open(store, *second)
     assert opening.snapshot == 2
-    said, stored = other.known_stores.account(store).stored(), listed(tables, store)
+    account, stored = other.known_stores.account(store).stored(), listed(tables, store)
     snapshot = graph(tables, store).snapshot(*first)
     assert snapshot is not None
     carried = snapshot.stored_bytes
-    assert stored.bytes - 2_000 < said.bytes <= stored.bytes + carried
+    assert stored.bytes - 2_000 < account.bytes <= stored.bytes + carried
     third = write(other, store, attempt(3), base=second)
     other.maintenance.clean_up(store, "run-1", *third, retain=2, least=1, most=0)
     assert_about(other.known_stores.account(store).stored(), listed(tables, store))

@@ -120,14 +120,16 @@ def test_a_restored_query_in_its_first_batch(engine: Engine, tables: MemoryTable
         start_over(engine, partitions(4)[3:], "second", batches=1)
     else:
         engine.commits.sessions.enter(tables, partitions(4)[3], query_run("x", query="second"), 0)
-    for version, kept in ((7, True), (8, False)):
+    for version, is_retained in ((7, True), (8, False)):
         for each in builders[:3]:
             each.run = "restored"
             each.commit((user("more"), counted(version)), by=Attempt(uuid4().bytes))
         earlier = of_namespace(tables, "mine").earlier
         assert earlier == partitions(4)[3:]
         cleaned = clean_earlier(tables, earlier).all()
-        assert [("in its first batch" in each.kept, each.items > 0) for each in cleaned] == [(kept, not kept)]
+        assert [("in its first batch" in each.kept, each.items > 0) for each in cleaned] == [
+            (is_retained, not is_retained)
+        ]
 
 
 def test_a_recovered_query_in_its_first_batch(engine: Engine, tables: MemoryTables) -> None:
@@ -253,8 +255,8 @@ def test_an_open_reader_follows_another_query(engine: Engine, tables: MemoryTabl
     start_over(engine, partitions(4), "first")
     with StateReader(tables, Settings(), "mine/0") as state:
         assert len(state) == 4
-        again = start_over(engine, partitions(4), "first", batches=0)
-        assert again
+        builders = start_over(engine, partitions(4), "first", batches=0)
+        assert builders
         assert not state.refresh()
         start_over(engine, partitions(2), "second", batches=3)
         assert state.refresh()
@@ -290,8 +292,8 @@ def test_nothing_is_deleted_before_the_first_commit(engine: Engine, tables: Memo
         engine.commits.sessions.enter(tables, store, query_run("run of second", query="second"), 0)
     query_stores = of_namespace(tables, "mine")
     assert (query_stores.current, query_stores.earlier) == (partitions(2, 0, name), partitions(3)[0 if is_new else 2 :])
-    kept = [each.kept for each in clean_earlier(tables, query_stores.earlier).all()]
-    assert all(kept)
+    reasons = [each.kept for each in clean_earlier(tables, query_stores.earlier).all()]
+    assert all(reasons)
     assert list(catalog.find_stores(tables, "mine")) == sorted({*partitions(3), *partitions(2, 0, name)})
 
 
@@ -323,8 +325,10 @@ def test_clean_up_deletes_what_remains_of_an_earlier_query(engine: Engine, table
     assert not any(each.kept for each in clean_earlier(tables, of_namespace(tables, "mine").earlier).all())
     assert list(catalog.find_stores(tables, "mine")) == partitions(2)
     others = [*partitions(2), "mine/"]
-    left = [item for key, item in without_list(tables.items).items() if key.store_shard.partition("#")[0] not in others]
-    assert all({"refused"} == item.keys() - {"store_shard", "entry", "format", "epoch"} for item in left)
+    items = [
+        item for key, item in without_list(tables.items).items() if key.store_shard.partition("#")[0] not in others
+    ]
+    assert all({"refused"} == item.keys() - {"store_shard", "entry", "format", "epoch"} for item in items)
     for each in current:
         each.commit((user("more"), counted(1)), by=Attempt(uuid4().bytes))
     assert users(tables, "mine/0") == ["more", "more", "second in 0", "second in 1"]
@@ -337,7 +341,7 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
     start_over(engine, partitions(2) + partitions(STORES_AT_ONCE, 1), "first")
     start_over(engine, partitions(2), "second")
     earlier = of_namespace(tables, "mine").earlier
-    everyone, seen, crash = Barrier(STORES_AT_ONCE), [], 3
+    everyone, progress, crash = Barrier(STORES_AT_ONCE), [], 3
     empty = drop.empty_store
 
     def empty_together(tables: MemoryTables, store: str, query: str) -> int:
@@ -351,8 +355,8 @@ def test_stores_of_an_earlier_query_are_deleted_several_at_once(
 
     monkeypatch.setattr(clean, "empty_store", empty_together)
     monkeypatch.setattr(clean, "delete_meta", delete_some)
-    cut_off = clean_earlier(tables, earlier, lambda *each: seen.append(each))
-    assert (seen[0], max(seen)) == ((0, STORES_AT_ONCE), (STORES_AT_ONCE, STORES_AT_ONCE))
+    cut_off = clean_earlier(tables, earlier, lambda *each: progress.append(each))
+    assert (progress[0], max(progress)) == ((0, STORES_AT_ONCE), (STORES_AT_ONCE, STORES_AT_ONCE))
     assert (cut_off.stores, sorted(cut_off.results), cut_off.is_interrupted) == (STORES_AT_ONCE, earlier[crash:], True)
     monkeypatch.undo()
     assert of_namespace(tables, "mine").earlier == earlier[:crash]
@@ -468,12 +472,12 @@ def test_a_run_that_enters_beside_another_query(engine: Engine, tables: MemoryTa
 def test_another_checkpoint_leaves_the_record_as_it_is(engine: Engine, tables: MemoryTables) -> None:
     """Its first task may write to an operator that the namespace does not have."""
     start_over(engine, partitions(2), "first")
-    before = dict(tables.items)
+    items_before = dict(tables.items)
     run = query_run("elsewhere", query="other")._replace(location="file:/elsewhere/state")
     for store in (*partitions(1), *partitions(1, 7)):
         with pytest.raises(ConfigurationError, match="belongs to the query with the checkpoint"):
             engine.begin(store, run, *EMPTY, Attempt(uuid4().bytes)).commit({}, SCHEMA)
-    assert tables.items == before
+    assert tables.items == items_before
 
 
 def test_stores_of_a_query_that_has_just_begun_are_not_earlier(engine: Engine, tables: MemoryTables) -> None:

@@ -28,8 +28,8 @@ def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables:
     save_snapshot(engine, store, versions[12], numbers(12))
     save_snapshot(engine, store, versions[25], numbers(25))
     save_snapshot(engine, store, versions[38], numbers(38))
-    spent = clean_up(engine, store, versions[40], retain=10)
-    assert spent.items_deleted > 25
+    meter = clean_up(engine, store, versions[40], retain=10)
+    assert meter.items_deleted > 25
     for version in versions[31:]:
         assert read(engine, store, *version) == numbers(version[0])
     assert graph(tables, store).versions() == list(range(26, 41))
@@ -38,8 +38,8 @@ def test_clean_up_removes_what_no_retained_version_needs(engine: Engine, tables:
     assert {name.split("/")[1] for name in buckets_of(tables, store)} == {f"{25:020d}", f"{38:020d}"}
     with pytest.raises(VersionMissingError, match="versions=26-40"):
         engine.open(store, *versions[25])
-    again = clean_up(engine, store, versions[40], retain=10)
-    assert (again.items_deleted, again.items_written) == (0, 0)
+    second_meter = clean_up(engine, store, versions[40], retain=10)
+    assert (second_meter.items_deleted, second_meter.items_written) == (0, 0)
 
 
 def test_an_unfinished_snapshot_of_an_older_run_is_deleted(engine: Engine, tables: Tables, store: str) -> None:
@@ -126,8 +126,8 @@ def test_clean_up_counts_what_deletes_cost(memory_engine: Engine, memory: Memory
         base, _ = commit(memory_engine, store, attempt(number), row, base=base)
         if number == 39:
             save_snapshot(memory_engine, store, base, {})
-    spent = clean_up(memory_engine, store, base, retain=2)
+    meter = clean_up(memory_engine, store, base, retain=2)
     assert [len(call.keys) for call in memory.called("delete")] == [25, 13]
-    assert spent.items_deleted >= 38
+    assert meter.items_deleted >= 38
     # 3,000 bytes and what an item has beside them are four units; and one or two for each of three groups.
-    assert 38 * 4 <= spent.delete_units <= 38 * 4 + 8
+    assert 38 * 4 <= meter.delete_units <= 38 * 4 + 8

@@ -155,22 +155,22 @@ def test_the_version_list_names_every_commit(engine: Engine, tables: Tables, sto
 def test_requests_of_a_commit(engine: Engine, tables: Tables, store: str) -> None:
     """On a warm session: one append to the version list, after one write of parts where there are changes."""
     base = write(engine, store, A, {b"k": b"v"})
-    two, spent = commit(engine, store, B, base=base)
-    assert (spent["requests"], spent["writeUnits"], spent["readUnits"], spent["parts"]) == (1, 1, 0, 0)
+    two, metrics = commit(engine, store, B, base=base)
+    assert (metrics["requests"], metrics["writeUnits"], metrics["readUnits"], metrics["parts"]) == (1, 1, 0, 0)
     assert read(engine, store, *two) == {b"k": b"v"}
     assert len(parts_of(tables, store)) == 1
-    _, spent = commit(engine, store, C, {b"k": b"w"}, {b"l": b"w"}, base=two)
-    assert (spent["requests"], spent["writeUnits"], spent["parts"], spent["records"]) == (2, 3, 2, 2)
+    _, metrics = commit(engine, store, C, {b"k": b"w"}, {b"l": b"w"}, base=two)
+    assert (metrics["requests"], metrics["writeUnits"], metrics["parts"], metrics["records"]) == (2, 3, 2, 2)
 
 
 def test_commits_and_openings_report_what_they_cost(engine: Engine, store: str) -> None:
     """No metric stays 0 but those of what did not happen."""
-    _, spent = commit(engine, store, A, {b"k": noise(5000)})
+    _, metrics = commit(engine, store, A, {b"k": noise(5000)})
     not_done = {"retries", "throttles", "bytesRead", "cacheHits", "cacheMisses"}
     not_done |= {"puts", "gets", "objectBytesWritten", "objectBytesRead", "storedObjectBytes"}
-    assert {name for name, value in spent.items() if value == 0} == not_done
-    assert spent["writeUnits"] >= 5 + 3
-    assert spent["bytesWritten"] > 5000
+    assert {name for name, value in metrics.items() if value == 0} == not_done
+    assert metrics["writeUnits"] >= 5 + 3
+    assert metrics["bytesWritten"] > 5000
     opening = engine.open(store, 1, NO_ATTEMPT)
     assert sum(each.records for each in opening.chunks) == 1
     assert (opening.meter.requests, opening.meter.read_units, opening.meter.cache_misses) == (2, 1 + 2, 1)
@@ -183,8 +183,8 @@ def test_a_commit_is_one_item_write_after_all_parts(memory_engine: Engine, memor
     verbs = [call.verb for call in memory.calls]
     assert verbs.count("update") == 1
     assert verbs[-1] == "update"
-    written = {key for call in memory.called("write") for key in call.keys}
-    assert len(written) == 41
+    keys = {key for call in memory.called("write") for key in call.keys}
+    assert len(keys) == 41
     assert max(len(call.keys) for call in memory.called("write")) <= 25
 
 
@@ -204,15 +204,15 @@ def test_parts_are_written_while_the_batch_still_runs(memory_engine: Engine, mem
 def test_abort_deletes_what_was_written(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Parts that were written are deleted in requests of 25, queued ones never sent; versions stay as they are."""
     base = write(memory_engine, store, A, {b"a": b"1"})
-    before = parts_of(memory, store)
+    first_parts = parts_of(memory, store)
     memory.calls.clear()
     under_way = begin(memory_engine, store, B, *singles(70), base=base)
     under_way._pending.wait(5)
     under_way.abort()
-    written = [key for call in memory.called("write") for key in call.keys]
+    keys = [key for call in memory.called("write") for key in call.keys]
     assert [len(call.keys) for call in memory.called("delete")] == [25, 25]
-    assert sorted(key for call in memory.called("delete") for key in call.keys) == sorted(written)
-    assert parts_of(memory, store) == before
+    assert sorted(key for call in memory.called("delete") for key in call.keys) == sorted(keys)
+    assert parts_of(memory, store) == first_parts
     assert read(memory_engine, store, 1) == {b"a": b"1"}
     assert read(memory_engine, store, *write(memory_engine, store, C, {b"a": b"2"}, base=base)) == {b"a": b"2"}
 

@@ -53,14 +53,14 @@ def some_damages(whole: IntactStore, kind: str, each: int) -> list[Damage]:
             by_attribute[damage.attribute].append(damage)
     return [
         damage
-        for attribute, found in by_attribute.items()
-        for damage in (found if EVERY_BYTE or len(found) <= each else chance(attribute).sample(found, each))
+        for attribute, choices in by_attribute.items()
+        for damage in (choices if EVERY_BYTE or len(choices) <= each else chance(attribute).sample(choices, each))
     ]
 
 
 def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.LogCaptureFixture) -> list[str]:
     """Read everything in every way, check what can be read, and return the messages of errors and of the log."""
-    said: list[str] = []
+    messages: list[str] = []
     log.clear()
 
     @contextlib.contextmanager
@@ -69,7 +69,7 @@ def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.
             yield
         except (CorruptStateError, VersionMissingError) as failed:
             engine.name_table(failed)
-            said.append(str(failed))
+            messages.append(str(failed))
 
     def assert_state(rights: list[State], version: int, by: Attempt) -> None:
         with noted():
@@ -92,20 +92,20 @@ def messages_of(engine: Engine, whole: IntactStore, damage: Damage, log: pytest.
                 assert changed == whole.states[VersionId(version, attempt(version))], (
                     f"{damage}: wrong changes of {version}"
                 )
-    return said + [record.getMessage() for record in log.records]
+    return messages + [record.getMessage() for record in log.records]
 
 
-def assert_named(damage: Damage, said: list[str]) -> None:
+def assert_named(damage: Damage, messages: list[str]) -> None:
     """Each error names a table as the user knows it, and an item of it; one of them the item that is wrong."""
-    for each in said:
+    for each in messages:
         assert "table=dynastate-delta " in each or "table=dynastate-snapshot-group " in each, f"{damage}: {each}"
         assert " item=" in each, f"{damage}: {each}"
     # Where parts lie goes by the number of shards, so with another one it is parts that are not found.
     named = ["="] if damage.attribute == "shards" else [f"={key.sort}" for key in damage.changes]
-    assert any(name in each for name in named for each in said), f"{damage}: {said}"
+    assert any(name in each for name in named for each in messages), f"{damage}: {messages}"
     if damage.attribute == "format" and damage.what == f"is {FORMAT + 1}":
         advice = f"format {FORMAT + 1}, this package reads {FORMAT}; upgrade dynastate"
-        assert any(advice in each for each in said), f"{damage}: {said}"
+        assert any(advice in each for each in messages), f"{damage}: {messages}"
 
 
 @pytest.mark.slow
@@ -117,10 +117,10 @@ def test_a_corrupt_item_is_named_and_never_read(kind: str, caplog: pytest.LogCap
     noticed = 0
     for damage in some_damages(whole, kind, 20):
         engine = make_engine(whole.tables(damage), parallel_requests=1)
-        said = messages_of(engine, whole, damage, caplog)
+        messages = messages_of(engine, whole, damage, caplog)
         engine.close()
-        if said:
-            assert_named(damage, said)
+        if messages:
+            assert_named(damage, messages)
             noticed += 1
         else:
             assert is_harmless(damage, cleaned=cleaned), f"not noticed: {damage}"
@@ -135,15 +135,17 @@ def test_a_corrupt_meta_item_refuses_new_runs() -> None:
     for damage in some_damages(whole, "meta", 10):
         tables = whole.tables(damage)
         engine = make_engine(tables, parallel_requests=1)
-        said = ""
+        message = ""
         try:
-            made = write(engine, STORE, attempt(99), {b"new": b"row"}, base=newest, run="run-3")
-            assert read(engine, STORE, *made) == state | {b"new": b"row"}, damage
+            version = write(engine, STORE, attempt(99), {b"new": b"row"}, base=newest, run="run-3")
+            assert read(engine, STORE, *version) == state | {b"new": b"row"}, damage
         except (ConfigurationError, CorruptStateError) as failed:
-            said = str(failed)
+            message = str(failed)
         engine.close()
-        assert not said or "item=meta" in said or damage.attribute in ("shards", "locations"), f"{damage}: {said}"
-        refused += bool(said)
+        assert not message or "item=meta" in message or damage.attribute in ("shards", "locations"), (
+            f"{damage}: {message}"
+        )
+        refused += bool(message)
         assert (damage.key in tables.items) == (damage.changes[damage.key] is not None), f"{damage}: made again"
     assert refused > 20
 
@@ -159,14 +161,14 @@ def test_clean_up_retains_the_data_to_fall_back_to(kind: str) -> None:
         tables = whole.tables(damage)
         engine = make_engine(tables, parallel_requests=1)
         readable = [node for node in stay if is_right(engine, whole, node)]
-        before = len(tables.items)
+        count = len(tables.items)
         with contextlib.suppress(CorruptStateError, VersionMissingError):
             engine.maintenance.clean_up(STORE, "run-2", NEWEST, attempt(NEWEST), retain, 0, 0)
         engine.close()
         engine = make_engine(tables, parallel_requests=1)
         assert [node for node in readable if not is_right(engine, whole, node)] == [], f"{damage}"
         engine.close()
-        went += len(tables.items) < before
+        went += len(tables.items) < count
     assert went or kind in ("meta", "schema")
 
 
@@ -195,17 +197,17 @@ WRONG_KINDS: dict[str, dict[str, object]] = {
 def test_values_of_kinds_never_written(moto: BotoTables, failing_client: FailingClient, store: str, kind: str) -> None:
     """An attribute with a value of another kind, read by Query or by BatchGetItem: the error names table and item."""
     engine = make_engine(moto)
-    made = write(engine, store, attempt(1), {b"a": b"1"})
+    version = write(engine, store, attempt(1), {b"a": b"1"})
     ((part, item),) = parts_of(moto, store)
     group = version_list_key(store, 1)
     for key, whole in ((part, item), (group, items_of(moto, store)[group.sort])):
         failing_client.put_item(TableName=moto.names[key.role], Item=to_wire(whole) | {"strange": WRONG_KINDS[kind]})
         with pytest.raises(CorruptStateError, match="an item holds a value that dynastate never writes") as failed:
-            read(engine, store, *made)
+            read(engine, store, *version)
         engine.name_table(failed.value)
-        said = str(failed.value)
-        assert f"attribute=strange kind={next(iter(WRONG_KINDS[kind]))} table={moto.names[key.role]} " in said
-        assert f"store_shard={key.store_shard} item={key.sort}" in said
+        message = str(failed.value)
+        assert f"attribute=strange kind={next(iter(WRONG_KINDS[kind]))} table={moto.names[key.role]} " in message
+        assert f"store_shard={key.store_shard} item={key.sort}" in message
         moto.write([(key, whole)])
-    assert read(engine, store, *made) == {b"a": b"1"}
+    assert read(engine, store, *version) == {b"a": b"1"}
     engine.close()

@@ -57,10 +57,10 @@ WAYS: dict[str, Callable[[Engine, MemoryTables], object]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_in_refuses_them(engine: Engine, tables: MemoryTables, way: str) -> None:
     """And nothing is written."""
-    before = dict(tables.items)
+    items_before = dict(tables.items)
     with pytest.raises(CorruptStateError, match=MESSAGE):
         WAYS[way](engine, tables)
-    assert tables.items == before
+    assert tables.items == items_before
 
 
 @pytest.mark.parametrize("lost", [meta_key(STORE), namespace_key("orders")], ids=["meta", "record"])

@@ -49,15 +49,15 @@ def fork_of(tables: Tables, store: str, version: int | None = None) -> str:
 
 def test_a_restored_checkpoint_resumes_from_its_own_query(engines: Engines, store: str) -> None:
     """Another query ran at the same place meanwhile, and has made all versions once more, and further ones."""
-    first, second, again = query_run("a-1"), query_run("b-1", query="other"), query_run("a-2")
+    first, second, third = query_run("a-1"), query_run("b-1", query="other"), query_run("a-2")
     mine = make(engines(), store, first, 3)
     others = make(engines(), store, second, 5)
-    assert read_for(engines(), store, again, 3) == dict.fromkeys([b"1", b"2", b"3"], b"a-1")
+    assert read_for(engines(), store, third, 3) == dict.fromkeys([b"1", b"2", b"3"], b"a-1")
     assert read(engines(), store, 3) == dict.fromkeys([b"1", b"2", b"3"], b"b-1"), "a reader gets the current query's"
 
-    version = make(engines(), store, again, 1, mine)
+    version = make(engines(), store, third, 1, mine)
     state = dict.fromkeys([b"1", b"2", b"3"], b"a-1") | {b"4": b"a-2"}
-    assert read_for(engines(), store, again, 4) == read(engines(), store, *version) == state
+    assert read_for(engines(), store, third, 4) == read(engines(), store, *version) == state
     back = query_run("b-2", query="other")
     assert read_for(engines(), store, back, 5) == read(engines(), store, *others)
     make(engines(), store, back, 1, others)
@@ -154,25 +154,25 @@ def test_a_checkpoint_that_is_restored_after_a_drop(engines: Engines, tables: Ta
 def test_a_query_that_was_taken_back_has_no_earlier_version(engines: Engines, store: str) -> None:
     """It resumed from the first one's version 5, and was later taken back to 2."""
     base = make(engines(), store, query_run("a-1"), 2)
-    later = make(engines(), store, query_run("a-1"), 3, base)
-    recovered, again = query_run("b-1", query="recovered"), query_run("b-2", query="recovered")
-    make(engines(), store, recovered, 1, later)
-    assert read_for(engines(), store, again, 4)[b"4"] == b"a-1"
-    make(engines(), store, again, 1, base)
+    newest = make(engines(), store, query_run("a-1"), 3, base)
+    recovered, second = query_run("b-1", query="recovered"), query_run("b-2", query="recovered")
+    make(engines(), store, recovered, 1, newest)
+    assert read_for(engines(), store, second, 4)[b"4"] == b"a-1"
+    make(engines(), store, second, 1, base)
     with pytest.raises(VersionMissingError, match="only another query has made this version"):
-        read_for(engines(), store, again, 4)
-    assert read_for(engines(), store, again, 3)[b"3"] == b"b-2"
+        read_for(engines(), store, second, 4)
+    assert read_for(engines(), store, second, 3)[b"3"] == b"b-2"
 
 
 def test_a_query_that_may_be_forgotten(engines: Engines, tables: Tables, store: str) -> None:
     """Once the oldest queries are no longer listed, a query that is not listed may be one of them."""
     make(engines(), store, query_run("a-1"), 3)
-    again = query_run("a-2")
+    run = query_run("a-2")
     for number in range(QUERIES_KEPT):
-        assert read_for(engines(), store, again, 3)[b"3"] == b"a-1"
+        assert read_for(engines(), store, run, 3)[b"3"] == b"a-1"
         make(engines(), store, query_run(f"run-{number}", query=f"query-{number}"), 3)
     with pytest.raises(ConfigurationError, match="16 queries or more have written to this store"):
-        read_for(engines(), store, again, 3)
+        read_for(engines(), store, run, 3)
     last = QUERIES_KEPT - 1
     newest = query_run("again", query=f"query-{last}")
     assert read_for(engines(), store, newest, 3)[b"3"] == f"run-{last}".encode()
@@ -190,9 +190,9 @@ def test_a_number_that_a_deleted_version_had(engines: Engines, tables: Tables, s
     adopt_stores(tables, [store], MOVED)
     for group, listed in graph(tables, store).lists.items():  # as clean-up does, when runs have come and gone
         item = tables.get([group])[group]
-        before: Item = {name: item[name] for name in (VERSIONS, REFUSED) if name in item}
-        kept: Item = {VERSIONS: [raw for raw, entry in listed if entry.epoch != 3]} if listed else {}
-        assert tables.put_over(group, item | kept, unchanged(before))
+        old_item: Item = {name: item[name] for name in (VERSIONS, REFUSED) if name in item}
+        new_item: Item = {VERSIONS: [raw for raw, entry in listed if entry.epoch != 3]} if listed else {}
+        assert tables.put_over(group, item | new_item, unchanged(old_item))
     with pytest.raises(ConfigurationError, match=f"several checkpoint locations.*{MOVED},{CHECKPOINT}"):
         read_for(engines(), store, query_run("new-2", MOVED), 5)
     assert read_for(engines(), store, query_run("new-2", MOVED), 3)[b"3"] == b"old-1"

@@ -30,13 +30,13 @@ def begin_import(
 ) -> ImportAttempt:
     """Send all rows of a version without a parent, as the provider does; the caller ends it."""
     version = ImportedVersion(number, by, {0: len(state)}, SCHEMA)
-    begun = engine.begin_import(store, query_run(IMPORT), version, (512 * 1024) << bits)
-    for bucket in range(1 << begun.bits):
-        begun.bucket(bucket)
-        held = {key: value for key, value in state.items() if key_hash(key) >> 32 - begun.bits == bucket}
-        if held:
-            begun.append(chunk(held))
-    return begun
+    import_attempt = engine.begin_import(store, query_run(IMPORT), version, (512 * 1024) << bits)
+    for bucket in range(1 << import_attempt.bits):
+        import_attempt.bucket(bucket)
+        rows = {key: value for key, value in state.items() if key_hash(key) >> 32 - import_attempt.bits == bucket}
+        if rows:
+            import_attempt.append(chunk(rows))
+    return import_attempt
 
 
 def test_an_installed_version_is_read_and_continued(engine: Engine, tables: Tables, store: str) -> None:
@@ -71,13 +71,13 @@ def test_changes_of_imports_are_not_known(engine: Engine, store: str, number: in
     older = write_versions(engine, store, 3, run=IMPORT)
     assert begin_import(engine, store, attempt(1_000), rows, number).commit()
     base = VersionId(number, attempt(1_000))
-    for later in range(12):
-        base = write(engine, store, attempt(2_000 + later), {b"new": b"%d" % later}, base=base, run=QUERY)
+    for offset in range(12):
+        base = write(engine, store, attempt(2_000 + offset), {b"new": b"%d" % offset}, base=base, run=QUERY)
     for first in (0, 1, 3, 4, number - 1, number):
         for last in (number, base.version):
             with pytest.raises(VersionMissingError, match=f"was imported.* store={store} version={number} table="):
                 engine.changes(store, first, last, NO_ATTEMPT)
-    assert changed(engine, store, number + 1, base) == {number + 1 + later: 1 for later in range(12)}
+    assert changed(engine, store, number + 1, base) == {number + 1 + offset: 1 for offset in range(12)}
     assert changed(engine, store, 1, older[-1]) == {1: 1, 2: 1, 3: 1}
 
 
@@ -127,10 +127,10 @@ def test_the_namespace_of_another_query_is_refused(engine: Engine, tables: Table
     under_way = engine.begin(store, query_run("run-1", "file:/tmp/another/state"), 0, NO_ATTEMPT, attempt(1))
     under_way.append(chunk({b"key": b"value"}))
     under_way.commit({0: 1}, SCHEMA)
-    before = items_of(tables, store)
+    items_before = items_of(tables, store)
     with pytest.raises(ConfigurationError, match="this namespace belongs to the query with the checkpoint"):
         begin_import(engine, store, attempt(2), ROWS)
-    assert items_of(tables, store) == before
+    assert items_of(tables, store) == items_before
 
 
 def test_abort_leaves_nothing(engine: Engine, tables: Tables, store: str) -> None:

@@ -128,8 +128,8 @@ def units_of(store: str, inline_bytes: int, changed_bytes: int) -> int:
         units += counted["writeUnits"]
         if number % 30 == 0:
             save_snapshot(engine, store, version, incompressible(changed_bytes), bits=0)
-            spent, _ = engine.maintenance.clean_up(store, "run-1", *version, retain=10, least=1, most=0)
-            units += spent.write_units + spent.delete_units
+            meter, _ = engine.maintenance.clean_up(store, "run-1", *version, retain=10, least=1, most=0)
+            units += meter.write_units + meter.delete_units
     engine.close()
     return units
 

@@ -57,8 +57,8 @@ def test_what_was_read_costs_nothing_the_next_time(engine: Engine, engines: Engi
     state, first = cost_of(engine, store, versions[12])
     assert first.cache_hits == 0
     assert first.cache_misses > 4
-    again, second = cost_of(engine, store, versions[12])
-    assert again == state == numbers(12)
+    repeat, second = cost_of(engine, store, versions[12])
+    assert repeat == state == numbers(12)
     assert (second.requests, second.cache_hits, second.cache_misses) == (0, first.cache_misses, 0)
     for near in (versions[8], versions[10]):
         assert cost_of(engine, store, near)[1].requests == 0
@@ -74,8 +74,8 @@ def test_a_snapshot_made_here_costs_nothing_to_open(engine: Engine, store: str) 
     assert (opening.snapshot, len(opening.entries)) == (10, 2)
     assert fold(opening.chunks, fold(opening.snapshot_chunks)) == numbers(12)
     assert opening.meter.requests == 0
-    after = write(engine, store, attempt(13), {b"13": b"13"}, base=versions[12])
-    assert cost_of(engine, store, after)[1].requests == 0
+    version = write(engine, store, attempt(13), {b"13": b"13"}, base=versions[12])
+    assert cost_of(engine, store, version)[1].requests == 0
 
 
 def test_a_version_on_another_branch_is_looked_up(engine: Engine, store: str) -> None:

@@ -31,8 +31,8 @@ LARGE: Final = dict.fromkeys(range(900), 2**62)
 
 
 def write_large(engine: Engine, store: str, number: int, base: VersionId, run: str) -> VersionId:
-    begun = begin(engine, store, attempt(number), {b"n": b"%d" % number}, base=base, run=run)
-    return begun.commit(LARGE, SCHEMA).entry.id
+    write_attempt = begin(engine, store, attempt(number), {b"n": b"%d" % number}, base=base, run=run)
+    return write_attempt.commit(LARGE, SCHEMA).entry.id
 
 
 def list_bytes(tables: Tables, store: str, version: int) -> int:
@@ -54,9 +54,9 @@ def commit_120(engine: Engine, store: str, base: VersionId, location: str = CHEC
     """Commit 120 attempts on one base, six a run; return the last."""
     for number in range(1000, 1120):
         run = query_run(f"later-{number // 6}", location)
-        begun = engine.begin(store, run, *base, attempt(number))
-        begun.append(chunk({b"n": b"%d" % number}))
-        begun.commit({0: 1}, SCHEMA)
+        write_attempt = engine.begin(store, run, *base, attempt(number))
+        write_attempt.append(chunk({b"n": b"%d" % number}))
+        write_attempt.commit({0: 1}, SCHEMA)
     return VersionId(base.version + 1, attempt(number))
 
 
@@ -137,10 +137,10 @@ def test_full_list_of_a_run_says_what_to_do(memory_engine: Engine, memory: Memor
         return
     run_three = begin(memory_engine, store, C, {b"n": b"3"}, base=base, run="run-3")
     run_three.flush()
-    before = memory.items[key]
+    item = memory.items[key]
     with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
         clean_store(memory_engine, memory, store, 2)
-    assert memory.items[key] == before
+    assert memory.items[key] == item
     assert read(memory_engine, store, *last)
     run_three.commit(LARGE, SCHEMA)
     assert list_bytes(memory, store, 2) < LIST_BYTES_MAX + 15_000
@@ -160,8 +160,10 @@ def test_clean_up_leaves_chosen_attempts(memory_engine: Engine, memory: MemoryTa
     keys = LARGE if entries == "large" else {0: 1}
     for run, made_by in numbers_of_run.items():
         for number in made_by:
-            begun = begin(memory_engine, store, attempt(number), {b"n": b"%d" % number}, base=base, run=f"run-{run}")
-            begun.commit(keys, SCHEMA)
+            write_attempt = begin(
+                memory_engine, store, attempt(number), {b"n": b"%d" % number}, base=base, run=f"run-{run}"
+            )
+            write_attempt.commit(keys, SCHEMA)
     chosen = VersionId(3, attempt(made_by[0]))
     last = VersionId(3, attempt(number))
     for run in range(20, 38):
@@ -186,7 +188,7 @@ def test_a_long_list_keeps_the_bases_of_others(memory_engine: Engine, memory: Me
 def test_a_long_list_keeps_what_another_query_means(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """It was taken back, and made version 3 again, before the next query began in its place."""
     versions = write_versions(memory_engine, store, 4)
-    again = write(memory_engine, store, A, {b"3": b"again"}, base=versions[2], run="run-2")
+    version = write(memory_engine, store, A, {b"3": b"again"}, base=versions[2], run="run-2")
     base = EMPTY
     for number in range(1, LISTED_MAX + 20):
         run = query_run(f"other-{number}", query="other")
@@ -197,7 +199,7 @@ def test_a_long_list_keeps_what_another_query_means(memory_engine: Engine, memor
             base = VersionId(base.version + 1, attempt(2000 + number))
     listed = graph(memory, store)
     assert len([*listed.entries()]) <= LISTED_MAX + 1
-    assert listed.find(3, NO_ATTEMPT, query_run("run-3")).id == again
+    assert listed.find(3, NO_ATTEMPT, query_run("run-3")).id == version
 
 
 def test_a_long_list_keeps_what_another_checkpoint_made(memory: MemoryTables, engines: Engines, store: str) -> None:

@@ -23,8 +23,8 @@ def test_bounds_of_clean_up(engine: Engine, tables: Tables, store: str) -> None:
     versions = write_versions(engine, store, 30)
     save_snapshot(engine, store, versions[20], numbers(20))
     assert clean_up(engine, store, versions[30], retain=5, least=21).items_deleted == 0
-    for oldest, left in ((8, 13), (15, 6), (21, 0)):
-        assert engine.maintenance.clean_up(store, "run-1", *versions[30], 5, 1, most=7)[1] == left
+    for oldest, count in ((8, 13), (15, 6), (21, 0)):
+        assert engine.maintenance.clean_up(store, "run-1", *versions[30], 5, 1, most=7)[1] == count
         assert graph(tables, store).versions() == list(range(oldest, 31))
 
 
@@ -63,10 +63,10 @@ def test_a_declined_offer_reads_nothing(engines: Engines, store: str) -> None:
     engine, newer = (engines(cache_bytes=2**20) for _ in range(2))
 
     def offer(by: Engine, of: VersionId, min_deltas: int = 2) -> int:
-        begun, spent = by.maintenance.snapshot(store, "run-1", *of, 1, min_deltas)
-        assert begun is None
-        assert (spent.read_units > 0) == (spent.requests > 0)
-        return spent.requests
+        snapshot, meter = by.maintenance.snapshot(store, "run-1", *of, 1, min_deltas)
+        assert snapshot is None
+        assert (meter.read_units > 0) == (meter.requests > 0)
+        return meter.requests
 
     versions = write_versions(engine, store, 60)
     assert offer(engine, versions[60], 61) == 0, "too few versions"

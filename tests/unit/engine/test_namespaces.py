@@ -78,9 +78,9 @@ def test_a_reader_reads_what_it_opens(memory: MemoryTables) -> None:
     meter = Meter()
     assert catalog.matching(memory.metered(meter), "mine/0") == MINE[:2]
     assert (meter.requests, meter.read_units) == (2, 3)
-    again = Meter()
-    assert catalog.matching(memory.metered(again), "mine/9") == ["mine/9/0/default", "mine/9/1/default"]
-    assert again.read_units == 4  # and partition 0 of operator 0
+    second = Meter()
+    assert catalog.matching(memory.metered(second), "mine/9") == ["mine/9/0/default", "mine/9/1/default"]
+    assert second.read_units == 4  # and partition 0 of operator 0
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
@@ -173,9 +173,9 @@ class _Overtaken(FailingTables):
 def test_a_query_that_begins_meanwhile_is_not_an_earlier_one(memory: MemoryTables, of: str) -> None:
     """The record is read before the meta items: a run that has entered both since is looked up."""
     begin(memory, MINE, query="first")
-    again = partial(begin, memory, MINE[:2], run="another run", query="second")
+    second_begin = partial(begin, memory, MINE[:2], run="another run", query="second")
     pattern = {"of_namespace": "mine", "select_stores": "mine/0"}[of]
-    query_stores = getattr(catalog, of)(_Overtaken(memory, again), pattern)
+    query_stores = getattr(catalog, of)(_Overtaken(memory, second_begin), pattern)
     assert query_stores == QueryStores(MINE[:2], MINE[2:])
 
 

@@ -377,9 +377,9 @@ def test_a_fork_copies_no_object(tables: MemoryTables, engines: Engines) -> None
     base = write_versions(engine, STORE, 4)[-1]
     save_snapshot(engine, STORE, base, numbers(4))
     base = write(engine, STORE, attempt(5), {b"5": b"5"}, base=base)
-    before = dict(tables.objects.objects)
+    objects_before = dict(tables.objects.objects)
     fork_namespace(tables, "n", "m", None)
-    assert tables.objects.objects == before
+    assert tables.objects.objects == objects_before
     fork = "m/0/0/default"
     assert read(engines(), fork, 5) == numbers(5)
     for number in range(6, 12):

@@ -200,19 +200,19 @@ def test_changes_that_are_held_are_not_sent_again(engines: Engines, store: str, 
             save_snapshot(engine, store, versions[-1], states[-1])
     for other in (engine, engines()):
         for upto in (snapshot + 1, 9, 12):
-            for wanted in ([0], [1, 2], [0, 1, 2, 3]):
-                held = HeldChanges(snapshot, versions[upto])
-                opening = other.buckets(store, *versions[12], 2, wanted, held)
+            for buckets in ([0], [1, 2], [0, 1, 2, 3]):
+                held_changes = HeldChanges(snapshot, versions[upto])
+                opening = other.buckets(store, *versions[12], 2, buckets, held_changes)
                 assert (opening.snapshot, opening.after, opening.applies_held) == (snapshot, upto, True)
                 assert [entry.version for entry in opening.entries] == list(range(upto + 1, 13))
                 state = fold(opening.snapshot_chunks)
                 for _, chunks in other.changes(store, snapshot + 1, *versions[upto]).versions:
                     state = fold(chunks, state)
                 state = fold(opening.chunks, state)
-                rows = {key: value for key, value in state.items() if key_hash(key) >> 30 in wanted}
-                assert rows == {key: value for key, value in states[12].items() if key_hash(key) >> 30 in wanted}
-        for held in (HeldChanges(3, versions[9]), HeldChanges(snapshot, VersionId(9, attempt(99)))):
-            opening = other.buckets(store, *versions[12], 2, [0], held)
+                rows = {key: value for key, value in state.items() if key_hash(key) >> 30 in buckets}
+                assert rows == {key: value for key, value in states[12].items() if key_hash(key) >> 30 in buckets}
+        for held_changes in (HeldChanges(3, versions[9]), HeldChanges(snapshot, VersionId(9, attempt(99)))):
+            opening = other.buckets(store, *versions[12], 2, [0], held_changes)
             assert (opening.after, opening.applies_held) == (snapshot, False)
         opening = other.buckets(store, *versions[8], 2, [0], HeldChanges(snapshot, versions[9]))
         assert (opening.after, opening.applies_held) == (snapshot, False), "newer"
@@ -235,9 +235,9 @@ def test_of_many_parts_a_bucket_reads_those_that_may_hold_its_rows(engines: Engi
     rows = fold(second.chunks)
     assert second.meter.items_read == second.meter.cache_misses < CHUNKS
     assert {key for key in state if key_hash(key) >> 29 in (0, 7)} <= set(rows)
-    again = reader.buckets(store, *version, 3, [5])
-    assert fold(again.chunks) == fold(reader.buckets(store, *version, 3, [5]).chunks)
-    assert again.meter.requests == 0
+    third = reader.buckets(store, *version, 3, [5])
+    assert fold(third.chunks) == fold(reader.buckets(store, *version, 3, [5]).chunks)
+    assert third.meter.requests == 0
 
 
 def test_a_lookup_reads_only_parts_that_may_hold_the_key(engines: Engines, store: str) -> None:
@@ -274,10 +274,10 @@ def test_parts_that_may_hold_a_key_are_those_of_the_entry(engines: Engines, tabl
         tables.items.pop(near)
         if damage is not None:
             tables.items[near] = item | damage
-        said = "other bounds than its version entry" if damage is bounds else None
-        with pytest.raises(CorruptStateError, match=said):
+        message = "other bounds than its version entry" if damage is bounds else None
+        with pytest.raises(CorruptStateError, match=message):
             looked_up(engines(), store, version, b"5")
-        with pytest.raises(CorruptStateError, match=said):
+        with pytest.raises(CorruptStateError, match=message):
             read(engines(), store, *version)
         tables.items[near] = item
     assert looked_up(engines(), store, version, b"5")[0] is not None

@@ -23,9 +23,9 @@ def test_a_snapshot_yields_to_commits_and_to_throttles() -> None:
 
     def pause_s(worked_s: float, *, is_throttled: bool = False) -> float:
         clock.now += worked_s
-        begun = clock.now
+        start = clock.now
         slow.pause(is_throttled=is_throttled)
-        return clock.now - begun
+        return clock.now - start
 
     assert pause_s(3.0) == 0
     assert pause_s(3.0, is_throttled=True) == pytest.approx(6.0)

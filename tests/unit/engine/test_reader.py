@@ -38,11 +38,11 @@ def test_reading_ahead_is_bounded(memory_engine: Engine, memory: MemoryTables, s
     memory.calls.clear()
     opening = memory_engine.open(store, 1, NO_ATTEMPT)
     assert memory.called("get") == []
-    taken = iter(opening.chunks)
+    chunks = iter(opening.chunks)
     for number in range(10 * Limits.window_parts):
-        next(taken)
+        next(chunks)
         assert len(memory.called("get")) <= number // Limits.window_parts + 2
-    assert next(taken, None) is None
+    assert next(chunks, None) is None
     unread = memory_engine.open(store, 1, NO_ATTEMPT).chunks
     next(unread)
     del unread
@@ -107,7 +107,7 @@ def test_a_part_replaced_by_another_whole_one_is_found(engine: Engine, tables: T
     tables.write([(key, item)])
     with pytest.raises(CorruptStateError) as failed:
         read(engine, store, 1)
-    said = str(failed.value)
-    assert "parts do not agree with the version list or manifest that names them" in said
-    assert f"version=1 attempt={A.hex()} parts=2" in said
-    assert f"store={store}" in said or f"store_shard={store}#" in said
+    message = str(failed.value)
+    assert "parts do not agree with the version list or manifest that names them" in message
+    assert f"version=1 attempt={A.hex()} parts=2" in message
+    assert f"store={store}" in message or f"store_shard={store}#" in message

@@ -48,8 +48,8 @@ def test_the_schema_is_written_once_a_session(memory_engine: Engine, memory: Mem
     base = (3, attempt(3))
     under_way = memory_engine.begin(store, query_run("run-1"), *base, A)
     under_way.commit({0: 3}, SCHEMA + " ")
-    written = [key.sort for call in memory.called("write") for key in call.keys if key.sort.startswith("schema/")]
-    assert written == [schema_key(store, schema_digest(text)).sort for text in (SCHEMA, SCHEMA + " ")]
+    sorts = [key.sort for call in memory.called("write") for key in call.keys if key.sort.startswith("schema/")]
+    assert sorts == [schema_key(store, schema_digest(text)).sort for text in (SCHEMA, SCHEMA + " ")]
 
 
 def test_epochs_rise_with_each_query_run(engines: Engines, tables: Tables, store: str) -> None:
@@ -137,8 +137,8 @@ def test_an_old_run_that_first_writes_beside_a_newer_one(engines: Engines, store
     assert engine.open(store, 3, NO_ATTEMPT).entry.attempt == Z
     with pytest.raises(ConfigurationError, match="this one is over"):
         write(engine, store, D, {b"4": b"4"}, base=versions[3])
-    again = write(engine, store, D, {b"4": b"4"}, base=versions[3], run="run-2")
-    assert read(engines(), store, *again) == read(engines(), store, 4) == expected | {b"4": b"4"}
+    version = write(engine, store, D, {b"4": b"4"}, base=versions[3], run="run-2")
+    assert read(engines(), store, *version) == read(engines(), store, 4) == expected | {b"4": b"4"}
 
 
 def test_a_checkpoint_started_over_at_the_same_path(engines: Engines, store: str) -> None:
@@ -156,8 +156,8 @@ def test_a_lost_meta_item_is_not_created_again(engines: Engines, tables: Tables,
     """A store with versions is never taken for a new one: an epoch that begins at 1 again would lose to the old."""
     write(engines(), store, A, {b"a": b"1"})
     tables.delete([meta_key(store)])
-    said = rf"its meta item is lost: restore.*dynastate drop.* table=snapshot store_shard={store}#0 item=meta"
-    with pytest.raises(CorruptStateError, match=said):
+    message = rf"its meta item is lost: restore.*dynastate drop.* table=snapshot store_shard={store}#0 item=meta"
+    with pytest.raises(CorruptStateError, match=message):
         write(engines(), store, B, {b"a": b"2"}, base=base, run="run-2")
     assert "meta" not in items_of(tables, store)
 
@@ -193,16 +193,16 @@ def test_sessions_are_bounded(memory_engine: Engine, memory: MemoryTables, monke
 def test_a_copy_of_a_checkpoint_is_refused(engine: Engine, tables: Tables, store: str) -> None:
     """A run from another location, resumed or of another query, writes nothing; the error names both, and ways out."""
     one = write(engine, store, A, {b"k": b"1"}, run="run-1")
-    before = items_of(tables, store)
+    items_before = items_of(tables, store)
     ways = (
         f"the checkpoint {CHECKPOINT}.*file:/copy/state.*dynastate fork .*dynastate adopt .* --checkpoint file:/copy\\."
     )
     another = f"namespace belongs to the query with the checkpoint {CHECKPOINT}"
-    for base, said in ((one, ways), (EMPTY, another)):
+    for base, message in ((one, ways), (EMPTY, another)):
         copy = engine.begin(store, query_run("run-2", "file:/copy/state"), *base, B)
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=message):
             copy.commit({0: 1}, SCHEMA)
         copy.abort()
-    assert items_of(tables, store) == before
+    assert items_of(tables, store) == items_before
     two = write(engine, store, C, {b"k": b"2"}, base=one, run="run-1")
     assert read(engine, store, *two) == {b"k": b"2"}

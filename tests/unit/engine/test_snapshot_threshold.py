@@ -56,10 +56,10 @@ def test_the_threshold_is_a_setting(
     while (under_way := take_snapshot(engine, store, versions[-1], numbers(versions[-1].version))) is None:
         versions += write_versions(engine, store, 1, versions[-1])[1:]
     under_way.abort()
-    written = [each.stored_bytes for each in graph(tables, store).entries()][20:]
-    wanted = float(threshold) * last
-    assert 0.95 * wanted <= sum(written)
-    assert sum(written[:-1]) <= 1.05 * wanted
+    sizes = [each.stored_bytes for each in graph(tables, store).entries()][20:]
+    limit = float(threshold) * last
+    assert 0.95 * limit <= sum(sizes)
+    assert sum(sizes[:-1]) <= 1.05 * limit
 
 
 def test_stores_that_grow_alike_make_snapshots_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,21 +30,21 @@ def test_only_changed_buckets_are_written(engine: Engine, tables: Tables, store:
     state = {b"%d" % number: b"one" for number in range(100)}
     first = write(engine, store, attempt(1), state)
     save_snapshot(engine, store, first, state)
-    before = buckets_of(tables, store)
-    gone = next(iter(state))
-    second = write(engine, store, attempt(2), {gone: None}, base=first)
-    left = {key: value for key, value in state.items() if key != gone}
-    assert save_snapshot(engine, store, second, left, lambda _: {gone}).base == 1
-    assert len(buckets_of(tables, store)) == len(before) + 1
-    assert read(engine, store, *second) == left
-    third = write(engine, store, attempt(3), dict.fromkeys(left), base=second)
-    save_snapshot(engine, store, third, {}, lambda _: set(left))
+    buckets = buckets_of(tables, store)
+    row = next(iter(state))
+    second = write(engine, store, attempt(2), {row: None}, base=first)
+    rest = {key: value for key, value in state.items() if key != row}
+    assert save_snapshot(engine, store, second, rest, lambda _: {row}).base == 1
+    assert len(buckets_of(tables, store)) == len(buckets) + 1
+    assert read(engine, store, *second) == rest
+    third = write(engine, store, attempt(3), dict.fromkeys(rest), base=second)
+    save_snapshot(engine, store, third, {}, lambda _: set(rest))
     opening = engine.open(store, *third)
     assert (opening.snapshot, fold(opening.snapshot_chunks)) == (3, {})
     snapshot = graph(tables, store).snapshot(3, attempt(3))
     assert snapshot is not None
-    kept = read_manifest(tables, store, snapshot)
-    assert {bucket.emptied for bucket in kept.buckets} == {3}
+    manifest = read_manifest(tables, store, snapshot)
+    assert {bucket.emptied for bucket in manifest.buckets} == {3}
 
 
 def test_an_unfinished_snapshot_is_not_used(engine: Engine, tables: Tables, store: str) -> None:
