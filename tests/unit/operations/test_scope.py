@@ -163,17 +163,17 @@ def test_an_earlier_query_keeps_its_stores(memory: MemoryTables) -> None:
 
 def test_several_stores_at_once(memory: MemoryTables) -> None:
     everyone = threading.Barrier(STORES_AT_ONCE)
-    seen: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     stores = STORES[: 2 * STORES_AT_ONCE]
-    found = each_store(memory, stores, lambda *_: everyone.wait(10), lambda *each: seen.append(each))
-    assert list(found.results) == stores
-    assert sorted(found.results.values()) == sorted([*range(STORES_AT_ONCE)] * 2)
-    assert (found.stores, found.failed, found.is_interrupted) == (len(stores), {}, False)
-    assert seen[0] == (0, len(stores))
-    assert max(seen) == (len(stores), len(stores))
-    begun: list[str] = []
-    assert each_store(memory, STORES, lambda _, store: begun.append(store), at_once=1).stores == len(STORES)
-    assert begun == STORES
+    outcome = each_store(memory, stores, lambda *_: everyone.wait(10), lambda *each: progress.append(each))
+    assert list(outcome.results) == stores
+    assert sorted(outcome.results.values()) == sorted([*range(STORES_AT_ONCE)] * 2)
+    assert (outcome.stores, outcome.failed, outcome.is_interrupted) == (len(stores), {}, False)
+    assert progress[0] == (0, len(stores))
+    assert max(progress) == (len(stores), len(stores))
+    names: list[str] = []
+    assert each_store(memory, STORES, lambda _, store: names.append(store), at_once=1).stores == len(STORES)
+    assert names == STORES
 
 
 def test_a_store_that_fails_does_not_hide_the_others(memory: MemoryTables) -> None:
@@ -184,14 +184,14 @@ def test_a_store_that_fails_does_not_hide_the_others(memory: MemoryTables) -> No
             raise CorruptStateError("an item is lost", table="delta", store=store)
         return store
 
-    found = each_store(memory, STORES, work)
-    assert list(found.failed) == [STORES[3], STORES[5]]
-    assert [*found.results] == [store for store in STORES if store not in found.failed]
-    assert str(found.failed[STORES[3]]) == f"an item is lost table=dynastate-delta store={STORES[3]}"
+    outcome = each_store(memory, STORES, work)
+    assert list(outcome.failed) == [STORES[3], STORES[5]]
+    assert [*outcome.results] == [store for store in STORES if store not in outcome.failed]
+    assert str(outcome.failed[STORES[3]]) == f"an item is lost table=dynastate-delta store={STORES[3]}"
     with pytest.raises(CorruptStateError, match=STORES[3]):
-        found.all()
-    found = each_store(memory, STORES, work, at_once=1, until_failure=True)
-    assert (list(found.results), list(found.failed)) == (STORES[:3], [STORES[3]])
+        outcome.all()
+    outcome = each_store(memory, STORES, work, at_once=1, until_failure=True)
+    assert (list(outcome.results), list(outcome.failed)) == (STORES[:3], [STORES[3]])
     with pytest.raises(ZeroDivisionError):  # a defect is no failure of a store, and is raised at once
         each_store(memory, STORES, lambda *_: 1 // 0)
 
@@ -234,9 +234,9 @@ def test_ctrl_c_stops_the_tables() -> None:
             in_time.append(tables.stopped.wait(60))
         raise UnavailableError("stopped")
 
-    found = each_store(tables, stores, work, at_once=4)
+    outcome = each_store(tables, stores, work, at_once=4)
     assert in_time == [True] * 4
-    assert found.is_interrupted
-    assert (list(found.results), found.failed) == (STORES[:1], {})
+    assert outcome.is_interrupted
+    assert (list(outcome.results), outcome.failed) == (STORES[:1], {})
     with pytest.raises(KeyboardInterrupt):
-        found.all()
+        outcome.all()

@@ -50,15 +50,15 @@ def newest(engines: Engines) -> VersionId:
 
 @pytest.fixture
 def restored(live: MemoryTables, newest: VersionId) -> MemoryTables:  # what is restored
-    made = MemoryTables("other-groups", live.objects)
-    made.items = deepcopy(live.items)
-    return made
+    tables = MemoryTables("other-groups", live.objects)
+    tables.items = deepcopy(live.items)
+    return tables
 
 
 def run_query(engine: Engine) -> VersionId:
-    made = write_versions(engine, STORE, 12)
-    save_snapshot(engine, STORE, made[8], numbers(8))
-    return made[12]
+    versions = write_versions(engine, STORE, 12)
+    save_snapshot(engine, STORE, versions[8], numbers(8))
+    return versions[12]
 
 
 def go_on(engine: Engine, base: VersionId, last: int, run: str) -> VersionId:
@@ -89,8 +89,8 @@ def test_tables_that_share_a_bucket(live: MemoryTables, engines: Engines, newest
     crashed.flush()
     crashed._pending.wait(5)
     run_query(engine)
-    before = objects_in(live, OF_LIVE)
-    assert len(before) > 12
+    objects_before = objects_in(live, OF_LIVE)
+    assert len(objects_before) > 12
     assert {each.what for each in verify(others, STORE).findings} == {"orphaned"}
     last = go_on(engines(others, **ALL), VersionId(12, newest.attempt), 16, "run-2")
     assert clean_store(engine, others, STORE, 2).other_locations == ()
@@ -99,7 +99,7 @@ def test_tables_that_share_a_bucket(live: MemoryTables, engines: Engines, newest
     assert is_whole(others, engine, last)
     assert drop_stores(others, [STORE])
     assert objects_in(others, OF_OTHERS) == {}
-    assert objects_in(live, OF_LIVE) == before
+    assert objects_in(live, OF_LIVE) == objects_before
     assert is_whole(live, engines(), newest)
 
 
@@ -109,12 +109,12 @@ def test_restored_tables_are_dropped(
 ) -> None:
     """The query whose tables they were restored from keeps all its objects, the newer ones too."""
     newest = go_on(engines(**ALL), newest, 15, "run-1")
-    before = dict(live.objects.objects)
+    objects_before = dict(live.objects.objects)
     if is_lost:
         del restored.items[meta_key(STORE)]
     assert locations_of_others(restored, [STORE]) == [OF_LIVE]
     assert drop_stores(restored, [STORE])
-    assert live.objects.objects == before
+    assert live.objects.objects == objects_before
     assert is_whole(live, engines(), newest)
 
 
@@ -123,7 +123,7 @@ def test_restored_tables_go_on(live: MemoryTables, restored: MemoryTables, engin
     assert is_whole(restored, engines(restored), newest)
     assert verify(restored, STORE).other_locations == (OF_LIVE,)
     ahead = go_on(engines(**ALL), newest, 15, "run-1")
-    before = objects_in(live, OF_LIVE)
+    objects_before = objects_in(live, OF_LIVE)
     assert {each.what for each in verify(restored, STORE).findings} == set(), "the live query's are no orphans"
     engine = engines(restored, **ALL)
     last = go_on(engine, newest, 20, "run-2")
@@ -131,13 +131,13 @@ def test_restored_tables_go_on(live: MemoryTables, restored: MemoryTables, engin
     assert verify(restored, STORE).other_locations == (OF_LIVE,)
     last = go_on(engine, last, 21, "run-2")
     assert clean_store(engine, restored, STORE, 2).other_locations == (OF_LIVE,)
-    assert objects_in(live, OF_LIVE) == before
+    assert objects_in(live, OF_LIVE) == objects_before
     assert verify(restored, STORE).other_locations == ()
     last = go_on(engine, last, 22, "run-2")
     assert clean_store(engine, restored, STORE, 2).other_locations == (), "of those that are left it tells once"
     assert set(objects_in(live, OF_OTHERS)) == named_objects(restored, STORE)
     assert is_whole(live, engines(), ahead)
-    for place in before:
+    for place in objects_before:
         del live.objects.objects[place]
     assert is_whole(restored, engines(restored), last)
 
@@ -147,9 +147,9 @@ def test_buckets_of_other_tables_are_not_carried(restored: MemoryTables, engines
     engine = engines(restored, **ALL)
     base = write(engine, STORE, attempt(13), {b"13": b"13"}, base=newest, run="run-2")
     save_snapshot(engine, STORE, base, numbers(13), run="run-2")
-    made = graph(restored, STORE).snapshot(*base)
-    assert made is not None
-    assert read_manifest(restored, STORE, made).locations == {OF_OTHERS}
+    snapshot = graph(restored, STORE).snapshot(*base)
+    assert snapshot is not None
+    assert read_manifest(restored, STORE, snapshot).locations == {OF_OTHERS}
 
 
 def test_a_lost_object_of_other_tables_is_missing(restored: MemoryTables, newest: VersionId) -> None:
@@ -165,9 +165,9 @@ def test_a_lost_object_of_other_tables_is_missing(restored: MemoryTables, newest
 def test_a_copy_to_tables_that_share_the_bucket(live: MemoryTables, engines: Engines, newest: VersionId) -> None:
     """The same `objects` will do, since the target has a location of its own there; a drop at either end is its own."""
     target, settings = MemoryTables("other-groups", live.objects), Settings()
-    before = dict(live.objects.objects)
+    objects_before = dict(live.objects.objects)
     copy_stores(live, target, plan_copy(live, target, "orders", settings, objects=S3_URL), settings)
-    assert {place.name for place in objects_in(live, OF_OTHERS)} == {place.name for place in before}
+    assert {place.name for place in objects_in(live, OF_OTHERS)} == {place.name for place in objects_before}
     assert graph(target, STORE).required_meta.objects == {OF_OTHERS}
     drop_stores(live, [STORE])
     assert objects_in(live, OF_LIVE) == {}
@@ -181,10 +181,10 @@ def test_copy_of_a_restoration(live: MemoryTables, restored: MemoryTables, engin
     stranger = ObjectId(f"{S3_URL}/third-groups", f"{STORE}#delta/{1:020d}/{attempt(7).hex()}/000000")
     live.objects.put(stranger, b"strange")
     go_on(engines(**ALL), newest, 15, "run-1")
-    before = objects_in(live, OF_LIVE)
+    objects_before = objects_in(live, OF_LIVE)
     plan = plan_copy(restored, target, "orders", settings, objects=S3_URL)
     assert copy_stores(restored, target, plan, settings).objects == plan.objects == len(named)
     copied = objects_in(live, f"{S3_URL}/third-groups")
     assert {place.name for place in copied} == {place.name for place in named}
-    assert objects_in(live, OF_LIVE) == before
+    assert objects_in(live, OF_LIVE) == objects_before
     assert is_whole(target, engines(target), newest)

@@ -29,9 +29,9 @@ WITHIN = 0.15
 def dollars_of(run: Run, every_s: float) -> float:
     """The price of a month of a run, by counting what some of its batches take and what they leave."""
     counted = run.play(MEASURED)
-    spent, batches = counted.spent, MONTH_S / every_s / MEASURED
-    written = spent.write_units + spent.delete_units
-    units = DEFAULT_PRICES.nanodollars(written, spent.read_units, spent.puts, spent.gets) / 1e9
+    meter, batches = counted.spent, MONTH_S / every_s / MEASURED
+    write_units = meter.write_units + meter.delete_units
+    units = DEFAULT_PRICES.nanodollars(write_units, meter.read_units, meter.puts, meter.gets) / 1e9
     names = ("items", "bytes", "object_bytes")
     stored = [sum(getattr(each, name) for each in counted.stored) // MEASURED for name in names]
     return units * batches + DEFAULT_PRICES.dollars_a_month(StorageSize(*stored))
@@ -53,30 +53,30 @@ RUNS: dict[str, tuple[Callable[[Workload], Workload], dict[str, Any], float]] = 
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_choice_costs_what_a_run_with_it_costs(kind: str, engines: Engines, tables: Tables) -> None:
     """Within 15 %, the price of a month; and what it saves has the right sign where it is more than the error."""
-    now = Run(engines, tables, NOW, VALUE_BYTES, seed=7)
-    now.play(WARM)
-    plan = Plan(usage_of_namespace(tables, now.namespace), EVERY_S, NOW.snapshot_threshold, RETAIN, DEFAULT_PRICES)
-    found = {each.kind: each for each in plan.choices()}
-    assert found[kind].dollars_a_month + found[kind].saved_dollars_a_month == pytest.approx(
-        dollars_of(now, EVERY_S), rel=WITHIN
+    first = Run(engines, tables, NOW, VALUE_BYTES, seed=7)
+    first.play(WARM)
+    plan = Plan(usage_of_namespace(tables, first.namespace), EVERY_S, NOW.snapshot_threshold, RETAIN, DEFAULT_PRICES)
+    by_kind = {each.kind: each for each in plan.choices()}
+    assert by_kind[kind].dollars_a_month + by_kind[kind].saved_dollars_a_month == pytest.approx(
+        dollars_of(first, EVERY_S), rel=WITHIN
     )
     change, settings, every_s = RUNS[kind]
-    other = Run(lambda **own: engines(**own | settings), tables, change(NOW), VALUE_BYTES, seed=8)
+    other = Run(lambda **options: engines(**options | settings), tables, change(NOW), VALUE_BYTES, seed=8)
     other.play(WARM)
-    assert found[kind].dollars_a_month == pytest.approx(dollars_of(other, every_s), rel=WITHIN)
+    assert by_kind[kind].dollars_a_month == pytest.approx(dollars_of(other, every_s), rel=WITHIN)
 
 
 def plan_of(**usage: Any) -> Plan:
     """A plan of one operator with these figures, a batch each minute."""
-    held: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "stores": 4,
         "partitions": 4,
         "stored": StorageSize(100, 10**9),
         "rows": 10_000,
         "batches": 400,
     }
-    held |= {"records": 40_000, "raw_bytes": 4_000_000, "record_bytes": 2_000_000, "families": 1}
-    return Plan({0: StorageUsage(**held | usage)}, 60, 1.25, 100, DEFAULT_PRICES)
+    figures |= {"records": 40_000, "raw_bytes": 4_000_000, "record_bytes": 2_000_000, "families": 1}
+    return Plan({0: StorageUsage(**figures | usage)}, 60, 1.25, 100, DEFAULT_PRICES)
 
 
 def test_each_figure_is_of_the_plan() -> None:
@@ -94,9 +94,9 @@ def test_each_figure_is_of_the_plan() -> None:
 def test_objects_are_compared_with_what_is_there() -> None:
     """A query with objects in S3 is compared with none, others with some."""
     here = choices(plan_of())["objects"]
-    there = plan_of(stored=StorageSize(100, 10**6, 10**9))
-    assert (here.what, choices(there)["objects"].what) == ("objects=s3://…", "without objects in S3")
-    assert here.dollars_a_month == pytest.approx(there.month.dollars(DEFAULT_PRICES))
+    plan = plan_of(stored=StorageSize(100, 10**6, 10**9))
+    assert (here.what, choices(plan)["objects"].what) == ("objects=s3://…", "without objects in S3")
+    assert here.dollars_a_month == pytest.approx(plan.month.dollars(DEFAULT_PRICES))
 
 
 def choices(plan: Plan) -> dict[str, Choice]:
@@ -118,8 +118,8 @@ def test_provisioned_capacity_is_arithmetic() -> None:
     assert dollars == pytest.approx(30 * 24 * 1_040 * (0.625 + 0.125) / 1e6)
     plan = plan_of()
     capacity, dollars = plan.month.provisioned(60, DEFAULT_PRICES)
-    found = choices(plan)["provisioned capacity"]
-    assert (found.what, found.dollars_a_month) == (f"provisioned, {capacity} write units a second", dollars)
+    choice = choices(plan)["provisioned capacity"]
+    assert (choice.what, choice.dollars_a_month) == (f"provisioned, {capacity} write units a second", dollars)
 
 
 def test_the_table_class_is_arithmetic() -> None:
@@ -136,17 +136,17 @@ def test_the_table_class_is_arithmetic() -> None:
 
 def test_a_query_that_cannot_have_fewer() -> None:
     """One partition is not halved, and two versions are retained at least."""
-    found = choices(replace(plan_of(stores=1, partitions=1), retain=2))
-    assert "partitions" not in found
-    assert found["retention"].what == "minBatchesToRetain=2"
-    assert found["retention"].saved_dollars_a_month == pytest.approx(0)
+    by_kind = choices(replace(plan_of(stores=1, partitions=1), retain=2))
+    assert "partitions" not in by_kind
+    assert by_kind["retention"].what == "minBatchesToRetain=2"
+    assert by_kind["retention"].saved_dollars_a_month == pytest.approx(0)
 
 
 def test_table_of_the_documentation() -> None:
     text = (ROOT / "docs" / "costs.md").read_text()
     table = text.partition("what one other choice would save, predicted\n")[2].partition("```")[0].splitlines()[2:]
     records = 400 * 50 * 115
-    held = StorageUsage(
+    usage = StorageUsage(
         stores=50,
         partitions=50,
         rows=2_000_000,
@@ -158,11 +158,11 @@ def test_table_of_the_documentation() -> None:
         snapshot_rows=2_000_000,
         snapshot_bytes=100_000_000,
     )
-    found = Plan({0: held}, 30, 1.25, 100, DEFAULT_PRICES).choices()
+    all_choices = Plan({0: usage}, 30, 1.25, 100, DEFAULT_PRICES).choices()
     expected = [
         (each.what, dollars(each.saved_dollars_a_month, 2), dollars(each.dollars_a_month, 2))
-        for each in found
+        for each in all_choices
         if each.is_advice
     ]
-    assert [each.kind for each in found if not each.is_advice] == ["retention", "table class"]
+    assert [each.kind for each in all_choices if not each.is_advice] == ["retention", "table class"]
     assert [tuple(re.split("  +", line)) for line in table] == expected

@@ -110,10 +110,10 @@ class OneStore:
             buckets[key_hash(key) >> shift][key] = value
         since = under_way.base
         touched = {key_hash(key) >> shift for key, when in self._changed.items() if when > since}
-        for bucket, held in buckets.items():
+        for bucket, rows in buckets.items():
             if since == 0 or bucket in touched:
                 under_way.bucket(bucket)
-                for each in chunks_of(held):
+                for each in chunks_of(rows):
                     under_way.append(chunk(each))
         assert under_way.commit()
         counted.spent.add(under_way.meter)
@@ -161,8 +161,8 @@ class Run:
 
     def measured(self) -> Workload:
         """The workload read from the tables, as `dynastate cost NAMESPACE` does."""
-        (found,) = usage_of_namespace(self._tables, self.namespace).values()
-        learnt: dict[str, Any] = found.workload()
+        (usage,) = usage_of_namespace(self._tables, self.namespace).values()
+        learnt: dict[str, Any] = usage.workload()
         return replace(self._of, **learnt)
 
     def _start(self) -> None:
@@ -217,8 +217,8 @@ def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
     measured = run.measured()
     counted = run.play(batches, restart_every)
     days = batches / measured.batches_a_day
-    found = predict(replace(measured, restarts_a_day=batches // restart_every / days))
-    expected = found.day * days
+    forecast = predict(replace(measured, restarts_a_day=batches // restart_every / days))
+    expected = forecast.day * days
     print({"predicted": expected, "counted": replace(counted, stored=[])})  # noqa: T201  # shown when it fails
     assert counted.snapshots >= 3 * measured.stores
     assert counted.spent.delete_units > 0
@@ -226,7 +226,7 @@ def compare(run: Run, warm: int, batches: int, restart_every: int) -> None:
         assert getattr(expected, name) == pytest.approx(getattr(counted.spent, name), rel=WITHIN), name
     for name in ("items", "bytes", "object_bytes"):
         stored = sum(getattr(each, name) for each in counted.stored) / batches
-        assert getattr(found.stored, name) == pytest.approx(stored, rel=WITHIN), name
+        assert getattr(forecast.stored, name) == pytest.approx(stored, rel=WITHIN), name
 
 
 @pytest.mark.slow
@@ -250,36 +250,36 @@ def test_prediction_is_that_of_a_run_on_dynamodb(moto: BotoTables) -> None:
 def test_units_of_parts_and_lists() -> None:
     """A store whose every batch changes a hundred rows of 100 bytes: 10 KB of parts, a version list of under 1 KB."""
     of = Workload(1, 100, 100, 100, 10_000, 100, compression=1)
-    found = predict(of)
-    assert found.commits.requests == pytest.approx(200)
+    forecast = predict(of)
+    assert forecast.commits.requests == pytest.approx(200)
     # 10,230 bytes with an item's overhead, with a deviation of 1,000: half a unit more on average.
-    assert found.commits.write_units == pytest.approx(100 * (10.5 + 1), rel=0.02)
-    assert found.commits.read_units == found.commits.delete_units == 0
+    assert forecast.commits.write_units == pytest.approx(100 * (10.5 + 1), rel=0.02)
+    assert forecast.commits.read_units == forecast.commits.delete_units == 0
     # Everything is deleted in the end, and snapshots are written each time changes are 1.25 times the state.
-    assert found.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 1.25), rel=0.1)
+    assert forecast.clean_up.delete_units == pytest.approx(100 * 10.5 * (1 + 1 / 1.25), rel=0.1)
 
 
 def test_delete_units(memory_engine: Engine, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts, buckets, manifests of many buckets and lists: within a tenth of what DynamoDB takes for them."""
     monkeypatch.setattr(snapshot_threshold, "threshold_of", lambda *_: 0.0)
-    engine, made = memory_engine, EMPTY
+    engine, newest = memory_engine, EMPTY
     state: State = {b"%d" % row: bytes(100) for row in range(3_000)}
     for number in range(1, 31):
         part = {key: state[key] for key in list(state)[number * 90 : number * 90 + 90]}
-        made = write(engine, store, attempt(number), part, base=made)
+        newest = write(engine, store, attempt(number), part, base=newest)
         if number % 10 == 0:
-            save_snapshot(engine, store, made, state, lambda _: set(state), bits=6)
-    before = dict(memory.items)
-    spent, _ = engine.maintenance.clean_up(store, "run-1", *made, retain=2, least=1, most=0)
-    gone = [item for key, item in before.items() if key not in memory.items]
-    assert spent.items_deleted == len(gone)
-    assert spent.delete_units == pytest.approx(sum(units_of_write(item_bytes(item)) for item in gone), rel=0.1)
+            save_snapshot(engine, store, newest, state, lambda _: set(state), bits=6)
+    items_before = dict(memory.items)
+    meter, _ = engine.maintenance.clean_up(store, "run-1", *newest, retain=2, least=1, most=0)
+    deletions = [item for key, item in items_before.items() if key not in memory.items]
+    assert meter.items_deleted == len(deletions)
+    assert meter.delete_units == pytest.approx(sum(units_of_write(item_bytes(item)) for item in deletions), rel=0.1)
 
 
 def test_an_idle_query_pays_for_its_appends() -> None:
-    found = predict(Workload(200, 8640, 0, 0, 0, 0))
-    assert found.commits == PredictedUsage(200 * 8640, 200 * 8640)
-    assert found.snapshots.write_units < 0.01 * found.commits.write_units
+    forecast = predict(Workload(200, 8640, 0, 0, 0, 0))
+    assert forecast.commits == PredictedUsage(200 * 8640, 200 * 8640)
+    assert forecast.snapshots.write_units < 0.01 * forecast.commits.write_units
 
 
 def test_larger_workloads_cost_more() -> None:
@@ -359,11 +359,11 @@ def test_thresholds_of_the_documentation() -> None:
     of = Workload(50, 2880, 20_000, 60, 2_000_000, 50, restarts_a_day=1)
     for line in table:
         threshold, lz4, zstd, mean, most, times = (float(cell) for cell in line.strip("| ").split(" | "))
-        found = predict(replace(of, snapshot_threshold=threshold))
+        forecast = predict(replace(of, snapshot_threshold=threshold))
         dense = predict(
             replace(of, snapshot_threshold=threshold, row_bytes=42.6, state_row_bytes=35.5, compression=2 / 0.71)
         )
-        read = found.restart_bytes
-        assert (lz4, zstd) == tuple(round(30 * each.day.dollars(DEFAULT_PRICES)) for each in (found, dense))
+        read = forecast.restart_bytes
+        assert (lz4, zstd) == tuple(round(30 * each.day.dollars(DEFAULT_PRICES)) for each in (forecast, dense))
         assert (mean, most) == (round(read.mean / 1e6), round(read.most / 1e6))
         assert times == round(read.most / read.snapshots, 2)

@@ -43,15 +43,15 @@ JOIN = tuple(name for name in STORE_NAMES if name != "default")
 
 
 def test_stores_are_found_by_operator_and_partition(memory: MemoryTables) -> None:
-    wanted = [f"mine/0/{partition}/default" for partition in range(237)]
-    wanted += [f"mine/1/{partition}/{name}" for partition in range(61) for name in JOIN]
-    wanted += [f"mine/{operator}/0/default" for operator in range(2, 23)]
+    stores = [f"mine/0/{partition}/default" for partition in range(237)]
+    stores += [f"mine/1/{partition}/{name}" for partition in range(61) for name in JOIN]
+    stores += [f"mine/{operator}/0/default" for operator in range(2, 23)]
     others = ["mine2/0/0/default", "min/0/0/default"]
-    for store in [*wanted, *others]:
+    for store in [*stores, *others]:
         memory.write([store_item(store), (meta_key(store), item_key(meta_key(store)) | {"format": FORMAT})])
     meter = Meter()
-    assert list(catalog.find_stores(memory.metered(meter), "mine")) == wanted
-    assert meter.requests == 1 + -(-len(wanted) // 100)
+    assert list(catalog.find_stores(memory.metered(meter), "mine")) == stores
+    assert meter.requests == 1 + -(-len(stores) // 100)
 
 
 def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: str) -> None:
@@ -59,36 +59,36 @@ def test_usage_is_that_of_the_tables(engines: Engines, tables: Tables, store: st
     units = records = 0
     names = (store, store.replace("/0/default", "/1/default"), f"{namespace}/1/0/default")
     for name in names:
-        made, state = EMPTY, {b"%d" % number: b"one" * number for number in range(50)}
+        newest, state = EMPTY, {b"%d" % number: b"one" * number for number in range(50)}
         for number in range(1, 15):
-            made, spent = commit(engine, name, attempt(number), state, base=made)
+            newest, metrics = commit(engine, name, attempt(number), state, base=newest)
             # Listing the store, meta, schema and version list; and the record of the namespace.
-            units += spent["writeUnits"] - (4 + (name == store) if number == 1 else 0)
+            units += metrics["writeUnits"] - (4 + (name == store) if number == 1 else 0)
             units += number == 1
             records += len(state)
             if number in (5, 9):
-                under_way = take_snapshot(engine, name, made, state, lambda _: {b"7"})
+                under_way = take_snapshot(engine, name, newest, state, lambda _: {b"7"})
                 if under_way is not None:
                     assert under_way.commit()
-    found = usage_of_namespace(tables, namespace)
-    assert sorted(found) == [0, 1]
-    assert found[0].stores == 2
-    both = found[0] + found[1]
+    usages = usage_of_namespace(tables, namespace)
+    assert sorted(usages) == [0, 1]
+    assert usages[0].stores == 2
+    both = usages[0] + usages[1]
     listed = [item for name in names for item in everything_of(tables, name)]
     assert both.stored.items == len(listed)
     assert both.stored.bytes == pytest.approx(sum(map(item_bytes, listed)), rel=0.03)
     assert (both.versions, both.records, both.write_units) == (42, records, units)
-    kept = graph(tables, store).snapshots()
-    assert len(kept) == 2
+    snapshots = graph(tables, store).snapshots()
+    assert len(snapshots) == 2
 
 
 def test_workload_has_the_formulas_names(engines: Engines, tables: Tables, store: str) -> None:
-    engine, made = engines(), EMPTY
+    engine, newest = engines(), EMPTY
     for number in range(1, 11):
         changes: dict[bytes, bytes | None] = {b"%03d" % row: b"%d" % number * 20 for row in range(100)}
-        made = write(engine, store, attempt(number), changes, base=made)
-    (found,) = usage_of_namespace(tables, store.split("/", maxsplit=1)[0]).values()
-    workload = found.workload()
+        newest = write(engine, store, attempt(number), changes, base=newest)
+    (usage,) = usage_of_namespace(tables, store.split("/", maxsplit=1)[0]).values()
+    workload = usage.workload()
     assert (workload["stores"], workload["changed_rows"], workload["families"]) == (1, 100, 1)
     assert workload["row_bytes"] == workload["state_row_bytes"] < 33
     assert workload["row_bytes"] * workload["compression"] == pytest.approx(10 + 3 + 20 + 2, rel=0.1)
@@ -105,21 +105,21 @@ def test_a_namespace_without_stores_is_an_error(memory: MemoryTables) -> None:
 def test_manifest_gone_or_broken(memory_engine: Engine, memory: MemoryTables, store: str, *, is_deleted: bool) -> None:
     """A snapshot without its manifest counts by its item; `stores` summarizes one with a broken one too."""
     state: dict[bytes, bytes] = {b"%d" % number: b"one" for number in range(50)}
-    made = write(memory_engine, store, attempt(1), state)
-    save_snapshot(memory_engine, store, made, state, lambda _: set(state))
-    before, whole = usage_of_store(memory, store), inspect_store(memory, store)
+    newest = write(memory_engine, store, attempt(1), state)
+    save_snapshot(memory_engine, store, newest, state, lambda _: set(state))
+    old_usage, whole = usage_of_store(memory, store), inspect_store(memory, store)
     (snapshot,) = graph(memory, store).snapshots()
     key = manifest_key(store, snapshot.version, snapshot.id)
     if is_deleted:  # by clean-up, just now
         memory.delete([key])
     else:
         memory.items[key]["data"] = b"broken"
-    after, found = usage_of_store(memory, store), inspect_store(memory, store)
-    assert 0 < after.stored.items < before.stored.items
-    assert after.rows == before.rows
-    assert after.snapshot_rows == 50
-    assert (found.version, found.snapshot) == (whole.version, whole.snapshot) == (1, 1)
-    assert found.items < whole.items
+    usage, summary = usage_of_store(memory, store), inspect_store(memory, store)
+    assert 0 < usage.stored.items < old_usage.stored.items
+    assert usage.rows == old_usage.rows
+    assert usage.snapshot_rows == 50
+    assert (summary.version, summary.snapshot) == (whole.version, whole.snapshot) == (1, 1)
+    assert summary.items < whole.items
 
 
 def test_figures_are_those_of_the_current_query(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
@@ -131,9 +131,9 @@ def test_figures_are_those_of_the_current_query(memory_engine: Engine, memory: M
     current = StoreBuilder(memory_engine, store, run="b-1", query="other")
     for number in range(2):
         current.commit((user(f"b{number}"), counted(1)), by=attempt(50 + number))
-    found = usage_of_store(memory, store)
-    assert (found.rows, found.families, found.snapshot_rows, found.versions) == (2, 1, 0, 7)
-    assert found.workload()["changed_rows"] == 1
+    usage = usage_of_store(memory, store)
+    assert (usage.rows, usage.families, usage.snapshot_rows, usage.versions) == (2, 1, 0, 7)
+    assert usage.workload()["changed_rows"] == 1
     (load,) = read_loads(memory, [store])
     assert load.rows == 2
     assert load.bytes == sum(10 + len(key) + sum(map(len, values)) for (_, key), values in current.state.items())
@@ -178,17 +178,17 @@ def lines(*reports: dict[str, Any]) -> list[str]:
 
 def test_batches_are_added_up() -> None:
     reports = [report(number, after_s=30 * number, name="mine") for number in range(5)]
-    (found,) = usage_of_queries(lines(*reports), "here", None)
-    assert found == QueryUsage("q", "mine", 5, 200, 1_070, 50, 500, 20, 20, 15_000, StorageSize(28, 2_008, 1_008), 30.0)
-    assert found.dollars == 15e-6
-    assert found.dollars_a_day == pytest.approx(3e-6 * 2880)
+    (usage,) = usage_of_queries(lines(*reports), "here", None)
+    assert usage == QueryUsage("q", "mine", 5, 200, 1_070, 50, 500, 20, 20, 15_000, StorageSize(28, 2_008, 1_008), 30.0)
+    assert usage.dollars == 15e-6
+    assert usage.dollars_a_day == pytest.approx(3e-6 * 2880)
 
 
 def test_cost_at_other_prices() -> None:
     prices = Prices.of(Settings.from_spark({"writePrice": "2", "readPrice": "1", "putPrice": "3", "getPrice": "4"}))
-    (found,) = usage_of_queries(lines(report(0)), "here", prices)
-    assert found.nanodollars == 2_000 * (214 + 100) + 1_000 * 10 + 3_000 * 4 + 4_000 * 4
-    assert (found.interval_s, found.dollars_a_day) == (None, None)
+    (usage,) = usage_of_queries(lines(report(0)), "here", prices)
+    assert usage.nanodollars == 2_000 * (214 + 100) + 1_000 * 10 + 3_000 * 4 + 4_000 * 4
+    assert (usage.interval_s, usage.dollars_a_day) == (None, None)
 
 
 def test_only_batches_of_dynastate_count() -> None:
@@ -197,8 +197,8 @@ def test_only_batches_of_dynastate_count() -> None:
     rocks = report(0, query="rocks", stateOperators=[{"customMetrics": {"rocksdbPutCount": 1}}])
     stateless = report(0, query="stateless", stateOperators=[])
     first, second = report(0), report(1, after_s=10)
-    (found,) = usage_of_queries([*lines(first, second, first, idle, rocks, stateless), "\n", " "], "here", None)
-    assert (found.batches, found.write_units, found.stored, found.interval_s) == (
+    (usage,) = usage_of_queries([*lines(first, second, first, idle, rocks, stateless), "\n", " "], "here", None)
+    assert (usage.batches, usage.write_units, usage.stored, usage.interval_s) == (
         2,
         428,
         StorageSize(22, 2_002, 1_002),
@@ -227,8 +227,8 @@ def test_an_event_log_is_read() -> None:
         {"Event": event, "progress": report(1, after_s=5)},
         {"Event": event.replace("Progress", "Terminated"), "id": "q", "runId": "r"},
     ]
-    (found,) = usage_of_queries(lines(*events), "here", None)
-    assert (found.batches, found.interval_s) == (2, 5.0)
+    (usage,) = usage_of_queries(lines(*events), "here", None)
+    assert (usage.batches, usage.interval_s) == (2, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -321,11 +321,11 @@ def test_a_file_that_starts_over_is_read_again(tmp_path: Path, how: str) -> None
 def test_units_of_a_commit_are_those_of_its_requests(memory_engine: Engine, store: str, inline_bytes: int) -> None:
     """Parts and the version list as it is then: with changes in it, and without."""
     memory_engine.commits.inline_bytes = inline_bytes
-    made = EMPTY
+    newest = EMPTY
     for number in range(1, 21):
         row = {b"%03d" % number: random.Random(number).randbytes(190)}  # noqa: S311  # no secret
-        committed = begin(memory_engine, store, attempt(number), row, base=made).commit({0: 100}, SCHEMA)
-        made = committed.entry.id
+        committed = begin(memory_engine, store, attempt(number), row, base=newest).commit({0: 100}, SCHEMA)
+        newest = committed.entry.id
         if number > 1:  # the first one also writes schema and meta item
             assert commit_units(store, committed.entry) == committed.meter.write_units
 
@@ -337,16 +337,16 @@ def test_puts_of_a_query_with_objects(memory: MemoryTables) -> None:
     settings, store, clock = Settings(objects="s3://bucket/prefix"), "puts/0/0/default", iter([0.0, 100.0])
     with closing(Engine(memory, settings)) as engine:
         monitor = Monitor(engine, [store], lambda: next(clock), Prices.of(settings))
-        made = [write(engine, store, attempt(1), {b"key": noise.randbytes(20_000)})]
+        versions = [write(engine, store, attempt(1), {b"key": noise.randbytes(20_000)})]
         monitor.look()
-        spent = Meter()
+        meter = Meter()
         for number in range(2, 12):
-            done = begin(engine, store, attempt(number), {b"key": noise.randbytes(20_000)}, base=made[-1])
-            spent.add(done.commit({0: 1}, SCHEMA).meter)
-            made.append(VersionId(number, done.attempt))
+            write_attempt = begin(engine, store, attempt(number), {b"key": noise.randbytes(20_000)}, base=versions[-1])
+            meter.add(write_attempt.commit({0: 1}, SCHEMA).meter)
+            versions.append(VersionId(number, write_attempt.attempt))
         (activity,) = monitor.look()
-    dollars = Prices.of(settings).nanodollars(spent.write_units, 0, spent.puts) / 1e9
-    assert spent.puts == 10
+    dollars = Prices.of(settings).nanodollars(meter.write_units, 0, meter.puts) / 1e9
+    assert meter.puts == 10
     assert activity.dollars_a_day == pytest.approx(dollars * 864, rel=0.01)
     assert usage_of_store(memory, store).puts == 11
     fork_namespace(memory, "puts", "forked", None)

@@ -42,7 +42,7 @@ def summary(
 
 def test_a_namespace_is_abandoned_without_its_checkpoint() -> None:
     """Its stores are added up, those of an earlier query included; the largest is first, and doubtful ones last."""
-    found = find_abandoned(
+    namespaces = find_abandoned(
         [
             summary("small/0/0/default", GONE),
             summary("far/0/0/default", FAR, 10**9),
@@ -52,18 +52,18 @@ def test_a_namespace_is_abandoned_without_its_checkpoint() -> None:
         ],
         exists,
     )
-    assert [(each.namespace, each.problem != "") for each in found] == [
+    assert [(each.namespace, each.problem != "") for each in namespaces] == [
         ("large", False),
         ("small", False),
         ("far", True),
     ]
-    large = found[0]
+    large = namespaces[0]
     assert (large.stores, large.stored, large.location) == (2, StorageSize(4, 11_000), GONE)
     assert large.committed == "2025-01-03T00:00:00+00:00"
     shown = large.as_json(DEFAULT_PRICES)
     assert (shown["bytes"], shown["items"]) == (11_000, 4)
     assert shown["storage_dollars_a_month"] == DEFAULT_PRICES.dollars_a_month(large.stored)
-    assert "no such file system here" in found[2].problem
+    assert "no such file system here" in namespaces[2].problem
 
 
 def test_a_namespace_that_is_used_is_not_abandoned() -> None:

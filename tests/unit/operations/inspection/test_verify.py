@@ -53,13 +53,13 @@ def readable(report: Report) -> set[VersionId]:
 def can_recover(whole: IntactStore, tables: MemoryTables) -> set[VersionId]:
     """The versions that an engine opens."""
     at = make_engine(tables, parallel_requests=1)
-    found = set()
+    versions = set()
     for node, state in whole.states.items():
         with contextlib.suppress(CorruptStateError, VersionMissingError):
             assert recover(at, STORE, *node) == state
-            found.add(node)
+            versions.add(node)
     at.close()
-    return found
+    return versions
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["all versions", "cleaned up"])
@@ -190,11 +190,11 @@ def test_a_lost_version_list(
     memory_engine: Engine, memory: MemoryTables, store: str, lost: int, snapshots: tuple[int, ...], *, cleaned: bool
 ) -> None:
     """It is a defect wherever it differs from a clean-up that deletes the oldest versions, whoever reads the others."""
-    made = write_versions(memory_engine, store, 27)
+    versions = write_versions(memory_engine, store, 27)
     for version in snapshots[:-1] if len(snapshots) > 1 else snapshots:
-        save_snapshot(memory_engine, store, made[version], numbers(version), lambda _: set())
+        save_snapshot(memory_engine, store, versions[version], numbers(version), lambda _: set())
     if cleaned:
-        memory_engine.maintenance.clean_up(store, "run-1", *made[27], 24, 0, 0)
+        memory_engine.maintenance.clean_up(store, "run-1", *versions[27], 24, 0, 0)
     assert verify(memory, store).findings == ()
     lost_list(memory.items, store, lost).apply(memory)
     report = verify(memory, store)
@@ -213,17 +213,17 @@ def test_a_lost_snapshot_item(
     memory_engine: Engine, memory: MemoryTables, store: str, snapshots: tuple[int, ...], retain: int
 ) -> None:
     """It is reported where the lowest versions are read from it, and its manifest and buckets are no orphans."""
-    made = write_versions(memory_engine, store, 27)
+    versions = write_versions(memory_engine, store, 27)
     for version in snapshots:
-        save_snapshot(memory_engine, store, made[version], numbers(version))
-    memory_engine.maintenance.clean_up(store, "run-1", *made[27], retain, 0, 0)
+        save_snapshot(memory_engine, store, versions[version], numbers(version))
+    memory_engine.maintenance.clean_up(store, "run-1", *versions[27], retain, 0, 0)
     assert verify(memory, store).findings == ()
-    key = snapshot_key(store, *made[4])
+    key = snapshot_key(store, *versions[4])
     del memory.items[key]
     report = verify(memory, store)
     lowest = 27 - retain + 1
     assert [(each.what, each.key, each.named_by) for each in report.findings] == [
-        ("missing", key, frozenset([made[lowest]]))
+        ("missing", key, frozenset([versions[lowest]]))
     ]
     assert f"without it version {lowest} and those after it cannot be read" in report.findings[0].why
     assert report.readable == ({*range(20, 28)} if len(snapshots) == 2 else set())
@@ -232,14 +232,14 @@ def test_a_lost_snapshot_item(
 
 def test_a_lost_snapshot_item_with_carried_buckets(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Buckets that an earlier snapshot wrote are no orphans either."""
-    made = write_versions(memory_engine, store, 12)
-    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
-    save_snapshot(memory_engine, store, made[6], numbers(6), lambda _: {b"5", b"6"})
-    save_snapshot(memory_engine, store, made[11], numbers(11))
-    memory_engine.maintenance.clean_up(store, "run-1", *made[12], 6, 0, 0)
+    versions = write_versions(memory_engine, store, 12)
+    save_snapshot(memory_engine, store, versions[4], numbers(4), lambda _: set())
+    save_snapshot(memory_engine, store, versions[6], numbers(6), lambda _: {b"5", b"6"})
+    save_snapshot(memory_engine, store, versions[11], numbers(11))
+    memory_engine.maintenance.clean_up(store, "run-1", *versions[12], 6, 0, 0)
     assert verify(memory, store).findings == ()
-    del memory.items[snapshot_key(store, *made[6])]
-    assert listed(verify(memory, store)) == [("missing", snapshot_key(store, *made[6]).sort)]
+    del memory.items[snapshot_key(store, *versions[6])]
+    assert listed(verify(memory, store)) == [("missing", snapshot_key(store, *versions[6]).sort)]
 
 
 @pytest.mark.parametrize("is_carried", [False, True], ids=["own buckets", "all of its buckets are carried on"])
@@ -247,34 +247,34 @@ def test_a_snapshot_that_clean_up_deletes_is_not_lost(
     memory_engine: Engine, memory: MemoryTables, store: str, *, is_carried: bool
 ) -> None:
     """Wherever the clean-up is cut off, and when the request that wrote the manifest comes again then."""
-    made = write_versions(memory_engine, store, 4)
-    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
+    versions = write_versions(memory_engine, store, 4)
+    save_snapshot(memory_engine, store, versions[4], numbers(4), lambda _: set())
     full = {bucket_of(key) for key in numbers(4)}
     added = next(key for number in count(10) if bucket_of(key := b"%d" % number) not in full)
-    made.append(write(memory_engine, store, attempt(5), {added: added}, base=made[4]))
+    versions.append(write(memory_engine, store, attempt(5), {added: added}, base=versions[4]))
     for number in range(6, 28):
-        made.append(write(memory_engine, store, attempt(number), base=made[-1]))
-    memory_engine.maintenance.clean_up(store, "run-1", *made[27], 23, 0, 0)
+        versions.append(write(memory_engine, store, attempt(number), base=versions[-1]))
+    memory_engine.maintenance.clean_up(store, "run-1", *versions[27], 23, 0, 0)
     state = numbers(4) | {added: added}
-    save_snapshot(memory_engine, store, made[20], state, (lambda _: {added}) if is_carried else None)
+    save_snapshot(memory_engine, store, versions[20], state, (lambda _: {added}) if is_carried else None)
     late = {key: item for key, item in memory.items.items() if key.sort.startswith(f"snapshot_manifest/{4:020d}")}
-    items, gone = dict(memory.items), 0
+    items, deletions = dict(memory.items), 0
     for requests, applied in product(range(1, 100), (False, True)):
         dying = Dying(memory, requests, applied=applied)
-        again = make_engine(dying)
+        killed_engine = make_engine(dying)
         with contextlib.suppress(UnavailableError):
-            again.maintenance.clean_up(store, "run-1", *made[27], 2, 0, 0)
-        again.close()
+            killed_engine.maintenance.clean_up(store, "run-1", *versions[27], 2, 0, 0)
+        killed_engine.close()
         assert verify(memory, store).is_whole
         memory.items |= late
         report = verify(memory, store)
-        if snapshot_key(store, *made[4]) not in memory.items:
-            gone += 1
+        if snapshot_key(store, *versions[4]) not in memory.items:
+            deletions += 1
             assert report.is_whole, report.findings
         memory.items = dict(items)
         if dying.left >= 0:
             break
-    assert gone > 5
+    assert deletions > 5
 
 
 def bucket_of(key: bytes) -> int:
@@ -287,42 +287,42 @@ def test_a_bounded_clean_up_loses_no_snapshot(
     memory_engine: Engine, memory: MemoryTables, store: str, most: int
 ) -> None:
     """Versions that it leaves cannot be read, and snapshots of theirs were deleted, or are being written."""
-    made = write_versions(memory_engine, store, 26)
-    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
-    save_snapshot(memory_engine, store, made[9], numbers(9), lambda _: set())
-    memory_engine.maintenance.clean_up(store, "run-1", *made[26], 22, 0, 0)
-    save_snapshot(memory_engine, store, made[22], numbers(22))
-    memory_engine.maintenance.clean_up(store, "run-1", *made[26], 2, 0, most)
+    versions = write_versions(memory_engine, store, 26)
+    save_snapshot(memory_engine, store, versions[4], numbers(4), lambda _: set())
+    save_snapshot(memory_engine, store, versions[9], numbers(9), lambda _: set())
+    memory_engine.maintenance.clean_up(store, "run-1", *versions[26], 22, 0, 0)
+    save_snapshot(memory_engine, store, versions[22], numbers(22))
+    memory_engine.maintenance.clean_up(store, "run-1", *versions[26], 2, 0, most)
     assert verify(memory, store).is_whole
-    snapshot = take_snapshot(memory_engine, store, made[25], numbers(25))
+    snapshot = take_snapshot(memory_engine, store, versions[25], numbers(25))
     assert snapshot is not None
     assert verify(memory, store).is_whole
 
 
 def test_a_snapshot_of_a_run_that_is_over_is_not_lost(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Its executor was suspended while the next run deleted it, wrote all of it later, and was killed."""
-    made = write_versions(memory_engine, store, 14)
-    save_snapshot(memory_engine, store, made[4], numbers(4), lambda _: set())
-    late = take_snapshot(memory_engine, store, made[9], numbers(9))
+    versions = write_versions(memory_engine, store, 14)
+    save_snapshot(memory_engine, store, versions[4], numbers(4), lambda _: set())
+    late = take_snapshot(memory_engine, store, versions[9], numbers(9))
     assert late is not None
-    made += write_versions(memory_engine, store, 10, base=made[14], run="run-2")[1:]
-    memory_engine.maintenance.clean_up(store, "run-2", *made[24], 19, 0, 0)
-    assert snapshot_key(store, *made[9]) not in memory.items
+    versions += write_versions(memory_engine, store, 10, base=versions[14], run="run-2")[1:]
+    memory_engine.maintenance.clean_up(store, "run-2", *versions[24], 19, 0, 0)
+    assert snapshot_key(store, *versions[9]) not in memory.items
     late.abort = lambda: None  # type: ignore[method-assign]
     assert not late.commit()
     assert any(key.sort.startswith(f"snapshot_manifest/{9:020d}") for key in memory.items)
     assert verify(memory, store).is_whole
-    save_snapshot(memory_engine, store, made[22], numbers(22), run="run-2")
-    again = make_engine(memory)
-    again.maintenance.clean_up(store, "run-2", *made[24], 2, 0, 2)
-    again.close()
+    save_snapshot(memory_engine, store, versions[22], numbers(22), run="run-2")
+    engine = make_engine(memory)
+    engine.maintenance.clean_up(store, "run-2", *versions[24], 2, 0, 2)
+    engine.close()
     assert verify(memory, store).is_whole
 
 
 def test_the_newest_of_several_runs_version_list(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """After a restart, only a snapshot of one of its versions shows the loss; else the parts are orphaned."""
-    made = write_versions(memory_engine, store, 14)
-    made += write_versions(memory_engine, store, 10, base=made[14], run="run-2")[1:]
+    versions = write_versions(memory_engine, store, 14)
+    versions += write_versions(memory_engine, store, 10, base=versions[14], run="run-2")[1:]
     lost_list(memory.items, store, 24).apply(memory)
     report = verify(memory, store)
     assert report.is_whole
@@ -338,12 +338,12 @@ def test_the_only_version_list(memory_engine: Engine, memory: MemoryTables, stor
     for number in (0xA, 0xB):
         under_way = begin(memory_engine, store, attempt(number), {b"1": b"1"})
         under_way.commit = None  # type: ignore[assignment,method-assign]  # never
-    made = write_versions(memory_engine, store, 1)
+    versions = write_versions(memory_engine, store, 1)
     items = memory.items
     memory.items = {key: item for key, item in items.items() if not key.sort.startswith("list/")}
     assert verify(memory, store).is_whole
     memory.items = items
-    write(memory_engine, store, attempt(2), {b"2": b"2"}, base=made[1])
+    write(memory_engine, store, attempt(2), {b"2": b"2"}, base=versions[1])
     lost_list(memory.items, store, 2).apply(memory)
     assert [(each.what, each.why) for each in verify(memory, store).findings if each.what == "missing"] == [
         ("missing", "the version list of 1 is lost: none of them is listed, but there are parts of what follows them")
@@ -356,23 +356,23 @@ def test_a_bounded_clean_up_of_an_adopted_store_is_no_loss(
     """Of a branch that was left, versions remain above those that are deleted; the former location's are below."""
 
     def make(run: QueryRun, base: VersionId, versions: int) -> list[VersionId]:
-        made = [base]
+        history = [base]
         for number in range(base.version + 1, base.version + versions + 1):
-            under_way = memory_engine.begin(store, run, *made[-1], Attempt(uuid4().bytes))
+            under_way = memory_engine.begin(store, run, *history[-1], Attempt(uuid4().bytes))
             under_way.append(chunk({b"%d" % number: run.id.encode()}))
             under_way.commit({0: 0}, SCHEMA)
-            made.append(VersionId(number, under_way.attempt))
-        return made
+            history.append(VersionId(number, under_way.attempt))
+        return history
 
-    made = make(query_run("old"), EMPTY, 4)
+    old = make(query_run("old"), EMPTY, 4)
     adopt_stores(memory, [store], MOVED)
-    make(query_run("left", MOVED), made[4], 5)
-    newest = make(query_run("new", MOVED), made[3], 3)[-1]
+    make(query_run("left", MOVED), old[4], 5)
+    newest = make(query_run("new", MOVED), old[3], 3)[-1]
     assert compact_store(memory_engine, memory, store) is not None
     newest = make(query_run("new", MOVED), newest, 4)[-1]
     for more in (True, False):
-        _, left = memory_engine.maintenance.clean_up(store, "new", *newest, 2, 0, 2 if more else 0)
-        assert (left > 0) is more
+        _, rest = memory_engine.maintenance.clean_up(store, "new", *newest, 2, 0, 2 if more else 0)
+        assert (rest > 0) is more
         assert verify(memory, store).findings == ()
 
 
@@ -380,10 +380,10 @@ def test_versions_of_earlier_queries_and_locations_are_no_lost_lists(
     memory_engine: Engine, memory: MemoryTables, store: str
 ) -> None:
     """A query that starts over, fails and is cleaned up at any request leaves no defect, below nor above the others."""
-    made = write_versions(memory_engine, store, 26)
-    save_snapshot(memory_engine, store, made[22], numbers(22), lambda _: set())
-    memory_engine.maintenance.clean_up(store, "run-1", *made[26], 2, 0, 0)
-    begin(memory_engine, store, attempt(0xF), *singles(26, b"f"), base=made[26])  # a whole request
+    versions = write_versions(memory_engine, store, 26)
+    save_snapshot(memory_engine, store, versions[22], numbers(22), lambda _: set())
+    memory_engine.maintenance.clean_up(store, "run-1", *versions[26], 2, 0, 0)
+    begin(memory_engine, store, attempt(0xF), *singles(26, b"f"), base=versions[26])  # a whole request
     base = EMPTY
     for number in range(1, 8):
         base = write(memory_engine, store, attempt(100 + number), {b"k": b"%d" % number}, base=base, run="run-2")
@@ -391,10 +391,10 @@ def test_versions_of_earlier_queries_and_locations_are_no_lost_lists(
     items = dict(memory.items)
     for requests in range(1, 100):
         dying = Dying(memory, requests)
-        again = make_engine(dying)
+        engine = make_engine(dying)
         with contextlib.suppress(UnavailableError):
-            again.maintenance.clean_up(store, "run-2", *base, 2, 0, 0)
-        again.close()
+            engine.maintenance.clean_up(store, "run-2", *base, 2, 0, 0)
+        engine.close()
         report = verify(memory, store)
         assert report.is_whole, report.findings
         memory.items = dict(items)
@@ -416,11 +416,11 @@ def test_without_its_meta_item_nothing_can_be_read() -> None:
 
 def test_orphans_are_no_failure(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Parts of an attempt under way, a snapshot that is being written and foreign items are orphaned, by maker."""
-    made = write_versions(memory_engine, store, 3)
-    under_way = begin(memory_engine, store, attempt(0xA), *singles(26), base=made[3])
+    versions = write_versions(memory_engine, store, 3)
+    under_way = begin(memory_engine, store, attempt(0xA), *singles(26), base=versions[3])
     under_way._pending.wait(5)
     snapshot = take_snapshot(
-        memory_engine, store, made[3], {b"1": b"1", b"2": b"2", b"3": b"3"}, lambda _: set(), bits=1
+        memory_engine, store, versions[3], {b"1": b"1", b"2": b"2", b"3": b"3"}, lambda _: set(), bits=1
     )
     assert snapshot is not None
     snapshot._end_bucket()
@@ -432,15 +432,15 @@ def test_orphans_are_no_failure(memory_engine: Engine, memory: MemoryTables, sto
     ]
     memory.write([(Key(role, shard, "someone else's"), item) for role, item in foreign])
     report = verify(memory, store)
-    found = {(finding.key.role, finding.why): finding.items for finding in report.findings}
-    assert found == {
+    counts = {(finding.key.role, finding.why): finding.items for finding in report.findings}
+    assert counts == {
         ("delta", "of an attempt that no version list names: under way, or failed"): 25,
         ("delta", "none of dynastate's own"): 1,
         ("snapshot", "of a snapshot that is being written, or was abandoned"): 2,
         ("snapshot", "none of dynastate's own"): 1,
     }
     assert report.is_whole
-    assert readable(report) == set(made[1:])
+    assert readable(report) == set(versions[1:])
 
 
 def test_an_item_in_the_wrong_place_is_missing_and_orphaned() -> None:
@@ -458,52 +458,54 @@ def test_an_item_in_the_wrong_place_is_missing_and_orphaned() -> None:
 def test_abandoned_attempts_are_no_failure(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """The versions of a deleted checkpoint are abandoned once clean-up deletes their base, and go with the next."""
     old = write_versions(memory_engine, store, 12)
-    made = [EMPTY]
+    versions = [EMPTY]
     for number in range(1, 7):
         key = b"%d" % number
-        made.append(write(memory_engine, store, attempt(100 + number), {key: key}, base=made[-1], run="run-2"))
+        versions.append(write(memory_engine, store, attempt(100 + number), {key: key}, base=versions[-1], run="run-2"))
     state = numbers(4)
-    save_snapshot(memory_engine, store, made[4], state, lambda _: set(), "run-2")
-    memory_engine.maintenance.clean_up(store, "run-2", *made[6], 2, 0, 4)
+    save_snapshot(memory_engine, store, versions[4], state, lambda _: set(), "run-2")
+    memory_engine.maintenance.clean_up(store, "run-2", *versions[6], 2, 0, 4)
     report = verify(memory, store)
     assert report.findings == ()
-    assert readable(report) == {made[5], made[6]}
+    assert readable(report) == {versions[5], versions[6]}
     assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(old[5:9])
     # An unreadable version of the newest run is never reported as abandoned.
     memory.items = {key: item for key, item in memory.items.items() if not key.sort.startswith("snapshot/")}
     report = verify(memory, store)
-    assert ("missing", snapshot_key(store, *made[4]).sort) in listed(report)
+    assert ("missing", snapshot_key(store, *versions[4]).sort) in listed(report)
     assert {each.version for each in report.versions if not each.is_readable and not each.is_dead} == {5, 6}
 
 
 def test_an_unfinished_clean_up_is_no_failure(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Versions whose base it has deleted are abandoned, as long as newer ones have a snapshot."""
-    made = write_versions(memory_engine, store, 12)
+    versions = write_versions(memory_engine, store, 12)
     state = numbers(8)
-    save_snapshot(memory_engine, store, made[8], state, lambda _: set())
-    memory_engine.maintenance.clean_up(store, "run-1", *made[12], 2, 0, 3)
+    save_snapshot(memory_engine, store, versions[8], state, lambda _: set())
+    memory_engine.maintenance.clean_up(store, "run-1", *versions[12], 2, 0, 3)
     report = verify(memory, store)
     assert report.findings == ()
-    assert readable(report) == set(made[8:])
-    assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(made[4:8])
+    assert readable(report) == set(versions[8:])
+    assert {VersionId(each.version, each.attempt) for each in report.versions if each.is_dead} == set(versions[4:8])
 
 
 def test_concurrent_writes_are_not_findings(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Commits, snapshots and clean-ups between any two requests of verify are not findings."""
-    made = write_versions(memory_engine, store, 8)
+    versions = write_versions(memory_engine, store, 8)
     states = {number: numbers(number) for number in range(1, 200)}
-    before = verify(memory, store)
-    assert before.is_whole
+    first_report = verify(memory, store)
+    assert first_report.is_whole
     requests = 0
 
     def act(_: str) -> None:
         nonlocal requests
         requests += 1
-        number = made[-1][0] + 1
-        made.append(write(memory_engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=made[-1]))
+        number = versions[-1][0] + 1
+        versions.append(
+            write(memory_engine, store, attempt(number), {b"%d" % number: b"%d" % number}, base=versions[-1])
+        )
         if requests % 3 == 0:
-            save_snapshot(memory_engine, store, made[-1], states[number], lambda _: set())
-            memory_engine.maintenance.clean_up(store, "run-1", *made[-1], 2, 0, 0)
+            save_snapshot(memory_engine, store, versions[-1], states[number], lambda _: set())
+            memory_engine.maintenance.clean_up(store, "run-1", *versions[-1], 2, 0, 0)
 
     for start in range(3):  # which of the requests clean-up comes at
         requests = start
@@ -518,19 +520,19 @@ def test_concurrent_writes_are_not_findings(memory_engine: Engine, memory: Memor
 def test_verify_only_reads_and_consistently(moto: BotoTables, failing_client: FailingClient, store: str) -> None:
     """Every request is Query, GetItem or BatchGetItem with ConsistentRead, also with findings."""
     at = make_engine(moto)
-    made = write_versions(at, store, 3)
-    corrupt = write(at, store, attempt(9), {b"9": b"9"}, base=made[3])
+    versions = write_versions(at, store, 3)
+    corrupt = write(at, store, attempt(9), {b"9": b"9"}, base=versions[3])
     (key, item), *_ = parts_of(moto, store)
     failing_client.put_item(TableName=moto.names["delta"], Item=to_wire(item) | {"strange": {"BOOL": True}})
     moto.delete([parts_of_version[0] for parts_of_version in parts_of_all(moto, store, corrupt[0])])
-    before = len(failing_client.requests)
+    start = len(failing_client.requests)
     report = verify(moto, store)
     assert listed(report) == [("corrupt", key.sort), ("missing", f"{4:020d}/{attempt(9).hex()}/000000")]
-    sent = failing_client.requests[before:]
-    assert {operation for operation, _ in sent} == {"query", "batch_get_item"}
-    for operation, arguments in sent:
-        asked = arguments["RequestItems"].values() if operation == "batch_get_item" else [arguments]
-        assert all(each["ConsistentRead"] is True for each in asked)
+    requests = failing_client.requests[start:]
+    assert {operation for operation, _ in requests} == {"query", "batch_get_item"}
+    for operation, arguments in requests:
+        reads = arguments["RequestItems"].values() if operation == "batch_get_item" else [arguments]
+        assert all(each["ConsistentRead"] is True for each in reads)
     at.close()
 
 
@@ -566,17 +568,17 @@ def test_memory_is_bounded(memory_engine: Engine, memory: MemoryTables, store: s
     for number in range(1, 7):
         rows = [{b"%d" % row: chance.randbytes(100_000)} for row in range(100)]
         base = write(memory_engine, store, attempt(number), *rows, base=base)
-    seen: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     tracemalloc.start()
-    report = verify(memory, store, lambda done, total: seen.append((done, total)))
+    report = verify(memory, store, lambda stores, total: progress.append((stores, total)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert report.is_whole
     assert report.stored_bytes > 60_000_000
     assert peak < 15_000_000
-    assert seen[0] == (0, 600)
-    assert seen[-1] == (600, 600)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert progress[0] == (0, 600)
+    assert progress[-1] == (600, 600)
+    assert [stores for stores, _ in progress] == sorted(stores for stores, _ in progress)
 
 
 def test_findings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,24 +40,26 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 def test_a_running_query_is_refused_its_commit(engines: Engines, tables: Tables, store: str, versions: int) -> None:
     """With an error that says what was done and what to do; it leaves nothing, and fences are no store to anybody."""
     engine = engines()
-    made = write_versions(engine, store, versions)
+    history = write_versions(engine, store, versions)
     if not versions:
         engine.commits.sessions.enter(tables, store, query_run(), 0)
     elif versions == 40:
-        save_snapshot(engine, store, made[39], numbers(39))
-        engine.maintenance.clean_up(store, "run-1", *made[40], 2, 1, 0)
-    under_way = begin(engine, store, attempt(999), {b"k": b"v"}, base=made[versions])
+        save_snapshot(engine, store, history[39], numbers(39))
+        engine.maintenance.clean_up(store, "run-1", *history[40], 2, 1, 0)
+    under_way = begin(engine, store, attempt(999), {b"k": b"v"}, base=history[versions])
     drop_stores(tables, [store])
-    late = [begin(engine, store, attempt(990 + by), base=made[max(0, versions - by)]) for by in (1, 2)]
+    late = [begin(engine, store, attempt(990 + by), base=history[max(0, versions - by)]) for by in (1, 2)]
     for each in (under_way, *late):
         with pytest.raises(ConfigurationError, match=r"may not commit any more.*dynastate drop.*new checkpoint.*run-1"):
             each.commit({0: 1}, SCHEMA)
         each.abort()
-    left = {sort: item.keys() - {"store_shard", "entry", "format"} for sort, item in items_of(tables, store).items()}
-    left.pop(schema_key(store, schema_digest(SCHEMA)).sort, None)  # a first commit writes it before its entry
-    assert len(left) <= 4
-    assert left.pop(version_list_key(store, 1).sort) == {"refused", "epoch"}
-    assert all(names == {"refused"} for names in left.values())
+    attributes = {
+        sort: item.keys() - {"store_shard", "entry", "format"} for sort, item in items_of(tables, store).items()
+    }
+    attributes.pop(schema_key(store, schema_digest(SCHEMA)).sort, None)  # a first commit writes it before its entry
+    assert len(attributes) <= 4
+    assert attributes.pop(version_list_key(store, 1).sort) == {"refused", "epoch"}
+    assert all(names == {"refused"} for names in attributes.values())
     assert not parts_of(tables, store)
     assert graph(tables, store).is_empty
     for look_at in (lambda: inspect_store(tables, store), lambda: verify(tables, store)):
@@ -69,7 +71,7 @@ def test_a_running_query_is_refused_its_commit(engines: Engines, tables: Tables,
         engines().open(store, versions or 1, attempt(versions or 1))
     if versions:
         with pytest.raises(VersionMissingError, match="If the state was dropped"):
-            write(engines(), store, attempt(7), {b"k": b"v"}, base=made[versions], run="run-2")
+            write(engines(), store, attempt(7), {b"k": b"v"}, base=history[versions], run="run-2")
 
 
 def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, store: str) -> None:
@@ -213,15 +215,15 @@ def test_a_store_that_a_late_request_makes_again(engines: Engines, tables: Table
 def test_a_fork_at_a_namespace_that_was_dropped(engines: Engines, tables: Tables, store: str) -> None:
     """It is made through the fences, and resumed where it was cut off."""
     engine = engines()
-    made = write_versions(engine, store, 12)
+    versions = write_versions(engine, store, 12)
     new = store.replace(namespace_of(store), f"{namespace_of(store)}-new")
     for run in ("run-2", "run-3"):
         fork_namespace(tables, namespace_of(store), namespace_of(new), None)
-        mine = write(engines(), new, attempt(50), {b"own": run.encode()}, base=made[12], run=run)
+        mine = write(engines(), new, attempt(50), {b"own": run.encode()}, base=versions[12], run=run)
         assert read(engines(), new, *mine)[b"own"] == run.encode()
         assert verify(tables, new).is_whole
         drop_stores(tables, [new])
-    assert read(engines(), store, *made[12])[b"12"] == b"12"
+    assert read(engines(), store, *versions[12])[b"12"] == b"12"
 
 
 def test_a_drop_that_was_cut_off_is_completed(memory_engine: Engine, memory: MemoryTables) -> None:
@@ -312,9 +314,9 @@ def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, en
     write_versions(engine, store, 3)
     drop_stores(memory, [store])
     write(engine, store, attempt(50), {b"k": b"v"}, run="run-2")
-    before = dict(memory.items)
+    items_before = dict(memory.items)
     drop.delete_meta(memory, store)
-    assert memory.items == before
+    assert memory.items == items_before
 
 
 def test_meta_items_go_last_and_backwards(memory: MemoryTables, engines: Engines, store: str) -> None:
@@ -335,7 +337,7 @@ def test_stores_are_marked_several_at_once_and_before_any_is_emptied(
     stores = [f"{namespace_of(store)}/0/{partition}/default" for partition in range(STORES_AT_ONCE)]
     for each in stores:
         write_versions(engines(memory), each, 1)
-    before, everyone, mark = len(memory.items), Barrier(STORES_AT_ONCE), drop._mark_dropped
+    count, everyone, mark = len(memory.items), Barrier(STORES_AT_ONCE), drop._mark_dropped
 
     def mark_together(tables: Tables, store: str, *rest: Any) -> bool:
         everyone.wait(10)
@@ -347,7 +349,7 @@ def test_stores_are_marked_several_at_once_and_before_any_is_emptied(
     is_failing = True
     with pytest.raises(UnavailableError, match="not now"):
         drop_stores(memory, stores)
-    assert len(memory.items) == before
+    assert len(memory.items) == count
     is_failing = False
     meter = Meter()
     assert drop_stores(memory.metered(meter), stores) == STORES_AT_ONCE * 3 + 1
@@ -358,9 +360,9 @@ def test_stores_are_marked_several_at_once_and_before_any_is_emptied(
 def test_parts_that_come_after_a_drop_are_no_lost_list(memory: MemoryTables, engines: Engines, store: str) -> None:
     """Those of an attempt that was under way, at a version above all that the next query has."""
     engine = engines(memory)
-    made = write_versions(engine, store, 12)
+    versions = write_versions(engine, store, 12)
     drop_stores(memory, [store])
-    begin(engine, store, attempt(99), *singles(26), base=made[12])._pending.wait(5)  # a whole request
+    begin(engine, store, attempt(99), *singles(26), base=versions[12])._pending.wait(5)  # a whole request
     write(engines(memory), store, attempt(100), {b"k": b"v"}, run="run-2")
     report = verify(memory, store)
     assert [each.what for each in report.findings] == ["orphaned"]
@@ -371,20 +373,20 @@ def test_without_a_meta_item(engines: Engines, memory: MemoryTables, store: str,
     """As a drop beside a running query once left them: `stores` marks them, `drop` repairs the namespace."""
     engine, namespace = engines(memory), namespace_of(store)
     stores = [f"{namespace}/{operator}/{number}/default" for operator in (0, 1) for number in range(6)]
-    made = {each: write_versions(engine, each, 3)[3] for each in stores}
-    for each in made:
+    newest = {each: write_versions(engine, each, 3)[3] for each in stores}
+    for each in newest:
         if int(each.split("/")[2]) in partitions:
             memory.delete([meta_key(each)])
     lost = [each for each in stores if meta_key(each) not in memory.get([meta_key(each) for each in stores])]
-    found = catalog.every_store(memory, namespace)
-    assert sorted(found) == stores
+    store_names = catalog.every_store(memory, namespace)
+    assert sorted(store_names) == stores
     listed = {each.store: each for each in inspect_stores(memory, namespace, no_progress)}  # type: ignore[arg-type]
     assert [each for each in stores if listed[each].problem] == lost
     assert all(re.search("meta item is lost.*dynastate drop", listed[each].problem) for each in lost)
     assert all(each.version == 3 for each in listed.values() if not each.problem)
     with pytest.raises(CorruptStateError, match=f"meta item is lost.*dynastate drop {namespace}"):
         write(engines(memory), lost[0], attempt(9), {b"k": b"v"}, run="run-2")
-    drop_stores(memory, found)
+    drop_stores(memory, store_names)
     assert all(graph(memory, each).is_empty for each in stores)
     assert not any(parts_of(memory, each) for each in stores)
     assert write(engines(memory), lost[0], attempt(9), {b"k": b"v"}, run="run-2").version == 1
@@ -410,13 +412,13 @@ def test_the_look_for_a_query_that_writes(memory: MemoryTables, engines: Engines
         at_times(engine, stores[1], *seconds)
         assert seconds_to_look(look(memory, stores)) == expected
     stores = [f"{namespace}/5/{number}/default" for number in range(2)]
-    made = [write_versions(engine, each, 3)[3] for each in stores]
+    newest = [write_versions(engine, each, 3)[3] for each in stores]
     first = look(memory, stores)
     slept: list[float] = []
     refuse_written(memory, first, 7, sleep=slept.append)
     assert slept == [7]
     beside: list[Callable[[float], object]] = [
-        lambda _: write(engine, stores[1], attempt(50), {b"k": b"v"}, base=made[1]),
+        lambda _: write(engine, stores[1], attempt(50), {b"k": b"v"}, base=newest[1]),
         lambda _: engine.commits.sessions.enter(memory, stores[0], query_run("run-2"), 3),
     ]
     for happens in beside:
@@ -443,6 +445,6 @@ def test_a_late_request_of_a_drop_deletes_no_schema(memory: MemoryTables, engine
     recorded = Recorded(memory)
     drop_stores(recorded, [store])
     assert not list(memory.query("snapshot", store_shard(store, 0), "schema/", "schema/~"))
-    made = write(engines(memory), store, attempt(90), {b"k": b"v"}, run="next")
+    newest = write(engines(memory), store, attempt(90), {b"k": b"v"}, run="next")
     recorded.repeat("delete", "delete_over")
-    assert read(engines(memory), store, *made) == {b"k": b"v"}
+    assert read(engines(memory), store, *newest) == {b"k": b"v"}

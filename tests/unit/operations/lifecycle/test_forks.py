@@ -175,9 +175,9 @@ def test_clean_up_retains_what_forks_need(engine: Engine, tables: Tables, store:
     """It deletes everything else; after the fork is dropped, the next clean-up deletes that, too."""
     fork(tables, store, 32)
     newest = clean_up_all(engine, store, versions)
-    kept = graph(tables, store)
-    assert min(version for version in kept.versions() if not kept.is_pinned(version)) == newest[0] - 3
-    assert [each.version for each in kept.snapshots()] == [20, newest[0] - 4]
+    first_graph = graph(tables, store)
+    assert min(version for version in first_graph.versions() if not first_graph.is_pinned(version)) == newest[0] - 3
+    assert [each.version for each in first_graph.snapshots()] == [20, newest[0] - 4]
     assert read(engine, new_of(store), *versions[32]) == numbers(32)
     assert read(engine, store, *newest) == numbers(newest[0])
     assert verify(tables, store).is_whole
@@ -185,10 +185,10 @@ def test_clean_up_retains_what_forks_need(engine: Engine, tables: Tables, store:
     assert not engine.maintenance.clean_up(store, "run-1", *newest, 2, 1, 0)[0].items_deleted
     drop_stores(tables, [new_of(store)])
     engine.maintenance.clean_up(store, "run-1", *newest, 2, 1, 0)
-    gone = graph(tables, store)
-    assert gone.versions() == list(range(newest[0] - 3, newest[0] + 1))
-    assert [each.version for each in gone.snapshots()] == [newest[0] - 4]
-    assert {int(key.sort[:20]) for key, _ in parts_of(tables, store)} == set(gone.versions())
+    second_graph = graph(tables, store)
+    assert second_graph.versions() == list(range(newest[0] - 3, newest[0] + 1))
+    assert [each.version for each in second_graph.snapshots()] == [newest[0] - 4]
+    assert {int(key.sort[:20]) for key, _ in parts_of(tables, store)} == set(second_graph.versions())
     assert verify(tables, store).findings == ()
 
 
@@ -201,9 +201,9 @@ class Listing(FailingTables):
 
     def list_keys(self, role: Role, store_shard: str, low: str, high: str) -> list[Key]:
         assert low <= high, "DynamoDB refuses such a range"
-        found: list[Key] = super().list_keys(role, store_shard, low, high)
-        self.listed += found if role == "delta" else []
-        return found
+        keys: list[Key] = super().list_keys(role, store_shard, low, high)
+        self.listed += keys if role == "delta" else []
+        return keys
 
 
 def test_clean_up_does_not_read_what_forks_need(engines: Engines, tables: Tables, store: str) -> None:

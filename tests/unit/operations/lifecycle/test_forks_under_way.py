@@ -81,11 +81,11 @@ def test_a_fork_that_crashes_is_resumed(make: Engines, memory: MemoryTables, sto
             with pytest.raises(ConfigurationError, match="has state already"):
                 fork(memory, store)
         else:
-            begun = meta_key(new_of(store)) in memory.items
-            if begun:
+            has_meta = meta_key(new_of(store)) in memory.items
+            if has_meta:
                 with pytest.raises(ConfigurationError, match="at another version has begun there and was cut off"):
                     fork(memory, store, 12)
-            assert fork(memory, store, None if begun else 11).version == 11
+            assert fork(memory, store, None if has_meta else 11).version == 11
         for name in both(store):
             assert read(engine, new_of(name), *versions[11]) == numbers(11)
             assert verify(memory, new_of(name)).findings == ()
@@ -107,11 +107,11 @@ def test_a_fork_is_of_one_moment(memory: MemoryTables, make: Engines, store: str
     """The fork is cut off, and the query is taken back before its version: both partitions are of one history."""
     versions, _ = (write_versions(make(), each, 5) for each in both(store))
     for _ in each_request(lambda tables: fork(tables, store), memory):
-        begun = meta_key(new_of(store)) in memory.items
+        has_meta = meta_key(new_of(store)) in memory.items
         make_again(make, store, versions[4])
         if not is_complete(memory, new_of(store), 5):
             assert fork(memory, store).version == 5
-        assert read_fork(make, store, 5) == [numbers(5) if begun else numbers(4) | {b"5": b"another"}] * 2
+        assert read_fork(make, store, 5) == [numbers(5) if has_meta else numbers(4) | {b"5": b"another"}] * 2
 
 
 def test_a_query_that_restarts_while_its_fork_is_made(memory: MemoryTables, make: Engines, store: str) -> None:
@@ -344,19 +344,19 @@ def test_a_new_run_reverts_a_cut_off_drop(make: Engines, memory: MemoryTables, s
 def test_a_new_run_beside_a_drop(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
     """The store that it writes to is unchanged, and the drop reports it."""
     stores = both(store)
-    begun: list[VersionId] = []
+    commits: list[VersionId] = []
     marks, lock = 0, threading.Lock()
 
     def begin(verb: str) -> None:
         nonlocal marks
         with lock:
             marks += verb == "update"
-            if marks == 3 and not begun:  # both stores are marked as dropped
-                begun.append(write(make(), store, attempt(13), base=versions[12], run="run-2"))
+            if marks == 3 and not commits:  # both stores are marked as dropped
+                commits.append(write(make(), store, attempt(13), base=versions[12], run="run-2"))
 
     with pytest.raises(ConfigurationError, match="a run of the query has begun meanwhile"):
         drop_stores(FailingTables(memory, begin), stores)
-    assert read(make(), store, *begun[0]) == numbers(12)
+    assert read(make(), store, *commits[0]) == numbers(12)
     # The meta item stays until all stores are empty, so that the next drop finds them. Whether the other store was
     # emptied is open: no store is begun after the failure.
     assert meta_key(stores[1]) in without_fences(memory.items)
@@ -375,14 +375,14 @@ def test_verify_beside_pins_and_unpins(make: Engines, memory: MemoryTables, stor
     newest = write(engine, new, attempt(512), everything, base=versions[11], run="test")
     save_snapshot(engine, new, newest, everything, lambda _: {b"%d" % n for n in range(2000)}, run="test")
     write_versions(engine, new, 3, newest, run="test")
-    held = pins(memory, store)
+    first_pins = pins(memory, store)
     reports: list[Report] = []
     for failures in races(
         memory, lambda tables: reports.append(verify(tables, new)), lambda: clean_store(make(), memory, new, 2)
     ):
         assert failures == (None, None)
         assert reports[-1].is_whole, reports[-1].findings
-        assert pins(memory, store) < held
+        assert pins(memory, store) < first_pins
     for _ in each_request(lambda tables: clean_store(make(tables), tables, new, 2), memory):
         assert verify(memory, new).is_whole, verify(memory, new).findings
 
@@ -430,10 +430,10 @@ def test_a_fork_of_a_version_that_clean_up_has_begun_to_delete(make: Engines, me
         drop_stores(memory, [new_of(store)])
         return ""
 
-    said = set()
+    messages = set()
     for _ in each_request(lambda on: make(on).maintenance.clean_up(store, "run-1", *versions[24], 2, 1, 0), memory):
-        said |= {refusal(version) for version in (13, 16, 23)}
-    assert {re.sub(r" store=.* versions=", " ", each) for each in said if "clean-up has deleted" in each} == {
+        messages |= {refusal(version) for version in (13, 16, 23)}
+    assert {re.sub(r" store=.* versions=", " ", each) for each in messages if "clean-up has deleted" in each} == {
         "clean-up has deleted this version, or the query was taken back to one before it; fork one of versions 21-24"
     }
 

@@ -56,11 +56,11 @@ def location_in(folder: Path) -> str:
 
 @pytest.fixture
 def tables(tmp_path: Path) -> MemoryTables:
-    made = MemoryTables()
-    with closing(make_engine(made)) as engine:
+    memory = MemoryTables()
+    with closing(make_engine(memory)) as engine:
         for store in STORES:
             StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(BATCHES)
-    return made
+    return memory
 
 
 def names(checkpoint: Path, folder: str) -> list[str]:
@@ -74,18 +74,18 @@ def logs(checkpoint: Path) -> list[list[str]]:
 @pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
 def test_later_batches_are_deleted_and_a_copy_stays(tables: MemoryTables, tmp_path: Path, *, with_ids: bool) -> None:
     checkpoint = make_checkpoint(tmp_path, with_ids=with_ids)
-    before = logs(checkpoint)
+    logs_before = logs(checkpoint)
     files = Checkpoint(str(checkpoint))
     plan = plan_rollback(tables, files, 2)
     assert (plan.namespace, plan.undone, len(plan.stores)) == (NAMESPACE, (3, 4, 5), 2)
     assert (plan.to.batch, plan.last.batch) == (2, 5)
     assert (plan.to.offsets, plan.last.offsets) == (('{"logOffset":2}',), ('{"logOffset":5}',))
-    assert logs(checkpoint) == before
+    assert logs(checkpoint) == logs_before
     roll_back(files, plan)
     assert names(checkpoint, "commits") == ["0", "1", "2"]
     assert names(checkpoint, "offsets") == [".0.crc", ".1.crc", ".2.crc", "0", "1", "2"]
     assert plan.copy.startswith(COPY)
-    assert logs(checkpoint / plan.copy) == before
+    assert logs(checkpoint / plan.copy) == logs_before
     with pytest.raises(ConfigurationError, match="nothing would be undone"):
         plan_rollback(tables, files, 2)
     assert plan_rollback(tables, files, 1).undone == (2,)
@@ -95,19 +95,19 @@ def test_each_deletion_leaves_it_valid(tables: MemoryTables, tmp_path: Path, mon
     """The newest offsets have no commit, or that of their own batch; all before them have one."""
     checkpoint = make_checkpoint(tmp_path)
     files = Checkpoint(str(checkpoint))
-    seen: list[tuple[int, int]] = []
+    lengths: list[tuple[int, int]] = []
     delete = files.delete
 
     def watch(name: str) -> None:
         delete(name)
         offsets, commits = (sorted(map(int, filter(str.isdigit, log))) for log in logs(checkpoint))
         assert (offsets, commits) == (list(range(len(offsets))), list(range(len(commits))))
-        seen.append((len(offsets), len(commits)))
+        lengths.append((len(offsets), len(commits)))
 
     monkeypatch.setattr(files, "delete", watch)
     roll_back(files, plan_rollback(tables, files, 0))
-    assert all(offsets - commits in (0, 1) for offsets, commits in seen)
-    assert seen[-1] == (1, 1)
+    assert all(offsets - commits in (0, 1) for offsets, commits in lengths)
+    assert lengths[-1] == (1, 1)
 
 
 def test_a_batch_under_way_is_undone_too(tables: MemoryTables, tmp_path: Path) -> None:
@@ -124,13 +124,13 @@ def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
     tables, newest = MemoryTables(), 30
     with closing(make_engine(tables)) as engine:
         for store in STORES:
-            made = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(newest - 5)
-        save_snapshot(engine, made.store, made.version, {})
-        made.count_to(newest)
-        clean_store(engine, tables, made.store, 2)
+            builder = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(newest - 5)
+        save_snapshot(engine, builder.store, builder.version, {})
+        builder.count_to(newest)
+        clean_store(engine, tables, builder.store, 2)
     with pytest.raises(ConfigurationError, match=f"no longer there; versions that are: [0-9]+ to {newest}") as refused:
         plan_rollback(tables, Checkpoint(str(make_checkpoint(tmp_path))), 1)
-    assert refused.value.facts == {"store": made.store, "version": 2}
+    assert refused.value.facts == {"store": builder.store, "version": 2}
 
 
 @pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
@@ -226,12 +226,12 @@ def test_partitions_that_are_gone_are_refused(tables: MemoryTables, tmp_path: Pa
 
 def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> None:
     """A query that started over with fewer partitions can be taken back: the other stores are not its own."""
-    later = datetime(2025, 6, 1, tzinfo=timezone.utc)
-    with closing(make_engine(tables, now=lambda: later)) as engine:
+    moment = datetime(2025, 6, 1, tzinfo=timezone.utc)
+    with closing(make_engine(tables, now=lambda: moment)) as engine:
         ids = {"run": "run-2", "query": str(UUID(int=2)), "location": location_in(tmp_path)}
-        made = StoreBuilder(engine, STORES[0], **ids)
+        builder = StoreBuilder(engine, STORES[0], **ids)
         for version in range(1, BATCHES + 1):
-            made.commit(by=attempt(version + 100))
+            builder.commit(by=attempt(version + 100))
     checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
     assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (STORES[0],)
 
@@ -254,16 +254,16 @@ def test_other_checkpoints_are_refused(tables: MemoryTables, tmp_path: Path, gon
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
 def test_checkpoints_of_hadoops_names_of_s3_are_looked_at(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's users write s3a, which pyarrow does not know."""
-    seen: list[str] = []
+    locations: list[str] = []
 
     def from_uri(location: str) -> None:
-        seen.append(location)
+        locations.append(location)
         raise OSError("not here")
 
     monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
     with pytest.raises(ConfigurationError, match=f"cannot be looked at from here location={scheme}://bucket/orders"):
         Checkpoint(f"{scheme}://bucket/orders")
-    assert seen == ["s3://bucket/orders"]
+    assert locations == ["s3://bucket/orders"]
 
 
 def test_a_batch_that_commits_after_the_plan(tables: MemoryTables, tmp_path: Path) -> None:
@@ -274,10 +274,10 @@ def test_a_batch_that_commits_after_the_plan(tables: MemoryTables, tmp_path: Pat
     plan = plan_rollback(tables, files, 2)
     (checkpoint / "offsets" / "6").write_text((checkpoint / "offsets" / "5").read_text())
     for is_next in (True, False):
-        before = logs(checkpoint)
+        logs_before = logs(checkpoint)
         with pytest.raises(ConfigurationError, match="has begun or committed a batch since this was planned"):
             roll_back(files, plan)
-        assert logs(checkpoint) == before
+        assert logs(checkpoint) == logs_before
         if is_next:
             (checkpoint / "offsets" / "6").unlink()
             (tmp_path / "commit of 5").rename(checkpoint / "commits" / "5")
@@ -308,9 +308,9 @@ def test_clean_goes_by_the_newest_version_until_the_query_has_started(tmp_path: 
     tables, checkpoint = MemoryTables(), make_checkpoint(tmp_path)
     with closing(make_engine(tables)) as engine:
         for store in STORES:
-            made = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(4)
+            builder = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(4)
             compact_store(engine, tables, store)
-            made.count_to(BATCHES)
+            builder.count_to(BATCHES)
         plan = plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
         undone = len(plan.undone)
         clean_store(engine, tables, STORES[0], undone + 1)

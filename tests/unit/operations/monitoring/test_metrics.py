@@ -41,21 +41,21 @@ def report(batch: int = 0, **others: Any) -> dict[str, Any]:
     operator = {"operatorName": "stateStoreSave", "numRowsTotal": 50, "numRowsUpdated": 20, "numRowsRemoved": 1}
     operator |= {"numRowsDroppedByWatermark": 2, "memoryUsedBytes": 4096, "numShufflePartitions": 5}
     operator |= {"numStateStoreInstances": 5, "customMetrics": custom}
-    made: dict[str, Any] = {"id": ID, "runId": "run", "name": "orders", "timestamp": "2025-01-01T00:01:00.000Z"}
-    made |= {"batchId": batch, "numInputRows": 100, "durationMs": {"addBatch": 900, "triggerExecution": 1_500}}
-    made |= {"eventTime": {"watermark": "2025-01-01T00:00:30.000Z"}, "stateOperators": [operator]}
-    made |= {"sources": [{"metrics": {"avgOffsetsBehindLatest": "12.5"}}, {"metrics": None}]}
-    return made | others
+    fields: dict[str, Any] = {"id": ID, "runId": "run", "name": "orders", "timestamp": "2025-01-01T00:01:00.000Z"}
+    fields |= {"batchId": batch, "numInputRows": 100, "durationMs": {"addBatch": 900, "triggerExecution": 1_500}}
+    fields |= {"eventTime": {"watermark": "2025-01-01T00:00:30.000Z"}, "stateOperators": [operator]}
+    fields |= {"sources": [{"metrics": {"avgOffsetsBehindLatest": "12.5"}}, {"metrics": None}]}
+    return fields | others
 
 
 @pytest.fixture
 def exported() -> Iterator[Callable[..., Target]]:
     """Export two batches of a query that then fails, to a target."""
-    made: list[Exporter] = []
+    exporters: list[Exporter] = []
 
     def export(where: str, *reports: Report) -> Target:
         exporter = Exporter(make_target(where))
-        made.append(exporter)
+        exporters.append(exporter)
         exporter.started(ID, "orders")
         for each in reports or (report(0), report(1)):
             exporter.report(partial(json.dumps, each))
@@ -64,21 +64,21 @@ def exported() -> Iterator[Callable[..., Target]]:
         return exporter.target
 
     yield export
-    for each in made:
+    for each in exporters:
         each.close()
 
 
 def test_every_metric_of_the_provider_is_exported() -> None:
     custom = report()["stateOperators"][0]["customMetrics"]
     assert len(custom) > 25
-    found = {each.metric.name: each.value for each in samples(report())}
+    values = {each.metric.name: each.value for each in samples(report())}
     scale = {"seconds": 1e-3, "dollars": 1e-9}
     read: dict[str, str] = {}
     for metric in OPERATOR_METRICS:
         for name, value in custom.items():
             if metric.read({"customMetrics": {name: value}}) is not None:
                 assert read.setdefault(name, metric.name) == metric.name
-                assert found[metric.name] == pytest.approx(value * scale.get(metric.unit, 1))
+                assert values[metric.name] == pytest.approx(value * scale.get(metric.unit, 1))
     assert read.keys() == custom.keys()
 
 
@@ -100,12 +100,12 @@ def test_what_is_missing_has_no_value() -> None:
     """A trigger without a batch has none; a query without watermark, Kafka and state has those of every query."""
     assert not list(samples(report(durationMs={"triggerExecution": 1})))
     bare = report(eventTime={}, sources=[], stateOperators=[], name=None)
-    found = {each.metric.name: each for each in samples(bare)}
-    assert found.keys() == {
+    by_name = {each.metric.name: each for each in samples(bare)}
+    assert by_name.keys() == {
         *("dynastate_batches_total", "dynastate_batch_duration_seconds", "dynastate_input_rows_total"),
         *("dynastate_batch_id", "dynastate_last_batch_timestamp_seconds"),
     }
-    assert found["dynastate_batch_id"].labels == (ID, ID)
+    assert by_name["dynastate_batch_id"].labels == (ID, ID)
     on_rocksdb = report()
     on_rocksdb["stateOperators"][0]["customMetrics"] = {"rocksdbPutCount": 1}
     assert "dynastate_requests_total" not in {each.metric.name for each in samples(on_rocksdb)}
@@ -116,21 +116,21 @@ def test_prometheus(exported: Callable[..., Target]) -> None:
     target = exported("prometheus:127.0.0.1:0")
     with urlopen(target.address) as answer:  # noqa: S310  # our own server
         families = list(text_string_to_metric_families(answer.read().decode()))
-    found = {each.name: each for family in families for each in family.samples}
+    by_name = {each.name: each for family in families for each in family.samples}
     labels = {"query": "orders", "query_id": ID}
     operator = labels | {"operator": "0", "operator_name": "stateStoreSave"}
     once = {each.metric.name: each.value for each in samples(report(1))}
     for metric in METRICS:
         if metric.kind == "histogram":
-            assert (found[f"{metric.name}_sum"].value, found[f"{metric.name}_count"].value) == (3.0, 2)
+            assert (by_name[f"{metric.name}_sum"].value, by_name[f"{metric.name}_count"].value) == (3.0, 2)
             continue
-        sample = found[metric.name]
+        sample = by_name[metric.name]
         if metric.name in once:
             assert sample.value == pytest.approx(once[metric.name] * (2 if metric.kind == "counter" else 1)), metric
         assert sample.labels == (operator if metric in OPERATOR_METRICS else labels)
-    assert (found["dynastate_query_active"].value, found["dynastate_query_failures_total"].value) == (0, 1)
-    assert found["dynastate_watermark_lag_seconds"].value == 30
-    assert found["dynastate_source_offsets_behind"].value == 12.5
+    assert (by_name["dynastate_query_active"].value, by_name["dynastate_query_failures_total"].value) == (0, 1)
+    assert by_name["dynastate_watermark_lag_seconds"].value == 30
+    assert by_name["dynastate_source_offsets_behind"].value == 12.5
 
 
 class Collector:
@@ -173,9 +173,9 @@ def test_otlp(exported: Callable[..., Target]) -> None:
     (resource,) = request.resource_metrics
     named = {each.key: each.value.string_value for each in resource.resource.attributes}
     assert named["service.name"] == "dynastate"
-    found = {each.name: each for scope in resource.scope_metrics for each in scope.metrics}
-    assert found.keys() == {otlp_name(each) for each in METRICS}
-    (requests,) = found["dynastate.requests"].sum.data_points
+    by_name = {each.name: each for scope in resource.scope_metrics for each in scope.metrics}
+    assert by_name.keys() == {otlp_name(each) for each in METRICS}
+    (requests,) = by_name["dynastate.requests"].sum.data_points
     once = {each.metric.name: each.value for each in samples(report())}
     assert requests.as_double or requests.as_int == 2 * once["dynastate_requests_total"]
     assert {each.key: each.value.string_value for each in requests.attributes} == {
@@ -184,8 +184,8 @@ def test_otlp(exported: Callable[..., Target]) -> None:
         "operator": "0",
         "operator_name": "stateStoreSave",
     }
-    assert (found["dynastate.commit"].unit, found["dynastate.stored"].unit) == ("s", "By")
-    (durations,) = found["dynastate.batch_duration"].histogram.data_points
+    assert (by_name["dynastate.commit"].unit, by_name["dynastate.stored"].unit) == ("s", "By")
+    (durations,) = by_name["dynastate.batch_duration"].histogram.data_points
     assert (durations.count, durations.sum) == (2, 3.0)
 
 
@@ -195,7 +195,7 @@ def test_emf(exported: Callable[..., Target], capsys: pytest.CaptureFixture[str]
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     once = {each.metric.name.removesuffix("_total"): each.value for each in samples(report(3))}
     assert len(lines) == 2
-    seen = {}
+    values = {}
     for line, dimensions in zip(lines, (["query"], ["query", "operator"]), strict=True):
         about = line["_aws"]
         assert about["Timestamp"] == 1_735_689_660_000
@@ -206,8 +206,8 @@ def test_emf(exported: Callable[..., Target], capsys: pytest.CaptureFixture[str]
         assert len(directive["Metrics"]) <= 100
         for metric in directive["Metrics"]:
             assert metric["Unit"] in {"Count", "Bytes", "Seconds", "None"}
-            seen[metric["Name"]] = line[metric["Name"]]
-    assert seen == once
+            values[metric["Name"]] = line[metric["Name"]]
+    assert values == once
 
 
 def test_file(exported: Callable[..., Target], tmp_path: Path) -> None:
@@ -240,18 +240,18 @@ def test_wrong_targets_are_refused(where: str, said: str) -> None:
 
 def test_a_target_that_cannot_be_opened_fails_nothing(recwarn: Warned) -> None:
     """A port that another program has, an address that is not here, a file that cannot be written: a warning each."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         places = (f"prometheus:127.0.0.1:{port}", "prometheus:203.0.113.1:0", "file:/nonexistent/metrics")
         for where in places:
             exporter = Exporter(make_target(where))
             exporter.report(lambda: json.dumps(report(0)))
             exporter.wait()
             exporter.close()
-    said = [str(each.message) for each in recwarn]
-    assert len(said) == len(places)
-    assert f"the metrics for Prometheus cannot be served at port {port}: " in said[0]
-    assert "the file for metrics cannot be written: " in said[2]
+    messages = [str(each.message) for each in recwarn]
+    assert len(messages) == len(places)
+    assert f"the metrics for Prometheus cannot be served at port {port}: " in messages[0]
+    assert "the file for metrics cannot be written: " in messages[2]
 
 
 class Failing(Target):

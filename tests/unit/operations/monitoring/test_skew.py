@@ -25,13 +25,13 @@ def grown(memory_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[StoreB
     """An operator of three partitions, one of which gets more rows; a batch every two minutes."""
     now_ms = [1_700_000_000_000]
     monkeypatch.setattr(memory_engine.commits, "now_ms", lambda: now_ms[0])
-    made = [StoreBuilder(memory_engine, f"grown/0/{partition}/default") for partition in range(len(ROWS))]
+    builders = [StoreBuilder(memory_engine, f"grown/0/{partition}/default") for partition in range(len(ROWS))]
     for batch in range(BATCHES):
         for partition, rows in enumerate(ROWS):
             names = (f"{batch}-{number}" for number in range(rows))
-            made[partition].commit(*((user(name), counted(1, "x" * 50)) for name in names))
+            builders[partition].commit(*((user(name), counted(1, "x" * 50)) for name in names))
         now_ms[0] += EVERY_S * 1000
-    return made
+    return builders
 
 
 @pytest.fixture
@@ -53,10 +53,10 @@ def test_bytes_are_estimated_from_the_newest_snapshot(
 ) -> None:
     """Of a state that is as its snapshot they are exact, and without one those of the changes."""
     compact_store(memory_engine, memory, grown[1].store)
-    (after,) = read_loads(memory, [grown[1].store])
-    assert after.bytes == loads[1].bytes
+    (load,) = read_loads(memory, [grown[1].store])
+    assert load.bytes == loads[1].bytes
     rows = sum(len(key) + sum(map(len, values)) + 10 for (_, key), values in grown[1].state.items())
-    assert after.bytes == rows
+    assert load.bytes == rows
 
 
 def test_the_busiest_partition_key(loads: Sequence[StoreLoad]) -> None:
@@ -70,26 +70,26 @@ def test_the_busiest_partition_key(loads: Sequence[StoreLoad]) -> None:
 
 def test_sizes_of_lists_are_those_of_their_values(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
     """A list has a record for each value: the sizes of partitions and of rows are of the same bytes."""
-    made = StoreBuilder(memory_engine, store, family(multiple=True))
+    builder = StoreBuilder(memory_engine, store, family(multiple=True))
     for number in range(20):
-        made.commit(*((user(f"u{each}"), counted(number, "x" * 30)) for each in range(5)))
+        builder.commit(*((user(f"u{each}"), counted(number, "x" * 30)) for each in range(5)))
         if number in (0, 10):
             (load,) = read_loads(memory, [store])
             assert load.bytes == read_keys(memory_engine, [load], 1, 1 << 20, Meter()).bytes
             compact_store(memory_engine, memory, store)
     (load,) = read_loads(memory, [store])
-    found = read_keys(memory_engine, [load], 1, 1 << 20, Meter())
-    assert (load.bytes, found.heaviest[0].values) == (found.bytes, 20)
+    report = read_keys(memory_engine, [load], 1, 1 << 20, Meter())
+    assert (load.bytes, report.heaviest[0].values) == (report.bytes, 20)
     assert load.bytes > 5 * 20 * 30
 
 
 def test_an_empty_snapshot_says_nothing_of_sizes(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
     """The changes since tell them."""
-    made = StoreBuilder(memory_engine, store)
-    made.commit((user("a"), counted(1)))
-    made.commit((user("a"), None))
+    builder = StoreBuilder(memory_engine, store)
+    builder.commit((user("a"), counted(1)))
+    builder.commit((user("a"), None))
     assert compact_store(memory_engine, memory, store) is not None
-    made.commit(*[(user(f"{number:03d}"), counted(1)) for number in range(100)])
+    builder.commit(*[(user(f"{number:03d}"), counted(1)) for number in range(100)])
     (load,) = read_loads(memory, [store])
     assert load.rows == 100
     assert load.bytes > 100 * 20
@@ -105,20 +105,20 @@ def test_one_version_has_no_load(memory: MemoryTables, memory_engine: Engine, st
 def test_heaviest_keys(memory: MemoryTables, memory_engine: Engine, store: str) -> None:
     """Rows of all families but Spark's own, lists with the number of their values; sizes by powers of two."""
     families = family(), family(1, "seen", multiple=True), family(2, "$ttl", internal=True)
-    made = StoreBuilder(memory_engine, store, *families)
-    made.commit((user("whale"), counted(1, "x" * 5_000)), *((user(f"u{n}"), counted(1)) for n in range(100)))
-    made.commit(*((user("list"), counted(number, "y" * 400)) for number in range(10)), of=1)
-    made.commit((user("internal"), counted(1, "z" * 9_000)), of=2)
+    builder = StoreBuilder(memory_engine, store, *families)
+    builder.commit((user("whale"), counted(1, "x" * 5_000)), *((user(f"u{n}"), counted(1)) for n in range(100)))
+    builder.commit(*((user("list"), counted(number, "y" * 400)) for number in range(10)), of=1)
+    builder.commit((user("internal"), counted(1, "z" * 9_000)), of=2)
     loads = read_loads(memory, [store])
-    found = read_keys(memory_engine, loads, 3, 1 << 20, Meter())
-    assert [(each.family, each.key["user"], each.values) for each in found.heaviest[:2]] == [
+    report = read_keys(memory_engine, loads, 3, 1 << 20, Meter())
+    assert [(each.family, each.key["user"], each.values) for each in report.heaviest[:2]] == [
         ("default", "whale", 1),
         ("seen", "list", 10),
     ]
-    assert found.heaviest[0].bytes > 5_000 > found.heaviest[1].bytes > 4_000 > found.heaviest[2].bytes
-    assert (found.rows, found.is_whole, sum(each.rows for each in found.sizes)) == (102, True, 102)
-    assert found.bytes == sum(each.bytes for each in found.sizes)
-    assert (found.quantile_bytes(0.5), found.quantile_bytes(1)) == (found.sizes[0].bytes_max, 8192)
+    assert report.heaviest[0].bytes > 5_000 > report.heaviest[1].bytes > 4_000 > report.heaviest[2].bytes
+    assert (report.rows, report.is_whole, sum(each.rows for each in report.sizes)) == (102, True, 102)
+    assert report.bytes == sum(each.bytes for each in report.sizes)
+    assert (report.quantile_bytes(0.5), report.quantile_bytes(1)) == (report.sizes[0].bytes_max, 8192)
 
 
 def test_reading_ends_at_its_limit(memory_engine: Engine, loads: Sequence[StoreLoad]) -> None:

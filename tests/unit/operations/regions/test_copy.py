@@ -80,12 +80,12 @@ def copy(source: PagedTables, target: PagedTables, objects: str = "") -> Copied:
 def test_copy_has_every_item(source: MemoryTables, target: MemoryTables) -> None:
     plan = plan_copy(source, target, NAMESPACE, SETTINGS)
     assert not target.items
-    done = copy_stores(source, target, plan, SETTINGS)
+    report = copy_stores(source, target, plan, SETTINGS)
     assert target.items == source.items
     items = len(without_list(source.items))
-    assert (done.stores, done.items, done.written) == (2, items, items)
-    assert plan.items <= done.items
-    assert 0.5 * done.write_units < plan.write_units < 2 * done.write_units
+    assert (report.stores, report.items, report.written) == (2, items, items)
+    assert plan.items <= report.items
+    assert 0.5 * report.write_units < plan.write_units < 2 * report.write_units
     for store in STORES:
         assert verify(target, store).findings == ()
     with contextlib.closing(Engine(target, SETTINGS)) as engine:
@@ -156,10 +156,10 @@ UNFIT: dict[str, tuple[Callable[[MemoryTables, MemoryTables], object], str]] = {
 def test_what_is_unfit_is_refused(name: str, source: MemoryTables, target: MemoryTables) -> None:
     spoil, says = UNFIT[name]
     spoil(source, target)
-    before = dict(target.items)
+    items_before = dict(target.items)
     with pytest.raises(ConfigurationError, match=says):
         copy(source, target)
-    assert target.items == before
+    assert target.items == items_before
 
 
 def test_query_that_writes_meanwhile_is_noticed(
@@ -170,11 +170,11 @@ def test_query_that_writes_meanwhile_is_noticed(
     original = copying._Store.copy
 
     def copy_and_go_on(self: copying._Store) -> int:
-        done = original(self)
+        count = original(self)
         if once:
             once.clear()
             write_versions(engine, STORES[0], 1)
-        return done
+        return count
 
     monkeypatch.setattr(copying._Store, "copy", copy_and_go_on)
     with pytest.raises(ConfigurationError, match="a query or clean-up wrote to this namespace"):
@@ -335,10 +335,10 @@ def test_query_that_has_entered(source: MemoryTables, target: MemoryTables, make
     query = Beginning(make(target), CHECKPOINT)
     query.commit(1)
     target.items = {key: item for key, item in target.items.items() if key.store_shard.endswith("/#")}
-    before = without_list(target.items)
+    items_before = without_list(target.items)
     with pytest.raises(ConfigurationError, match="a query has begun there"):
         copy_stores(source, target, plan, SETTINGS)
-    assert without_list(target.items) == before
+    assert without_list(target.items) == items_before
 
 
 def test_target_without_a_record(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
@@ -346,10 +346,10 @@ def test_target_without_a_record(source: MemoryTables, target: MemoryTables, mak
     plan = plan_copy(source, target, NAMESPACE, SETTINGS)
     Beginning(make(target), CHECKPOINT).commit(1)
     del target.items[namespace_key(NAMESPACE)]
-    before = dict(target.items)
+    items_before = dict(target.items)
     with pytest.raises(ConfigurationError, match="the target has other state"):
         copy_stores(source, target, plan, SETTINGS)
-    assert target.items == before
+    assert target.items == items_before
 
 
 def test_source_without_a_record_gives_one(source: MemoryTables, target: MemoryTables) -> None:
@@ -383,10 +383,10 @@ def test_forks_in_the_target_stay(source: MemoryTables, target: MemoryTables, ma
     copy(source, target)
     fork_namespace(target, NAMESPACE, "test", 5)
     write_versions(make(), STORES[0], 1, END)
-    before = dict(target.items)
+    items_before = dict(target.items)
     with pytest.raises(ConfigurationError, match="forks depend on this state: test; drop them first"):
         copy(source, target)
-    assert target.items == before
+    assert target.items == items_before
     for each in find_stores(target, "test"):
         del target.items[meta_key(each)]
     copy(source, target)
@@ -481,12 +481,12 @@ def test_first_batch_in_part_is_refused(more: str, source: MemoryTables, target:
 
 def test_first_batch_of_another(source: MemoryTables, target: MemoryTables, make: Engines) -> None:
     """Partition 0 is ahead; from the second batch on, the others are known to be the earlier query's."""
-    made = StoreBuilder(make(), STORES[0], run="run-2", query="other")
-    made.commit(by=attempt(100))
+    builder = StoreBuilder(make(), STORES[0], run="run-2", query="other")
+    builder.commit(by=attempt(100))
     with pytest.raises(VersionMissingError, match="not committed in all partitions of this operator yet"):
         copy(source, target)
     assert not target.items
-    made.commit(by=attempt(101))
+    builder.commit(by=attempt(101))
     assert copy(source, target).stores == 1
 
 
@@ -510,12 +510,12 @@ def blocks() -> MemoryTables:
 
 
 def test_objects_are_in_the_other_location(blocks: MemoryTables, target: MemoryTables) -> None:
-    done = copy(blocks, target, objects=ELSEWHERE)
+    report = copy(blocks, target, objects=ELSEWHERE)
     assert target.objects.objects == {
         place._replace(location=f"{ELSEWHERE}/{SNAPSHOT_TABLE}"): data for place, data in blocks.objects.objects.items()
     }
-    assert len(target.objects.objects) == done.objects > 4
-    assert done.object_bytes == sum(map(len, target.objects.objects.values()))
+    assert len(target.objects.objects) == report.objects > 4
+    assert report.object_bytes == sum(map(len, target.objects.objects.values()))
     assert {place.location for place in blocks.objects.objects} == {
         f"{objects}/{SNAPSHOT_TABLE}" for objects in (S3_URL, LATER)
     }

@@ -76,24 +76,24 @@ def filled_long_ago(versions: int = BATCHES) -> RegionTables:
     return filled(lambda: datetime(2026, 1, 1, tzinfo=timezone.utc), versions)
 
 
-def filled(now: Callable[[], datetime], versions: int = BATCHES) -> RegionTables:
-    made = RegionTables(HERE)
-    with closing(make_engine(made, now=now)) as engine:
+def filled(clock: Callable[[], datetime], versions: int = BATCHES) -> RegionTables:
+    tables = RegionTables(HERE)
+    with closing(make_engine(tables, now=clock)) as engine:
         for store in STORES:
             StoreBuilder(engine, store).count_to(versions)
-    return made
+    return tables
 
 
 def with_blocks(region: str) -> RegionTables:
-    made, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
-    with closing(make_engine(made, objects="s3://objects/state", objects_threshold_kb=0)) as engine:
+    tables, chance = RegionTables(region), random.Random(1)  # noqa: S311  # no secret
+    with closing(make_engine(tables, objects="s3://objects/state", objects_threshold_kb=0)) as engine:
         for store in STORES:
             base = EMPTY
             for version in range(1, BATCHES + 1):
                 row = {b"%d" % version: chance.randbytes(9_000)}
                 base = write(engine, store, attempt(version), row, base=base)
-    assert made.objects.objects
-    return made
+    assert tables.objects.objects
+    return tables
 
 
 def plan(source: RegionTables, target: RegionTables, checkpoint: Path | None = None) -> Failover:
@@ -121,40 +121,40 @@ def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_stro
     """The query continues after the checkpoint's last batch, from the checkpoint's location there."""
     target = source.replica(is_strong=is_strong)
     checkpoint = make_checkpoint(tmp_path)
-    found = plan(source, target, checkpoint)
+    failover = plan(source, target, checkpoint)
     kind = "strong" if is_strong else "asynchronous"
-    assert (found.source.replication, found.target.replication) == (kind, kind)
-    assert (found.target.region, found.target.replicas) == (THERE, (HERE,))
-    assert (found.source.version, found.target.version, found.stores) == (BATCHES, BATCHES, 2)
-    assert (found.batch, found.undone, found.problems) == (BATCHES, 0, ())
-    stop, adopt, start = found.steps
+    assert (failover.source.replication, failover.target.replication) == (kind, kind)
+    assert (failover.target.region, failover.target.replicas) == (THERE, (HERE,))
+    assert (failover.source.version, failover.target.version, failover.stores) == (BATCHES, BATCHES, 2)
+    assert (failover.batch, failover.undone, failover.problems) == (BATCHES, 0, ())
+    stop, adopt, start = failover.steps
     assert stop.startswith(f"See that the query in {HERE} does not run")
     assert ("is refused" in stop) is is_strong
     assert ("mixes with" in stop) is not is_strong
     assert adopt.endswith(f"dynastate adopt {NAMESPACE} --checkpoint {checkpoint} --region {THERE}")
     assert start == f"{CONTINUE} and checkpointLocation {checkpoint}."
-    assert found.read_units > 0
+    assert failover.read_units > 0
 
 
 def test_parts_that_have_not_arrived(source: RegionTables, tmp_path: Path) -> None:
     """Asynchronous replicas: the version whose parts are missing cannot be opened, so the checkpoint goes back."""
     target = source.replica(is_strong=False)
     lose_parts_of(target, f"{NAMESPACE}/0/1/default", BATCHES - 1)
-    found = plan(source, target, make_checkpoint(tmp_path))
-    assert (found.source.version, found.target.version) == (BATCHES, BATCHES - 2)
-    assert (found.batch, found.undone) == (BATCHES - 2, 2)
-    assert f"--to {BATCHES - 3} --region {THERE}" in found.steps[2]
+    failover = plan(source, target, make_checkpoint(tmp_path))
+    assert (failover.source.version, failover.target.version) == (BATCHES, BATCHES - 2)
+    assert (failover.batch, failover.undone) == (BATCHES - 2, 2)
+    assert f"--to {BATCHES - 3} --region {THERE}" in failover.steps[2]
 
 
 def test_a_version_list_that_has_not_arrived() -> None:
     """Asynchronous replicas: versions whose parents are not listed there yet cannot be opened; earlier ones can."""
     source = filled_long_ago(versions=12)
     target = source.replica(is_strong=False)
-    before = filled_long_ago(versions=8)
+    old_tables = filled_long_ago(versions=8)
     late = version_list_key(f"{NAMESPACE}/0/0/default", 8)
-    target.items[late] = before.items[late]
-    found = plan(source, target)
-    assert (found.source.version, found.target.version, found.problems) == (12, 8, ())
+    target.items[late] = old_tables.items[late]
+    failover = plan(source, target)
+    assert (failover.source.version, failover.target.version, failover.problems) == (12, 8, ())
 
 
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
@@ -165,8 +165,8 @@ def test_objects_in_s3(*, is_strong: bool) -> None:
     target.objects.objects.update(source.objects.objects)
     source.objects.objects.clear()
     source.calls.clear()
-    found = plan(source, target)
-    assert (found.source.version, found.target.version) == (BATCHES, BATCHES)
+    failover = plan(source, target)
+    assert (failover.source.version, failover.target.version) == (BATCHES, BATCHES)
     assert {key.role for call in source.calls for key in call.keys} == {"snapshot"}
     target.objects.objects.clear()
     assert plan(source, target).problems == (f"no version can be opened in all stores in {THERE}",)
@@ -223,15 +223,15 @@ def test_many_stores_that_are_missing() -> None:
 
 def test_folders_of_an_earlier_query(source: RegionTables, tmp_path: Path) -> None:
     """A query that started over with fewer partitions at the same path: stores of the one before are not missing."""
-    later = datetime(2026, 6, 1, tzinfo=timezone.utc)
-    with closing(make_engine(source, now=lambda: later)) as engine:
+    moment = datetime(2026, 6, 1, tzinfo=timezone.utc)
+    with closing(make_engine(source, now=lambda: moment)) as engine:
         StoreBuilder(engine, f"{NAMESPACE}/0/0/default", run="run-2", query=str(UUID(int=2))).count_to(BATCHES)
     target = source.replica(is_strong=True)
     checkpoint = make_checkpoint(tmp_path)
     for offsets in (checkpoint / "offsets").glob("[0-9]*"):
         offsets.write_text(offsets.read_text().replace('"conf": {}', '"conf": {"spark.sql.shuffle.partitions": "1"}'))
-    found = plan(source, target, checkpoint)
-    assert (found.stores, found.batch, found.problems) == (1, BATCHES, ())
+    failover = plan(source, target, checkpoint)
+    assert (failover.stores, failover.batch, failover.problems) == (1, BATCHES, ())
 
 
 @pytest.mark.parametrize("with_ids", [False, True], ids=["v1", "v2"])
@@ -239,19 +239,19 @@ def test_a_query_that_was_restored_after_another(tmp_path: Path, *, with_ids: bo
     """Partition 1 is still the other one's, since the first batch committed partition 0 only: it is looked at, too."""
     source = RegionTables(HERE)
     with closing(make_engine(source)) as engine:
-        own = [StoreBuilder(engine, store, query=QUERY, location=location_in(tmp_path)) for store in STORES]
-        for each in own:
+        builders = [StoreBuilder(engine, store, query=QUERY, location=location_in(tmp_path)) for store in STORES]
+        for each in builders:
             each.count_to(BATCHES)
         build(source, "other-1", "other", tmp_path, EMPTY, 2)
-        own[0].run = "run-2"
-        own[0].count_to(BATCHES + 1)
+        builders[0].run = "run-2"
+        builders[0].count_to(BATCHES + 1)
     target = source.replica(is_strong=False)
     checkpoint = make_checkpoint(tmp_path, with_ids=with_ids)
-    found = plan(source, target, checkpoint)
-    assert (found.stores, found.batch, found.problems) == (2, BATCHES, ())
+    failover = plan(source, target, checkpoint)
+    assert (failover.stores, failover.batch, failover.problems) == (2, BATCHES, ())
     lose_parts_of(target, STORES[1], BATCHES)
-    found = plan(source, target, checkpoint)
-    assert (found.batch, found.undone, found.problems) == (BATCHES - 1, 1, ())
+    failover = plan(source, target, checkpoint)
+    assert (failover.batch, failover.undone, failover.problems) == (BATCHES - 1, 1, ())
     lose_store(target, STORES[1])
     assert plan(source, target, checkpoint).problems == (f"1 store is missing in {THERE}: {STORES[1]}",)
 
@@ -267,10 +267,10 @@ def test_a_replica_that_is_not_active(source: RegionTables, side: str) -> None:
             {"RegionName": THERE, "ReplicaStatus": "UPDATING"},
             {"RegionName": region, "ReplicaStatus": "CREATING"},
         ]
-        found = plan(source, target)
-        said = f"the replica of table dynastate-delta in {region} is CREATING, needed is ACTIVE"
-        assert [str(each) for each in (*found.source.unready, *found.target.unready)] == [said]
-        assert found.problems == ((said,) if is_problem else ())
+        failover = plan(source, target)
+        message = f"the replica of table dynastate-delta in {region} is CREATING, needed is ACTIVE"
+        assert [str(each) for each in (*failover.source.unready, *failover.target.unready)] == [message]
+        assert failover.problems == ((message,) if is_problem else ())
 
 
 def test_ids_of_checkpoint_format_2(source: RegionTables, tmp_path: Path) -> None:
@@ -287,27 +287,32 @@ def build(tables: RegionTables, run: str, query: str, place: Path, base: Version
     """Commit versions of a query's run in both stores, after one that both have."""
     with closing(make_engine(tables)) as engine:
         for store in STORES:
-            made = StoreBuilder(engine, store, run=run, query=query, location=location_in(place))
-            made.version = base
+            builder = StoreBuilder(engine, store, run=run, query=query, location=location_in(place))
+            builder.version = base
             for _ in range(versions):
-                made.commit(by=Attempt(uuid5(NAMESPACE_OID, f"{run} {made.version}").bytes))
-    return made.version
+                builder.commit(by=Attempt(uuid5(NAMESPACE_OID, f"{run} {builder.version}").bytes))
+    return builder.version
 
 
 @pytest.mark.parametrize("is_strong", [True, False], ids=["strong", "asynchronous"])
 def test_a_version_of_another_query(tmp_path: Path, *, is_strong: bool) -> None:
     """Another query has made the numbers of the last batches, from which this one would not start: format 1."""
     source = RegionTables(HERE)
-    own = build(source, "run-1", QUERY, tmp_path, EMPTY, BATCHES - 2)
+    version = build(source, "run-1", QUERY, tmp_path, EMPTY, BATCHES - 2)
     build(source, "other-1", "other", tmp_path, EMPTY, BATCHES)
     target = source.replica(is_strong=is_strong)
-    found = plan(source, target, make_checkpoint(tmp_path))
-    assert (found.target.version, found.batch, found.undone, found.problems) == (BATCHES, own.version, 2, ())
+    failover = plan(source, target, make_checkpoint(tmp_path))
+    assert (failover.target.version, failover.batch, failover.undone, failover.problems) == (
+        BATCHES,
+        version.version,
+        2,
+        (),
+    )
     run = query_run("run-2", location_in(tmp_path), QUERY)
     with closing(make_engine(target)) as engine:
-        assert engine.find(f"{NAMESPACE}/0/1/default", own.version, NO_ATTEMPT, run).entry.id == own
+        assert engine.find(f"{NAMESPACE}/0/1/default", version.version, NO_ATTEMPT, run).entry.id == version
         with pytest.raises(VersionMissingError, match="only another query has made this version"):
-            engine.find(f"{NAMESPACE}/0/1/default", own.version + 1, NO_ATTEMPT, run)
+            engine.find(f"{NAMESPACE}/0/1/default", version.version + 1, NO_ATTEMPT, run)
 
 
 @pytest.mark.parametrize("late", ["nothing", META, "the checkpoint"])
@@ -321,12 +326,12 @@ def test_versions_of_two_runs(tmp_path: Path, late: str) -> None:
     arrived = {key: item for key, item in source.items.items() if "/0/0/" in key.store_shard and key.sort != late}
     target.items.update(arrived)
     if late == "the checkpoint":
-        found = plan(source, target)
-        assert f"Its last batch in commits/ must be {base.version - 1} or an earlier one" in found.steps[1]
+        failover = plan(source, target)
+        assert f"Its last batch in commits/ must be {base.version - 1} or an earlier one" in failover.steps[1]
     else:
-        found = plan(source, target, make_checkpoint(tmp_path))
-        assert (found.batch, found.undone) == (base.version, BATCHES - base.version)
-    assert (found.source.version, found.target.version, found.problems) == (BATCHES, base.version, ())
+        failover = plan(source, target, make_checkpoint(tmp_path))
+        assert (failover.batch, failover.undone) == (base.version, BATCHES - base.version)
+    assert (failover.source.version, failover.target.version, failover.problems) == (BATCHES, base.version, ())
 
 
 def test_a_version_of_several_locations(tmp_path: Path) -> None:
@@ -351,12 +356,12 @@ def test_a_region_that_does_not_answer(source: RegionTables) -> None:
         deadlines.append(settings.request_deadline_s)
         raise UnavailableError("the Region is away")
 
-    found = plan_failover(refuse, source.settings, cast("BotoTables", target), NAMESPACE)
+    failover = plan_failover(refuse, source.settings, cast("BotoTables", target), NAMESPACE)
     assert deadlines == [SOURCE_DEADLINE_S]
-    assert found.source.problems == ("the Region is away",)
-    assert found.problems == ()
-    assert f"Its last batch in commits/ must be {BATCHES - 1} or an earlier one;" in found.steps[1]
-    assert found.batch is None
+    assert failover.source.problems == ("the Region is away",)
+    assert failover.problems == ()
+    assert f"Its last batch in commits/ must be {BATCHES - 1} or an earlier one;" in failover.steps[1]
+    assert failover.batch is None
 
 
 def test_a_query_that_still_runs() -> None:
@@ -370,11 +375,11 @@ def test_what_keeps_a_query_from_continuing(source: RegionTables, tmp_path: Path
     checkpoint = make_checkpoint(tmp_path)
     for file in (checkpoint / "commits").iterdir():
         file.rename(file.with_name(str(int(file.name) + 100)))
-    found = plan(source, target, checkpoint)
-    assert found.problems == (
+    failover = plan(source, target, checkpoint)
+    assert failover.problems == (
         f"no batch of the checkpoint has its state in {THERE}; its newest version is that of batch {BATCHES - 1}",
     )
-    assert found.steps == ()
+    assert failover.steps == ()
     del target.described["delta"]["MultiRegionConsistency"]
     target.described["snapshot"]["TableStatus"] = "CREATING"
     target.described["snapshot"]["Replicas"] = target.described["delta"]["Replicas"] = [{"RegionName": "eu-west-1"}]
@@ -390,9 +395,9 @@ def test_tables_that_are_no_replicas(source: RegionTables, tmp_path: Path) -> No
     with pytest.raises(ConfigurationError, match="no store of this namespace"):
         plan(source, target)
     target.items.update(source.items)
-    found = plan(source, target)
-    assert (found.target.replication, found.problems, len(found.steps)) == ("none", (), 3)
-    assert found.steps[0].endswith("What it commits from now on is lost.")
+    failover = plan(source, target)
+    assert (failover.target.replication, failover.problems, len(failover.steps)) == ("none", (), 3)
+    assert failover.steps[0].endswith("What it commits from now on is lost.")
     for key in [key for key in target.items if key.role == "delta"]:
         del target.items[key]
     for checkpoint in (None, make_checkpoint(tmp_path)):
