@@ -37,8 +37,8 @@ def opened(memory: MemoryTables) -> Iterator[Open]:
 @pytest.fixture
 def written(engine: Engine, store: str) -> StoreBuilder:
     """A store of three versions: two rows, one changed and one added, one removed."""
-    made = StoreBuilder(engine, store)
-    made.commit((user("a"), counted(1)), (user("b"), counted(1)))
-    made.commit((user("a"), counted(2)), (user("c"), counted(1)))
-    made.commit((user("b"), None))
-    return made
+    builder = StoreBuilder(engine, store)
+    builder.commit((user("a"), counted(1)), (user("b"), counted(1)))
+    builder.commit((user("a"), counted(2)), (user("c"), counted(1)))
+    builder.commit((user("b"), None))
+    return builder

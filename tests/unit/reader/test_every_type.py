@@ -107,35 +107,35 @@ def same(one: Any, other: Any) -> bool:
 def test_every_value_through_every_reader(rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     pairs = [({name: key[name] for name in TYPES}, {f"v_{name}": value[name] for name in TYPES}) for key, value in rows]
     tables = MemoryTables()
-    made = StoreBuilder(make_engine(tables), "types/0/0/default", family(key=KEY, value=VALUE))
-    made.commit(*pairs)
-    with StateReader(tables, Settings(), made.store) as state:
-        found = list(state)
+    builder = StoreBuilder(make_engine(tables), "types/0/0/default", family(key=KEY, value=VALUE))
+    builder.commit(*pairs)
+    with StateReader(tables, Settings(), builder.store) as state:
+        rows_read = list(state)
         expected = {repr(key): values for key, values in pairs}
-        assert len(found) == len(expected) == len(state)
+        assert len(rows_read) == len(expected) == len(state)
         columns = state.columns
-        for row in found:
+        for row in rows_read:
             key = {name: row[name] for name in state.key_columns.names}
             assert same({name: row[name] for name in row if name not in key}, expected[repr(key)])
             assert same(state.get(key), row)
             text = json_text(row_to_json(state.key_columns, key))
-            again = key_from_json(state.key_columns, parse_json(text))
-            assert same(state.get(again), row), text
+            parsed_key = key_from_json(state.key_columns, parse_json(text))
+            assert same(state.get(parsed_key), row), text
             for name, value in (row_to_json(columns, row) or {}).items():
                 page = shown(value, 10_000)
                 assert (page is None) == (value is None), name
         table = state.to_arrow()
-        assert table.num_rows == len(found)
-        check_arrow(columns, found, table)
+        assert table.num_rows == len(rows_read)
+        check_arrow(columns, rows_read, table)
         file = BytesIO()
-        write_parquet(columns, found, file, lambda _: None)
-        assert parquet.read_table(BytesIO(file.getvalue())).num_rows == len(found)
+        write_parquet(columns, rows_read, file, lambda _: None)
+        assert parquet.read_table(BytesIO(file.getvalue())).num_rows == len(rows_read)
         frame = state.to_pandas()
-        assert len(frame) == len(found)
+        assert len(frame) == len(rows_read)
         names = unique(("partition_id", *columns.names), str.casefold)[1:]
-        with answer(state, "from state") as asked:
-            shown_rows = list(asked.as_json())
-        for row, answered in zip(found, shown_rows, strict=True):
+        with answer(state, "from state") as result:
+            shown_rows = list(result.as_json())
+        for row, answered in zip(rows_read, shown_rows, strict=True):
             del answered["partition_id"]
             spelt = folded(row_to_json(columns, row))
             assert json.dumps(answered) == json.dumps(dict(zip(names, spelt.values(), strict=True)))
@@ -166,9 +166,9 @@ def check_arrow(columns: Struct, rows: list[dict[str, Any]], table: pa.Table) ->
 
 def stored(store: str, *rows: tuple[Any, Any], key: Any, value: Any = (("n", "long"),), **options: Any) -> StateReader:
     tables = MemoryTables()
-    made = StoreBuilder(make_engine(tables), store, family(key=key, value=value, **options))
-    made.commit(*rows)
-    return StateReader(tables, Settings(), made.store)
+    builder = StoreBuilder(make_engine(tables), store, family(key=key, value=value, **options))
+    builder.commit(*rows)
+    return StateReader(tables, Settings(), builder.store)
 
 
 def test_keys_that_spark_takes_for_equal(store: str) -> None:
@@ -269,8 +269,8 @@ def test_a_map_with_both_zeros(store: str) -> None:
         text = json_text(row_to_json(state.key_columns, {"m": pairs}))
         assert same(state.get(key_from_json(state.key_columns, parse_json(text))), row)
         assert same(state.to_arrow().to_pylist(), [row])
-        with answer(state, "select n from state") as asked:
-            assert list(asked.rows) == [(1,)]
+        with answer(state, "select n from state") as result:
+            assert list(result.rows) == [(1,)]
         for twice in ([(0.0, 1), (0.0, 2)], [(1.0, 1), (1.0, 2), *pairs]):
             with pytest.raises(ConfigurationError, match=r"column m must be of type map.*: a key of a map twice"):
                 state.get({"m": twice})
@@ -290,8 +290,8 @@ def test_a_name_with_a_number_is_a_column_of_its_own(store: str) -> None:
         file = BytesIO()
         write_parquet(state.columns, state, file, lambda _: None)
         assert parquet.read_table(BytesIO(file.getvalue())).to_pylist() == [whole]
-        with answer(state, "from state") as asked:
-            assert list(asked.as_json()) == [{"partition_id": 0} | whole]
+        with answer(state, "from state") as result:
+            assert list(result.as_json()) == [{"partition_id": 0} | whole]
     assert unique(["a", "a", "a#2", "a"]) == ("a", "a#3", "a#2", "a#4")
 
 
@@ -306,8 +306,8 @@ def test_names_that_differ_in_capitals(store: str) -> None:
         assert state.to_arrow().to_pylist() == [row[0] | row[1]]
         with answer(
             state, 'select "userid", "userid#2", "partition_id", "partition_id#2", s."x#2" as x from state'
-        ) as asked:
-            assert list(asked.rows) == [("a", "b", 7, 0, 2)]
+        ) as result:
+            assert list(result.rows) == [("a", "b", 7, 0, 2)]
 
 
 def test_one_bad_value_spoils_its_own_cell(store: str) -> None:
@@ -323,18 +323,18 @@ def test_one_bad_value_spoils_its_own_cell(store: str) -> None:
         frame = state.to_pandas().set_index("user")
         assert frame.loc["bad", "note"] == "\\udcff"
         assert int(frame["since"].astype("int64")["bad"]) == far.number
-        with answer(state, "select count(*), max(epoch_us(since)) from state") as asked:
-            assert list(asked.rows) == [(6, far.number)]
-        with answer(state, "select since, day, note from state where note <> 'a'") as asked:
-            assert list(asked.rows) == [("+55840-11-08T22:13:20Z", "+29349-01-26", "\\udcff")]
+        with answer(state, "select count(*), max(epoch_us(since)) from state") as result:
+            assert list(result.rows) == [(6, far.number)]
+        with answer(state, "select since, day, note from state where note <> 'a'") as result:
+            assert list(result.rows) == [("+55840-11-08T22:13:20Z", "+29349-01-26", "\\udcff")]
 
 
 def test_a_broken_value_is_named(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """What Spark never stores is an error with the key and the column."""
-    made = StoreBuilder(memory_engine, store, family(value=[("count", "long"), ("note", "string")]))
-    made.commit((user("a"), counted(-1)))
-    made.families = [family(value=[("count", "time(6)"), ("note", "string")])]
-    made.commit((user("b"), {"count": None, "note": ""}))
+    builder = StoreBuilder(memory_engine, store, family(value=[("count", "long"), ("note", "string")]))
+    builder.commit((user("a"), counted(-1)))
+    builder.families = [family(value=[("count", "time(6)"), ("note", "string")])]
+    builder.commit((user("b"), {"count": None, "note": ""}))
     with StateReader(memory, Settings(), store) as state:
         with pytest.raises(CorruptStateError, match=r"column count: a time lies outside the day .*key={'user': 'a'}"):
             list(state)
@@ -347,8 +347,8 @@ def test_values_that_only_duckdb_has(store: str) -> None:
         '101'::bit as b,        [interval 1 day] as il, {'x': 1.50} as d, 1::bignum as big, null as nothing,
         time_ns '12:00:00.000000001' as t, timestamp_ns '2024-01-01 00:00:00.123456789' as ns,
         [null, [1]] as n, array_value(1, 2) as a, 'infinity'::double as f from state"""
-    with stored(store, (user("a"), {"n": 3}), key=[("user", "string")]) as state, answer(state, query) as asked:
-        (row,) = asked.as_json()
+    with stored(store, (user("a"), {"n": 3}), key=[("user", "string")]) as state, answer(state, query) as result:
+        (row,) = result.as_json()
     assert row == {
         "s": 3,
         "l": [3],

@@ -60,17 +60,17 @@ class Grown:
 
     def grow(self, versions: int) -> None:
         for _ in range(versions):
-            now = {name: [*values] for name, values in self.lists[self.made.version.version].items()}
+            lists = {name: [*values] for name, values in self.lists[self.made.version.version].items()}
             changes: list[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = []
-            if gone := self._chance.choice(["", *now]):
-                changes.append((user(gone), None))
-                del now[gone]
+            if removal := self._chance.choice(["", *lists]):
+                changes.append((user(removal), None))
+                del lists[removal]
             for name in self._chance.choices(USERS, k=9):
                 self._next += 1
                 changes.append((user(name), {"at": self._next}))
-                now.setdefault(name, []).append(self._next)
+                lists.setdefault(name, []).append(self._next)
             self.made.commit(*changes)
-            self.lists[self.made.version.version] = now
+            self.lists[self.made.version.version] = lists
 
     def continued(self, engine: Engine, store: str, version: int, run: str) -> Grown:
         """The same lists at a version, in another store that has it."""
@@ -103,9 +103,9 @@ class Grown:
 
 
 def seen(state: StateView) -> Lists:
-    found = [(row["user"], [value["at"] for value in row["values"]]) for row in state]
-    assert len({name for name, _ in found}) == len(found)
-    return dict(found)
+    rows = [(row["user"], [value["at"] for value in row["values"]]) for row in state]
+    assert len({name for name, _ in rows}) == len(rows)
+    return dict(rows)
 
 
 def folded(rows: Rows, chunks: Iterator[StoredChunk]) -> Rows:
@@ -119,8 +119,8 @@ def read(engine: Engine, store: str, of: VersionId, have: list[VersionId], rows:
     """A version that is opened by who has another one with these rows."""
     opening = engine.open(store, *of, have)
     assert opening.base in (*have, VersionId(0, opening.base.attempt))
-    before = {key: value if isinstance(value, bytes) else [*value] for key, value in rows.items()}
-    return folded(folded(before if opening.base.version else {}, opening.snapshot_chunks), opening.chunks)
+    copy = {key: value if isinstance(value, bytes) else [*value] for key, value in rows.items()}
+    return folded(folded(copy if opening.base.version else {}, opening.snapshot_chunks), opening.chunks)
 
 
 def test_each_version_by_each_reader(engine: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
@@ -179,18 +179,18 @@ def test_the_change_feed(engine: Engine, tables: MemoryTables, store: str, opene
             if change.kind == "remove":
                 lists.pop(name, None)
             else:
-                before = lists.get(name, []) if change.kind == "append" else []
-                lists[name] = before + [value["at"] for value in change.row["values"]]
+                times = lists.get(name, []) if change.kind == "append" else []
+                lists[name] = times + [value["at"] for value in change.row["values"]]
         assert lists == grown.lists[10], first
         for each in state.diff(first, 10):
             sides = (each.before, grown.lists[first]), (each.after, grown.lists[10])
             for row, expected in sides:
-                found = None if row is None else [value["at"] for value in row["values"]]
-                assert found == expected.get(each.key["user"])
+                row_times = None if row is None else [value["at"] for value in row["values"]]
+                assert row_times == expected.get(each.key["user"])
     for name in USERS:
         for past in state.history(user(name)):
-            found = None if past.row is None else [value["at"] for value in past.row["values"]]
-            assert found == grown.lists[past.version].get(name)
+            row_times = None if past.row is None else [value["at"] for value in past.row["values"]]
+            assert row_times == grown.lists[past.version].get(name)
 
 
 @pytest.mark.parametrize("version", [4, 6, 8])
@@ -221,15 +221,19 @@ def test_an_import(engine: Engine, tables: MemoryTables, store: str, opened: Ope
     imported = f"{namespace_of(store)}-new{store.removeprefix(namespace_of(store))}"
     schema = engine.open(store, *source.made.version).schema
     version = ImportedVersion(5, attempt(5), {0: len(source.lists[5])}, schema)
-    begun = engine.begin_import(imported, query_run("import"), version, 512 * 1024)
+    import_attempt = engine.begin_import(imported, query_run("import"), version, 512 * 1024)
     rows = source.rows(5)
-    for bucket in range(1 << begun.bits):
-        begun.bucket(bucket)
-        held = [each for each in rows if begun.bits == 0 or key_hash(each.key) >> 32 - begun.bits == bucket]
-        hashes = [key_hash(each.key) for each in held]
-        if held:
-            begun.append(Chunk(len(held), min(hashes), max(hashes), encode_changes(held)))
-    assert begun.commit()
+    for bucket in range(1 << import_attempt.bits):
+        import_attempt.bucket(bucket)
+        changes = [
+            each
+            for each in rows
+            if import_attempt.bits == 0 or key_hash(each.key) >> 32 - import_attempt.bits == bucket
+        ]
+        hashes = [key_hash(each.key) for each in changes]
+        if changes:
+            import_attempt.append(Chunk(len(changes), min(hashes), max(hashes), encode_changes(changes)))
+    assert import_attempt.commit()
     target = source.continued(engine, imported, 5, "run-2")
     target.grow(4)
     state = opened(imported)
@@ -240,11 +244,11 @@ def test_an_import(engine: Engine, tables: MemoryTables, store: str, opened: Ope
     assert state.refresh()
     assert seen(state) == target.lists[11]
     assert verify(tables, imported).findings == ()
-    for after in (0, 4):
+    for low in (0, 4):
         with pytest.raises(VersionMissingError, match=r"was imported.* version=5 table="):
-            list(state.changes(after))
+            list(state.changes(low))
         with pytest.raises(VersionMissingError, match=r"was imported.* version=5 table="):
-            list(state.at(5).changes(after))
+            list(state.at(5).changes(low))
     with pytest.raises(VersionMissingError, match=r"was imported.* version=5 table="):
         list(state.diff(0, 11))
     assert list(state.diff(5, 11)) != []
@@ -252,5 +256,5 @@ def test_an_import(engine: Engine, tables: MemoryTables, store: str, opened: Ope
     (key, *_) = ({name: row[name] for name in state.key_columns.names} for row in state)
     assert state.history(key)[0].version == 5
     with state.to_duckdb() as connection:
-        found = connection.sql("select distinct version from changes order by 1").fetchall()
-    assert found == [(version,) for version in range(6, 12)]
+        numbers = connection.sql("select distinct version from changes order by 1").fetchall()
+    assert numbers == [(version,) for version in range(6, 12)]

@@ -38,13 +38,13 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def written(memory_engine: Engine, store: str) -> StoreBuilder:
     """A store with lists beside its rows: all are put, some are changed, some removed; lists grow."""
-    made = StoreBuilder(memory_engine, store, family(), LISTS)
-    made.commit(*((user(name), counted(1)) for name in NAMES))
-    made.commit(*((user(name), counted(2)) for name in NAMES[::3]))
-    made.commit(*((user(name), None) for name in NAMES[::5]))
+    builder = StoreBuilder(memory_engine, store, family(), LISTS)
+    builder.commit(*((user(name), counted(1)) for name in NAMES))
+    builder.commit(*((user(name), counted(2)) for name in NAMES[::3]))
+    builder.commit(*((user(name), None) for name in NAMES[::5]))
     for number in (1, 2):
-        made.commit(*((user(name), counted(number)) for name in NAMES[:50]), of=1)
-    return made
+        builder.commit(*((user(name), counted(number)) for name in NAMES[:50]), of=1)
+    return builder
 
 
 def rows_of(tables: MemoryTables, store: str, name: str, version: int | None = None) -> list[dict[str, Any]]:
@@ -59,8 +59,8 @@ def by_user(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def expected(version: int) -> list[dict[str, Any]]:
     counts = dict.fromkeys(NAMES, 1)
     counts |= dict.fromkeys(NAMES[::3], 2) if version > 1 else {}
-    gone = NAMES[::5] if version > 2 else []
-    return [{"user": name, **counted(count)} for name, count in counts.items() if name not in gone]
+    removals = NAMES[::5] if version > 2 else []
+    return [{"user": name, **counted(count)} for name, count in counts.items() if name not in removals]
 
 
 def test_each_row_is_read_once(memory: MemoryTables, written: StoreBuilder) -> None:
@@ -90,10 +90,10 @@ def test_another_route_takes_over(memory: MemoryTables, memory_engine: Engine, w
     """A snapshot that is made while rows are read begins the route of the other ranges, without a value twice."""
     with StateReader(memory, Settings(cache_mb=0), written.store, "seen") as state:
         rows = iter(state)
-        found = [next(rows)]
+        rows_read = [next(rows)]
         compact_store(memory_engine, memory, written.store)
-        found += rows
-    assert by_user(found) == [{"user": name, "values": [counted(1), counted(2)]} for name in NAMES[:50]]
+        rows_read += rows
+    assert by_user(rows_read) == [{"user": name, "values": [counted(1), counted(2)]} for name in NAMES[:50]]
 
 
 def test_a_lost_part_is_an_error(memory: MemoryTables, written: StoreBuilder) -> None:

@@ -26,20 +26,20 @@ ROWS: list[dict[str, Any]] = [{"user": "a", "count": n, "note": None, "s": {"x":
 ROWS.append({"user": "a", "count": 1 << 40, "note": "z", "s": {"x": 1 << 40, "y": "é"}})
 
 
-def change_schema(made: StoreBuilder, *families: dict[str, Any]) -> None:
+def change_schema(builder: StoreBuilder, *families: dict[str, Any]) -> None:
     """Restart the query with other column families."""
-    made.families = list(families)
+    builder.families = list(families)
 
 
 @pytest.fixture
 def evolved(memory_engine: Engine, store: str) -> StoreBuilder:
     """A store of three versions, of which the last has another schema, as with Avro."""
-    made = StoreBuilder(memory_engine, store, family(value=OLD))
+    builder = StoreBuilder(memory_engine, store, family(value=OLD))
     for n in (1, 2):
-        made.commit((user("a"), {"count": n, "gone": "text", "s": {"x": n}}))
-    change_schema(made, family(value=NEW, earlier_values=[struct(OLD)]))
-    made.commit((user("a"), {name: value for name, value in ROWS[2].items() if name != "user"}))
-    return made
+        builder.commit((user("a"), {"count": n, "gone": "text", "s": {"x": n}}))
+    change_schema(builder, family(value=NEW, earlier_values=[struct(OLD)]))
+    builder.commit((user("a"), {name: value for name, value in ROWS[2].items() if name != "user"}))
+    return builder
 
 
 def test_rows_have_the_columns_of_the_last_version_that_is_read(evolved: StoreBuilder, opened: Open) -> None:
@@ -52,29 +52,29 @@ def test_rows_have_the_columns_of_the_last_version_that_is_read(evolved: StoreBu
         assert [tuple(each) for each in view.diff(1, 3)] == [(user("a"), ROWS[0], ROWS[2])]
         assert [tuple(each) for each in view.diff(3, 2)] == [(user("a"), ROWS[2], ROWS[1])]
     # Before the schema changed, rows have its columns.
-    (before,) = state.diff(1, 2)
-    assert before.after == next(iter(state.at(2))) == {"user": "a", "count": 2, "gone": "text", "s": {"x": 2}}
-    assert [each.row for each in state.at(2).changes(1)] == [before.after]
-    assert [each.row for each in state.at(2).history(user("a"))] == [before.before, before.after]
+    (change,) = state.diff(1, 2)
+    assert change.after == next(iter(state.at(2))) == {"user": "a", "count": 2, "gone": "text", "s": {"x": 2}}
+    assert [each.row for each in state.at(2).changes(1)] == [change.after]
+    assert [each.row for each in state.at(2).history(user("a"))] == [change.before, change.after]
     assert [row_to_json(state.columns, each.row) for each in state.changes(0)] == ROWS
 
 
 def test_sql(evolved: StoreBuilder, opened: Open) -> None:
     """Columns within columns that older changes do not have are null."""
     state = opened(evolved.store)
-    with answer(state, "select * exclude (version, kind, partition_id) from changes order by version") as asked:
-        assert list(asked.as_json()) == ROWS
-    with answer(state.at(2), "select count, gone from changes order by all") as asked:
-        assert list(asked.rows) == [(1, "text"), (2, "text")]
+    with answer(state, "select * exclude (version, kind, partition_id) from changes order by version") as result:
+        assert list(result.as_json()) == ROWS
+    with answer(state.at(2), "select count, gone from changes order by all") as result:
+        assert list(result.rows) == [(1, "text"), (2, "text")]
 
 
 def test_a_renamed_column_has_its_new_name(memory_engine: Engine, store: str, opened: Open) -> None:
     """Spark takes a schema for the same when only names differ, and records no earlier one."""
-    made = StoreBuilder(memory_engine, store, family(value=(("count", "long"),)))
-    made.commit((user("a"), {"count": 1}))
-    change_schema(made, family(value=(("total", "long"),)))
-    made.commit((user("a"), {"total": 2}))
-    state = opened(made.store)
+    builder = StoreBuilder(memory_engine, store, family(value=(("count", "long"),)))
+    builder.commit((user("a"), {"count": 1}))
+    change_schema(builder, family(value=(("total", "long"),)))
+    builder.commit((user("a"), {"total": 2}))
+    state = opened(builder.store)
     expected = [{"user": "a", "total": number} for number in (1, 2)]
     assert [each.row for each in state.history(user("a"))] == [each.row for each in state.changes(0)] == expected
     assert [tuple(each) for each in state.at(1).diff(1, 2)] == [(user("a"), *expected)]
@@ -83,27 +83,27 @@ def test_a_renamed_column_has_its_new_name(memory_engine: Engine, store: str, op
 def test_a_column_family_that_was_made_again(memory_engine: Engine, store: str, opened: Open) -> None:
     """A variable that was removed, and came back with another schema: each row is read by the schema of its version."""
     other = family(1, "other")
-    made = StoreBuilder(memory_engine, store, family(value=(("count", "long"),)), other)
-    made.commit((user("a"), {"count": 1}))
-    made.commit((user("a"), None))
-    change_schema(made, family(dropped=True), other)
-    made.commit((user("a"), {"count": 1, "note": ""}), of=1)
-    change_schema(made, family(value=(("text", "string"),)), other)
-    made.commit((user("a"), {"text": "new"}))
-    with StateReader(opened(made.store)._tables, Settings(), made.store, "default") as state:
+    builder = StoreBuilder(memory_engine, store, family(value=(("count", "long"),)), other)
+    builder.commit((user("a"), {"count": 1}))
+    builder.commit((user("a"), None))
+    change_schema(builder, family(dropped=True), other)
+    builder.commit((user("a"), {"count": 1, "note": ""}), of=1)
+    change_schema(builder, family(value=(("text", "string"),)), other)
+    builder.commit((user("a"), {"text": "new"}))
+    with StateReader(opened(builder.store)._tables, Settings(), builder.store, "default") as state:
         past = [(each, row_to_json(columns, each.row)) for each, columns in state.history_with_columns(user("a"))]
         first, last = {"user": "a", "count": 1}, {"user": "a", "text": "new"}
         assert past == [((1, first), first), ((2, None), None), ((4, last), last)]
         assert [each.row for each in state.changes(0)] == [first, {"user": "a"}, last]
         assert [each.row for each in state.at(3).changes(0)] == [first, {"user": "a"}]
         assert [tuple(each) for each in state.diff(2, 4)] == [(user("a"), None, last)]
-        again = "made again with another schema; read later versions only"
-        with pytest.raises(ConfigurationError, match=again):
+        message = "made again with another schema; read later versions only"
+        with pytest.raises(ConfigurationError, match=message):
             list(state.diff(1, 4))
-        with pytest.raises(ConfigurationError, match=again), answer(state, "from changes") as asked:
-            list(asked.rows)
-        with answer(state, "select text from changes", after=3) as asked:
-            assert list(asked.rows) == [("new",)]
+        with pytest.raises(ConfigurationError, match=message), answer(state, "from changes") as result:
+            list(result.rows)
+        with answer(state, "select text from changes", after=3) as result:
+            assert list(result.rows) == [("new",)]
 
 
 class OneReader:
@@ -132,8 +132,8 @@ def test_pages(evolved: StoreBuilder, opened: Open) -> None:
     site: Any = OneReader(opened(evolved.store))
     namespace, operator, *_ = evolved.store.split("/")
 
-    def values(view: Callable[[Any, Ask], Any], **given: str) -> dict[str, Any]:
-        page = view(site, Ask({"namespace": namespace, "operator": operator}, given))
+    def values(view: Callable[[Any, Ask], Any], **options: str) -> dict[str, Any]:
+        page = view(site, Ask({"namespace": namespace, "operator": operator}, options))
         return dict(page.values)
 
     of_key = values(key.view, **{"k.user": "a", "version": "2", "other": "3"})

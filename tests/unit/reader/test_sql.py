@@ -41,8 +41,8 @@ def state(memory: MemoryTables, written: StoreBuilder) -> Iterator[StateReader]:
 @pytest.fixture
 def ask(memory: MemoryTables) -> Ask:
     def one(store: str, query: str, family: str | None = None, **options: Any) -> list[dict[str, Any]]:
-        with StateReader(memory, Settings(), store, family) as opened, answer(opened, query, **options) as found:
-            return list(found.as_json())
+        with StateReader(memory, Settings(), store, family) as opened, answer(opened, query, **options) as result:
+            return list(result.as_json())
 
     return one
 
@@ -57,8 +57,8 @@ def test_state(state: StateReader) -> None:
 
 
 def test_changes(written: StoreBuilder, ask: Ask) -> None:
-    found = ask(written.store, "select version, kind, user, count from changes order by all")
-    assert [tuple(each.values()) for each in found] == [
+    result = ask(written.store, "select version, kind, user, count from changes order by all")
+    assert [tuple(each.values()) for each in result] == [
         (1, "put", "a", 1),
         (1, "put", "b", 1),
         (2, "put", "a", 2),
@@ -82,22 +82,22 @@ def test_changes_that_are_deleted(written: StoreBuilder, memory: MemoryTables, m
 
 def test_versions(written: StoreBuilder, ask: Ask) -> None:
     """Each version of each partition has what its version entry says; those above the view's are left out."""
-    found = ask(written.store, "from versions order by version")
-    assert [(each["version"], each["rows"], each["changes"], each["partition_id"]) for each in found] == [
+    result = ask(written.store, "from versions order by version")
+    assert [(each["version"], each["rows"], each["changes"], each["partition_id"]) for each in result] == [
         (1, 2, 2, 0),
         (2, 3, 2, 0),
         (3, 2, 1, 0),
     ]
-    assert found[0]["attempt"] == attempt(1).hex()
-    assert found[0]["committed"] == "2025-01-01T00:00:00Z"
+    assert result[0]["attempt"] == attempt(1).hex()
+    assert result[0]["committed"] == "2025-01-01T00:00:00Z"
 
 
 def test_column_families(memory_engine: Engine, store: str, ask: Ask) -> None:
     """Of several, each has tables by its name, Spark's own included; the chosen one has the short names too."""
     families = family(), family(1, "Seen"), family(2, "seen", multiple=True), family(3, "$ttl", internal=True)
-    made = StoreBuilder(memory_engine, store, *families)
-    made.commit((user("a"), counted(1)), of=1)
-    made.commit((user("a"), counted(1)), (user("a"), counted(2)), of=2)
+    builder = StoreBuilder(memory_engine, store, *families)
+    builder.commit((user("a"), counted(1)), of=1)
+    builder.commit((user("a"), counted(1)), (user("a"), counted(2)), of=2)
     tables = {each["name"] for each in ask(store, "show tables")}
     names = ("Seen", "seen#2", "$ttl")
     assert tables == {"versions", *(f"{of}_{name}" for of in ("state", "changes") for name in names)}
@@ -112,8 +112,10 @@ def test_column_families(memory_engine: Engine, store: str, ask: Ask) -> None:
 
 def test_columns_of_our_names(memory_engine: Engine, store: str, ask: Ask) -> None:
     """Where a row has a column of that name, ours is numbered."""
-    made = StoreBuilder(memory_engine, store, family(key=(("version", "string"),), value=(("partition_id", "long"),)))
-    made.commit(({"version": "a"}, {"partition_id": 7}))
+    builder = StoreBuilder(
+        memory_engine, store, family(key=(("version", "string"),), value=(("partition_id", "long"),))
+    )
+    builder.commit(({"version": "a"}, {"partition_id": 7}))
     assert ask(store, "from state") == [{"partition_id#2": 0, "version": "a", "partition_id": 7}]
     (change,) = ask(store, "from changes")
     assert (change["version#2"], change["kind"], change["version"]) == (1, "put", "a")
@@ -121,11 +123,11 @@ def test_columns_of_our_names(memory_engine: Engine, store: str, ask: Ask) -> No
 
 def test_partitions_are_joined(memory: MemoryTables, memory_engine: Engine, ask: Ask) -> None:
     for partition in range(3):
-        made = StoreBuilder(memory_engine, f"many/0/{partition}/default")
-        made.commit(*((user(f"{partition}-{number}"), counted(number)) for number in range(partition + 1)))
-        made.commit((user(f"{partition}-0"), counted(9)))
-    found = ask("many/0", "select partition_id, count(*) as rows from state group by all order by all")
-    assert [tuple(each.values()) for each in found] == [(0, 1), (1, 2), (2, 3)]
+        builder = StoreBuilder(memory_engine, f"many/0/{partition}/default")
+        builder.commit(*((user(f"{partition}-{number}"), counted(number)) for number in range(partition + 1)))
+        builder.commit((user(f"{partition}-0"), counted(9)))
+    result = ask("many/0", "select partition_id, count(*) as rows from state group by all order by all")
+    assert [tuple(each.values()) for each in result] == [(0, 1), (1, 2), (2, 3)]
     joined = "select count(*) as n from state join changes using (user, count) where version = 2"
     assert ask("many/0", joined) == [{"n": 3}]
 
@@ -138,8 +140,8 @@ def test_values_are_spelt_as_in_other_commands(memory_engine: Engine, store: str
         ("raw", "binary"),
         ("m", struct_type([("x", "double")])),
     ]
-    made = StoreBuilder(memory_engine, store, family(value=kinds))
-    made.commit((user("a"), {"since": None, "price": None, "raw": b"\x00\xff", "m": {"x": float("nan")}}))
+    builder = StoreBuilder(memory_engine, store, family(value=kinds))
+    builder.commit((user("a"), {"since": None, "price": None, "raw": b"\x00\xff", "m": {"x": float("nan")}}))
     assert ask(store, "select since, price, raw, m from state") == [
         {"since": None, "price": None, "raw": "AP8=", "m": {"x": "nan"}}
     ]
@@ -154,14 +156,14 @@ def test_values_are_spelt_as_in_other_commands(memory_engine: Engine, store: str
 def test_a_table_that_is_not_named_is_not_read(state: StateReader) -> None:
     """Names of tables and columns, and the versions, take no request; a query reads its tables each time."""
     with state.to_duckdb() as connection:
-        before = state.meter.requests
+        requests = state.meter.requests
         connection.sql("show tables").fetchall()
         connection.sql("describe changes").fetchall()
         assert len(connection.sql("from versions").fetchall()) == 3
-        assert state.meter.requests == before
+        assert state.meter.requests == requests
         for _ in range(2):
             assert connection.sql("select count(*) from state").fetchall() == [(2,)]
-        assert state.meter.requests > before
+        assert state.meter.requests > requests
 
 
 @pytest.mark.parametrize(
@@ -234,13 +236,13 @@ def test_rows_never_wait_on_disk(
         "select * from (select md5(range::varchar) as h, repeat(h, 6) as t from range(900000)) order by h limit 600000"
     )
     options: dict[str, Any] = {"memory_mb": 64, "external_access": external_access}
-    said = r"Out of Memory Error.*; rows never wait on disk: --memory-mb, or memory_mb, lets it take more memory"
-    with pytest.raises(ConfigurationError, match=said), answer(state, large, **options) as found:
-        next(found.rows)
+    message = r"Out of Memory Error.*; rows never wait on disk: --memory-mb, or memory_mb, lets it take more memory"
+    with pytest.raises(ConfigurationError, match=message), answer(state, large, **options) as result:
+        next(result.rows)
     with state.to_duckdb(**options) as connection, pytest.raises(duckdb.OutOfMemoryException):
         connection.execute(large).fetchone()
-    with answer(state, large.replace("900000", "90000"), memory_mb=256) as found:
-        assert len(next(found.rows)[1]) == 192
+    with answer(state, large.replace("900000", "90000"), memory_mb=256) as result:
+        assert len(next(result.rows)[1]) == 192
     assert list(tmp_path.iterdir()) == []
 
 
@@ -249,8 +251,8 @@ def test_times_are_in_utc(memory_engine: Engine, store: str, ask: Ask, monkeypat
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
-        made = StoreBuilder(memory_engine, store, family(value=[("since", "timestamp")]))
-        made.commit((user("a"), {"since": datetime(2024, 5, 1, 2, 30, tzinfo=timezone.utc)}))
+        builder = StoreBuilder(memory_engine, store, family(value=[("since", "timestamp")]))
+        builder.commit((user("a"), {"since": datetime(2024, 5, 1, 2, 30, tzinfo=timezone.utc)}))
         query = (
             "select since, since::date as day, hour(since) as hour, date_trunc('day', since) as begun, since::text as t"
         )
@@ -270,10 +272,10 @@ def test_times_are_in_utc(memory_engine: Engine, store: str, ask: Ask, monkeypat
 
 def test_a_column_called_as_a_word_of_sql(memory_engine: Engine, store: str, ask: Ask) -> None:
     """As `window` of an aggregation by windows is: the error says that it needs quotes."""
-    made = StoreBuilder(memory_engine, store, family(key=[("window", "string")], value=[("count", "long")]))
-    made.commit(({"window": "a"}, {"count": 1}))
-    said = r'syntax error at or near ","; a column that is called as a word of SQL needs double quotes: "window"$'
-    with pytest.raises(ConfigurationError, match=said):
+    builder = StoreBuilder(memory_engine, store, family(key=[("window", "string")], value=[("count", "long")]))
+    builder.commit(({"window": "a"}, {"count": 1}))
+    message = r'syntax error at or near ","; a column that is called as a word of SQL needs double quotes: "window"$'
+    with pytest.raises(ConfigurationError, match=message):
         ask(store, "select window, count from state")
     assert ask(store, 'select "window", count from state') == [{"window": "a", "count": 1}]
     with pytest.raises(ConfigurationError, match=r'near "selec"$'):
@@ -288,8 +290,8 @@ def test_an_error_of_the_state_is_its_own(memory: MemoryTables, written: StoreBu
         with pytest.raises(CorruptStateError, match="is not in its table"), answer(state, "from state"):
             pass
         memory.items[part] = lost
-        with answer(state, "select count(*) from state") as found:
-            assert list(found.rows) == [(2,)]
+        with answer(state, "select count(*) from state") as result:
+            assert list(result.rows) == [(2,)]
 
 
 def rss_mb(name: str) -> int:
@@ -317,8 +319,8 @@ def test_memory_is_bounded_at_a_million_rows(memory: MemoryTables, memory_engine
         for query, expected in queries.items():
             gc.collect()
             Path("/proc/self/clear_refs").write_text("5")  # the peak is reset
-            before = rss_mb("VmRSS")
-            with answer(state, query) as found:
-                fetched = sum(expected is None or row == expected[0] for row in found.rows)
+            base_mb = rss_mb("VmRSS")
+            with answer(state, query) as result:
+                fetched = sum(expected is None or row == expected[0] for row in result.rows)
             assert fetched == (rows if expected is None else 1)
-            assert rss_mb("VmHWM") - before < 250, query
+            assert rss_mb("VmHWM") - base_mb < 250, query

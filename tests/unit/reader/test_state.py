@@ -202,14 +202,14 @@ def test_random_versions(engine: Engine, store: str, opened: Open, tables: Memor
     models = random_models(StoreBuilder(engine, store), dice, lambda: compact_store(engine, tables, store))
     state = opened(store)
     for number in range(1, 16):
-        there = state.at(number)
-        assert by_user(there) == [models[number][name] for name in sorted(models[number])]
-        assert len(there) == len(models[number])
+        view = state.at(number)
+        assert by_user(view) == [models[number][name] for name in sorted(models[number])]
+        assert len(view) == len(models[number])
         for name in dice.sample(NAMES, 5):
-            assert there.get(user(name)) == models[number].get(name)
+            assert view.get(user(name)) == models[number].get(name)
     for name in NAMES:
         steps = [(models[each - 1].get(name), Past(each, models[each].get(name))) for each in range(1, 16)]
-        assert state.history(user(name)) == [past for before, past in steps if past.row != before]
+        assert state.history(user(name)) == [past for row_before, past in steps if past.row != row_before]
     for low, high in ((1, 15), (4, 9), (12, 3)):
         differing = {str(each.key["user"]): (each.before, each.after) for each in state.diff(low, high)}
         pairs = {name: (models[low].get(name), models[high].get(name)) for name in NAMES}
@@ -217,7 +217,7 @@ def test_random_versions(engine: Engine, store: str, opened: Open, tables: Memor
 
 
 def random_models(
-    made: StoreBuilder, dice: random.Random, compact: Callable[[], object]
+    builder: StoreBuilder, dice: random.Random, compact: Callable[[], object]
 ) -> list[dict[str, dict[str, Any]]]:
     """Commit 15 versions, with a snapshot after every fifth; the rows of each by their users, from version 0 on."""
     models = [dict[str, dict[str, Any]]()]
@@ -231,7 +231,7 @@ def random_models(
             else:
                 model[name] = row(name, number, "x" * dice.randrange(20))
                 changes.append((user(name), counted(number, model[name]["note"])))
-        made.commit(*changes)
+        builder.commit(*changes)
         models.append(model)
         if number % 5 == 0:
             assert compact() is not None
@@ -242,10 +242,10 @@ def test_lists_and_families(engine: Engine, store: str, opened: Open) -> None:
     """A list state has its values in one column; with several state variables the family must be given."""
     listed = family(1, "seen", value=(("at", "long"),), multiple=True)
     timers = family(2, "$timers", value=(("__dummy__", "void"),), internal=True)
-    made = StoreBuilder(engine, store, family(), listed, timers)
-    made.commit((user("a"), {"at": 1}), (user("a"), {"at": 2}), of=1)
-    made.commit((user("a"), {"at": 3}), (user("b"), {"at": 4}), of=1)
-    made.commit((user("a"), {"__dummy__": None}), of=2)
+    builder = StoreBuilder(engine, store, family(), listed, timers)
+    builder.commit((user("a"), {"at": 1}), (user("a"), {"at": 2}), of=1)
+    builder.commit((user("a"), {"at": 3}), (user("b"), {"at": 4}), of=1)
+    builder.commit((user("a"), {"__dummy__": None}), of=2)
     state = opened(store)
     assert (state.family, state.has_lists, len(state)) == ("seen", True, 2)
     assert state.get({"user": "a"}) == {"user": "a", "values": [{"at": 1}, {"at": 2}, {"at": 3}]}
@@ -262,8 +262,8 @@ def test_lists_and_families(engine: Engine, store: str, opened: Open) -> None:
     assert list(opened(store, "default")) == []
     with pytest.raises(ConfigurationError, match=r"no column family x; it has default, seen, \$timers"):
         opened(store, "x")
-    made.families.append(family(3, "other"))
-    made.commit()
+    builder.families.append(family(3, "other"))
+    builder.commit()
     with pytest.raises(ConfigurationError, match="say which column family; this store has seen, other"):
         opened(store)
     # A family that an older version does not have has no rows there.
@@ -275,18 +275,18 @@ def test_lists_and_families(engine: Engine, store: str, opened: Open) -> None:
 def test_a_state_variable_that_was_dropped_and_added_again(engine: Engine, store: str, opened: Open) -> None:
     """The version that drops a family removes its rows: these are changes like others."""
     first, second = family(), family(1, "second")
-    made = StoreBuilder(engine, store, first, second)
-    made.commit((user("a"), counted(1)), (user("b"), counted(1)), of=1)
-    described = [RowChange(PUT, 1, key, None) for _, key in list(made.state)]
-    gone = engine.begin(store, query_run(made.run), *made.version, attempt(2))
+    builder = StoreBuilder(engine, store, first, second)
+    builder.commit((user("a"), counted(1)), (user("b"), counted(1)), of=1)
+    described = [RowChange(PUT, 1, key, None) for _, key in list(builder.state)]
+    write_attempt = engine.begin(store, query_run(builder.run), *builder.version, attempt(2))
     hashes = [key_hash(each.key) for each in described]
-    gone.append(Chunk(len(described), min(hashes), max(hashes), encode_changes(described)))
-    gone.commit({0: 0}, json.dumps({"families": [first]}, separators=(",", ":")))
-    made.version, made.families = VersionId(2, attempt(2)), [first]
-    made.state.clear()
-    made.commit()
-    made.families = [first, second]
-    made.commit((user("b"), counted(1)), of=1)
+    write_attempt.append(Chunk(len(described), min(hashes), max(hashes), encode_changes(described)))
+    write_attempt.commit({0: 0}, json.dumps({"families": [first]}, separators=(",", ":")))
+    builder.version, builder.families = VersionId(2, attempt(2)), [first]
+    builder.state.clear()
+    builder.commit()
+    builder.families = [first, second]
+    builder.commit((user("b"), counted(1)), of=1)
     state = opened(store, "second")
     assert state.history(user("a")) == [Past(1, row("a", 1)), Past(2, None)]
     assert state.history(user("b")) == [Past(1, row("b", 1)), Past(2, None), Past(4, row("b", 1))]
@@ -295,9 +295,9 @@ def test_a_state_variable_that_was_dropped_and_added_again(engine: Engine, store
         (2, "remove", "b"),
         (4, "put", "b"),
     ]
-    for after in (2, 3):
-        found = sorted(state.diff(1, after), key=lambda each: str(each.key))
-        assert [(each.key["user"], each.before, each.after) for each in found] == [
+    for last in (2, 3):
+        changes = sorted(state.diff(1, last), key=lambda each: str(each.key))
+        assert [(each.key["user"], each.before, each.after) for each in changes] == [
             ("a", row("a", 1), None),
             ("b", row("b", 1), None),
         ]
@@ -310,11 +310,11 @@ def test_a_version_behind_a_restart(engine: Engine, tables: MemoryTables, store:
 
     Found by the simulation: make sim SEED=423.
     """
-    made = StoreBuilder(engine, store).count_to(was)
+    builder = StoreBuilder(engine, store).count_to(was)
     behind = opened(store, cache_mb=0)
-    made.take_back(2).count(103)
+    builder.take_back(2).count(103)
     compact_store(engine, tables, store)
-    made.count(*range(104, 107))
+    builder.count(*range(104, 107))
     assert clean_store(engine, tables, store, 1).items > 0
     for look in (lambda: behind.get(user("a")), lambda: list(behind)):
         with pytest.raises(VersionMissingError, match="the query restarted at an earlier one; refresh"):
@@ -332,21 +332,21 @@ def test_a_version_behind_a_restart(engine: Engine, tables: MemoryTables, store:
 
 def test_changes_after_a_version_that_was_made_again(engine: Engine, store: str, opened: Open) -> None:
     """They are refused to a reader that was there, with the newest version that is common."""
-    made = StoreBuilder(engine, store).count_to(10)
+    builder = StoreBuilder(engine, store).count_to(10)
     state, behind, late = opened(store), opened(store), opened(store)
-    made.take_back(5).count(106, 107)
+    builder.take_back(5).count(106, 107)
     assert state.refresh()
     assert (state.version, state.versions()) == (7, list(range(1, 8)))
     for view in (state, state.at(7), state.of_family(state.family)):
-        for after in range(6, 11):
+        for base in range(6, 11):
             with pytest.raises(VersionMissingError, match=r"taken back.*common=5") as refused:
-                list(view.changes(after))
+                list(view.changes(base))
             assert refused.value.facts["common"] == 5
     with pytest.raises(VersionMissingError, match="has not made this version"):
         list(state.changes(11))
     assert [each.row["count"] for each in state.changes(5)] == [106, 107]
 
-    made.count(*range(108, 113))
+    builder.count(*range(108, 113))
     assert late.refresh()
     assert late.version == 12
     with pytest.raises(VersionMissingError, match=r"taken back.*common=5"):
@@ -362,38 +362,38 @@ def test_changes_after_a_version_that_was_made_again(engine: Engine, store: str,
 @pytest.mark.parametrize("base", [2, 5])
 def test_changes_after_clean_up(engine: Engine, tables: MemoryTables, store: str, opened: Open, base: int) -> None:
     """The oldest listed version says which one it was built on: the reader's, or one that was made again."""
-    made = StoreBuilder(engine, store).count_to(5)
+    builder = StoreBuilder(engine, store).count_to(5)
     state = opened(store)
-    made.take_back(base).count(*range(101 + base, 106))
+    builder.take_back(base).count(*range(101 + base, 106))
     compact_store(engine, tables, store)
-    made.count(106, 107)
+    builder.count(106, 107)
     clean_store(engine, tables, store, 2)
     assert state.refresh()
     assert state.versions() == [6, 7]
     if base == 5:
         assert [each.row["count"] for each in state.changes(5)] == [106, 107]
     else:
-        for after in range(1, 6):
+        for first in range(1, 6):
             with pytest.raises(
                 VersionMissingError, match=r"(has deleted|that was read remains).*: read all rows again store="
             ) as refused:
-                list(state.changes(after))
+                list(state.changes(first))
             assert "common" not in refused.value.facts
     assert state.get(user("a")) == row("a", 107)
 
 
 def test_a_location_that_is_adopted_again(engine: Engine, tables: MemoryTables, store: str, opened: Open) -> None:
     """Only its checkpoint says from which version its query starts: until it commits, the other's is the newest."""
-    made = StoreBuilder(engine, store).count_to(5)
+    builder = StoreBuilder(engine, store).count_to(5)
     adopt_stores(tables, [store], "file:/moved/state")
     other = StoreBuilder(engine, store, run="moved", location="file:/moved/state")
-    other.version, other.state = VersionId(3, attempt(3)), made.state
+    other.version, other.state = VersionId(3, attempt(3)), builder.state
     other.count(104, 105, 106)
     adopt_stores(tables, [store], CHECKPOINT)
     with opened(store) as state:
         assert (state.version, state.get(user("a"))) == (6, row("a", 106))
-        made.run = "run-2"
-        made.commit((user("a"), counted(6)))
+        builder.run = "run-2"
+        builder.commit((user("a"), counted(6)))
         assert state.refresh()
         assert (state.version, state.get(user("a"))) == (6, row("a", 6))
         with pytest.raises(VersionMissingError, match=r"taken back.*common=3"):
@@ -402,9 +402,9 @@ def test_a_location_that_is_adopted_again(engine: Engine, tables: MemoryTables, 
 
 def test_a_version_that_was_made_again_is_a_new_one(engine: Engine, store: str, opened: Open) -> None:
     """With the same number as before."""
-    made = StoreBuilder(engine, store).count_to(3)
+    builder = StoreBuilder(engine, store).count_to(3)
     state = opened(store)
-    made.take_back(2).count(103)
+    builder.take_back(2).count(103)
     assert state.refresh()
     assert (state.version, state.get(user("a"))) == (3, row("a", 103))
     with pytest.raises(VersionMissingError, match=r"taken back.*common=2"):
@@ -416,14 +416,14 @@ def test_a_list_that_was_removed_and_merged_again_does_not_differ(engine: Engine
 
     Found by the simulation: make sim SEED=108.
     """
-    made = StoreBuilder(engine, store, family(value=(("at", "long"),), multiple=True))
-    made.commit((user("a"), {"at": 1}))
-    removed, put = made._record(0, user("a"), None), made._record(0, user("a"), {"at": 1})
-    under_way = engine.begin(store, query_run(made.run), *made.version, attempt(2))
+    builder = StoreBuilder(engine, store, family(value=(("at", "long"),), multiple=True))
+    builder.commit((user("a"), {"at": 1}))
+    removed, put = builder._record(0, user("a"), None), builder._record(0, user("a"), {"at": 1})
+    under_way = engine.begin(store, query_run(builder.run), *builder.version, attempt(2))
     for change in (removed, put._replace(operation=MERGE)):
         digest = key_hash(change.key)
         under_way.append(Chunk(1, digest, digest, encode_changes([change])))
-    under_way.commit({0: 1}, json.dumps({"families": made.families}))
+    under_way.commit({0: 1}, json.dumps({"families": builder.families}))
     state = opened(store)
     assert state.get(user("a")) == state.at(1).get(user("a")) == {"user": "a", "values": [{"at": 1}]}
     assert [each.kind for each in state.changes(1)] == ["remove", "append"]
@@ -432,8 +432,8 @@ def test_a_list_that_was_removed_and_merged_again_does_not_differ(engine: Engine
 
 
 def test_equal_column_names_are_made_distinct(engine: Engine, store: str, opened: Open) -> None:
-    made = StoreBuilder(engine, store, family(value=(("user", "long"), ("sum", "long"), ("sum", "long"))))
-    made.commit((user("a"), {"user": 1, "sum": 2, "sum#2": 3}))
+    builder = StoreBuilder(engine, store, family(value=(("user", "long"), ("sum", "long"), ("sum", "long"))))
+    builder.commit((user("a"), {"user": 1, "sum": 2, "sum#2": 3}))
     state = opened(store)
     assert state.get({"user": "a"}) == {"user": "a", "user#2": 1, "sum": 2, "sum#2": 3}
     assert state.value_columns.names == ("user#2", "sum", "sum#2")
@@ -442,8 +442,8 @@ def test_equal_column_names_are_made_distinct(engine: Engine, store: str, opened
 def test_whole_numbers_beside_nulls_are_not_rounded_by_pandas(engine: Engine, store: str, opened: Open) -> None:
     """Not in a column, and not in a list."""
     large, longs = 2**53 + 1, {"type": "array", "elementType": "long", "containsNull": True}
-    made = StoreBuilder(engine, store, family(value=(("n", "long"), ("l", longs))))
-    made.commit((user("a"), {"n": large, "l": [large, None]}), (user("b"), {"n": None, "l": None}))
+    builder = StoreBuilder(engine, store, family(value=(("n", "long"), ("l", longs))))
+    builder.commit((user("a"), {"n": large, "l": [large, None]}), (user("b"), {"n": None, "l": None}))
     frame = opened(store).to_pandas().set_index("user")
     assert str(frame["n"].dtype) == "Int64"
     assert (frame["n"]["a"], list(frame["l"]["a"])) == (large, [large, None])
@@ -456,16 +456,16 @@ def test_a_refresh_reads_only_new_items(written: StoreBuilder, opened: Open) -> 
         state.get(user(name))
     for number in range(4, 30):
         written.commit((user("a"), counted(number)))
-        before = replace(state.meter)
+        meter_before = replace(state.meter)
         assert state.refresh()
-        assert state.meter.requests - before.requests == 1
+        assert state.meter.requests - meter_before.requests == 1
         assert state.get(user("a")) == row("a", number)
-        assert state.meter.requests - before.requests == 2
-        assert state.meter.items_read - before.items_read <= 2 + 3  # a part; a list or two, meta, schema
-    before = replace(state.meter)
+        assert state.meter.requests - meter_before.requests == 2
+        assert state.meter.items_read - meter_before.items_read <= 2 + 3  # a part; a list or two, meta, schema
+    meter_before = replace(state.meter)
     assert not state.refresh()
     assert state.get(user("c")) == row("c", 1)
-    assert state.meter.requests - before.requests == 1
+    assert state.meter.requests - meter_before.requests == 1
 
 
 @pytest.mark.parametrize("was", [5, 15])
@@ -530,9 +530,9 @@ def test_fall_back_from_a_snapshot(written: StoreBuilder, engine: Engine, tables
 
 def test_frames(engine: Engine, store: str, opened: Open) -> None:
     value = (("at", "timestamp"), ("price", "decimal(30,2)"), ("tags", {"type": "array", "elementType": "string"}))
-    made = StoreBuilder(engine, store, family(value=value))
+    builder = StoreBuilder(engine, store, family(value=value))
     moment = datetime(2024, 5, 1, tzinfo=timezone.utc)
-    made.commit((user("a"), {"at": moment, "price": None, "tags": ["x", None]}))
+    builder.commit((user("a"), {"at": moment, "price": None, "tags": ["x", None]}))
     state = opened(store)
     table = state.to_arrow()
     assert [str(field.type) for field in table.schema] == [
@@ -548,8 +548,8 @@ def test_frames(engine: Engine, store: str, opened: Open) -> None:
 
 def test_a_type_that_parquet_lacks_is_refused(engine: Engine, store: str, opened: Open, tmp_path: Path) -> None:
     """A struct without fields, which Arrow has and Parquet has not, is an error."""
-    made = StoreBuilder(engine, store, family(value=(("nothing", struct([])),)))
-    made.commit()
+    builder = StoreBuilder(engine, store, family(value=(("nothing", struct([])),)))
+    builder.commit()
     state = opened(store)
     with pytest.raises(ConfigurationError, match=r"a column does not fit into Parquet: .*struct"):
         write_parquet(state.columns, state, tmp_path / "rows.parquet", lambda _: None)
@@ -590,37 +590,37 @@ def test_snapshots_on_request_are_those_of_executors(
     """A second snapshot writes the changed buckets only; lists and large rows are among the rows."""
     monkeypatch.setattr(pace, "PAUSE_MAX_S", 0.0)
     lists = family(1, "seen", value=(("at", "string"),), multiple=True)
-    made = StoreBuilder(engine, store, family(), lists)
+    builder = StoreBuilder(engine, store, family(), lists)
     names = [f"user-{number:05d}" for number in range(3_000)]
-    made.commit(*((user(name), counted(1, "n" * 500)) for name in names))
-    made.commit(*((user("a"), {"at": f"{n}" * 9_000}) for n in range(100)), of=1)
-    assert engine.maintenance.snapshot(store, "run-1", *made.version, 1, 10)[0] is None
+    builder.commit(*((user(name), counted(1, "n" * 500)) for name in names))
+    builder.commit(*((user("a"), {"at": f"{n}" * 9_000}) for n in range(100)), of=1)
+    assert engine.maintenance.snapshot(store, "run-1", *builder.version, 1, 10)[0] is None
     first = compact_store(engine, tables, store)
     assert first is not None
     assert (first.version, first.rows) == (2, 3_001)
-    made.commit((user(names[7]), counted(7)))
+    builder.commit((user(names[7]), counted(7)))
     second = compact_store(engine, tables, store)
     assert second is not None
     assert second.bytes_written < first.bytes_written / 2
     assert compact_store(engine, tables, store) is None
-    opening = engine.open(store, *made.version)
+    opening = engine.open(store, *builder.version)
     assert (opening.snapshot, opening.entries) == (3, ())
-    found: dict[tuple[int, bytes], list[bytes]] = {}
+    contents: dict[tuple[int, bytes], list[bytes]] = {}
     for chunk in opening.snapshot_chunks:
         for change in decode_changes(chunk.changes):
-            values = found.setdefault((change.family, change.key), [])
+            values = contents.setdefault((change.family, change.key), [])
             values.append(change.value or b"")
-    assert found == made.state
+    assert contents == builder.state
     assert len(opened(store, "seen").get(user("a"))["values"]) == 100  # type: ignore[index]  # it is there
 
 
 def test_compact_and_clean_act_for_the_writing_run(written: StoreBuilder, engine: Engine, tables: MemoryTables) -> None:
     """Compact and clean leave the epoch as it is, so that the query runs on; an unknown store is an error."""
     meta = meta_key(written.store)
-    before = dict(tables.items[meta])
+    meta_item = dict(tables.items[meta])
     assert compact_store(engine, tables, written.store) is not None
     clean_store(engine, tables, written.store, 2)
-    assert tables.items[meta] == before
+    assert tables.items[meta] == meta_item
     written.commit((user("a"), counted(9)))
     with pytest.raises(VersionMissingError, match="no state of this store"):
         compact_store(engine, tables, f"{written.store}-none")
@@ -640,14 +640,14 @@ def test_compact_and_clean_leave_a_new_run_alone(
     under_way.append(Chunk(1, digest, digest, encode_changes([record])))
     under_way._submit()
     under_way._pending.wait(10)
-    before = dict(tables.items)
+    items_before = dict(tables.items)
     for upkept in (
         lambda: compact_store(engine, tables, written.store),
         lambda: clean_store(engine, tables, written.store, 2),
     ):
         with pytest.raises(ConfigurationError, match="a newer run of the query has begun"):
             upkept()
-    assert tables.items == before
+    assert tables.items == items_before
     under_way.commit({0: 1}, json.dumps({"families": [family()]}))
     assert tables.items[key]["epoch"] == 2
     clean_store(engine, tables, written.store, 2)
