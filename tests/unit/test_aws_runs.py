@@ -100,9 +100,9 @@ def test_a_deletion_is_over_within_the_timeout_of_a_test() -> None:
 
 @pytest.fixture
 def hangup() -> Iterator[signal.Signals]:
-    before = signal.getsignal(signal.SIGHUP)
+    handler = signal.getsignal(signal.SIGHUP)
     yield signal.SIGHUP
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, handler)
 
 
 def test_signals_end_a_run_as_ctrl_c_does(hangup: signal.Signals) -> None:

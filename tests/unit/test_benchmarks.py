@@ -164,9 +164,9 @@ def changed(figures: Any) -> Iterator[Any]:
         keys = figures if isinstance(figures, dict) else range(len(figures))
         for key in keys:
             for other in changed(figures[key]):
-                made = list(figures) if isinstance(figures, tuple) else copy.copy(figures)
-                made[key] = other
-                yield made
+                figures_copy = list(figures) if isinstance(figures, tuple) else copy.copy(figures)
+                figures_copy[key] = other
+                yield figures_copy
     else:
         yield (figures or 1) * 1e6
         yield figures / 1e6

@@ -55,34 +55,34 @@ def constraints() -> list[Requirement]:
 
 def declared(*extras: str) -> list[Requirement]:
     """What pyproject.toml asks for, with the extras that extras name."""
-    found = [Requirement(text) for text in PROJECT["dependencies"]]
+    requirements = [Requirement(text) for text in PROJECT["dependencies"]]
     waiting = list(extras)
     while waiting:
         for requirement in map(Requirement, PROJECT["optional-dependencies"][waiting.pop()]):
             if requirement.name == PROJECT["name"]:
                 waiting += requirement.extras
             else:
-                found.append(requirement)
-    return found
+                requirements.append(requirement)
+    return requirements
 
 
 def installed(requirements: list[Requirement]) -> dict[NormalizedName, metadata.Distribution]:
     """The distributions that requirements bring on this machine, with all that those bring."""
-    found: dict[NormalizedName, metadata.Distribution] = {}
+    distributions: dict[NormalizedName, metadata.Distribution] = {}
     waiting = [(requirement, "") for requirement in requirements]
     while waiting:
         requirement, extra = waiting.pop()
         name = canonicalize_name(requirement.name)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
-        if name not in found:
-            found[name] = metadata.distribution(name)
+        if name not in distributions:
+            distributions[name] = metadata.distribution(name)
         elif not requirement.extras:
             continue
-        for text in found[name].requires or []:
+        for text in distributions[name].requires or []:
             inner = Requirement(text)
-            waiting += [(inner, wanted) for wanted in (requirement.extras or {""})]
-    return found
+            waiting += [(inner, inner_extra) for inner_extra in (requirement.extras or {""})]
+    return distributions
 
 
 def test_every_version_is_pinned() -> None:
@@ -122,23 +122,23 @@ def test_licences_are_permissive() -> None:
 
 def licence(distribution: metadata.Distribution) -> str:
     """What a distribution says of its licence, its text aside: expression, classifiers, or the first line."""
-    said = distribution.metadata
-    classifiers = [text for text in said.get_all("Classifier", []) if text.startswith("License ::")]
-    texts = [text[:100] for text in said.get_all("License", [])]
-    return " ".join([*said.get_all("License-Expression", []), *classifiers, *texts])
+    fields = distribution.metadata
+    classifiers = [text for text in fields.get_all("Classifier", []) if text.startswith("License ::")]
+    texts = [text[:100] for text in fields.get_all("License", [])]
+    return " ".join([*fields.get_all("License-Expression", []), *classifiers, *texts])
 
 
 def imported(files: Iterable[Path]) -> set[str]:
     """Top-level modules that files import, the standard library's and our own aside."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in (node for file in files for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            modules |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            found.add(node.module)
-    found = {next((of for prefix, of in DISTRIBUTIONS.items() if name.startswith(prefix)), name) for name in found}
-    found = {name.split(".")[0] for name in found}
-    return found - set(sys.stdlib_module_names) - {"dynastate"}
+            modules.add(node.module)
+    modules = {next((of for prefix, of in DISTRIBUTIONS.items() if name.startswith(prefix)), name) for name in modules}
+    modules = {name.split(".")[0] for name in modules}
+    return modules - set(sys.stdlib_module_names) - {"dynastate"}
 
 
 def names(requirements: Iterable[Requirement]) -> set[str]:
@@ -156,8 +156,8 @@ def test_every_import_is_declared_and_every_dependency_used() -> None:
     assert imported(core) == names(declared())
     used = set(UNIMPORTED)
     for part, extra in EXTRAS.items():
-        found = imported(files[part])
-        assert found <= names(declared(*([extra] if isinstance(extra, str) else extra))), part
-        used |= found
+        modules = imported(files[part])
+        assert modules <= names(declared(*([extra] if isinstance(extra, str) else extra))), part
+        used |= modules
     assert used >= names(declared("demo", "otlp", "prometheus", "sql", "zstd")) - names(declared())
     assert not imported(package.rglob("*.py")) & set(UNIMPORTED)

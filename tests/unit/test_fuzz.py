@@ -138,8 +138,8 @@ def bounded(most: int) -> Iterator[None]:
 @given(data=st.data())
 def test_any_body_is_a_message_or_a_mismatch(kind: int, data: st.DataObject) -> None:
     """Each message, from bodies made of valid ones of its own kind and of others: MismatchError, and little memory."""
-    own = [frame[HEAD:] for frame in FRAMES if frame[4] == kind] * 8
-    body = data.draw(mutated(own + [frame[HEAD:] for frame in FRAMES]))
+    bodies = [frame[HEAD:] for frame in FRAMES if frame[4] == kind] * 8
+    body = data.draw(mutated(bodies + [frame[HEAD:] for frame in FRAMES]))
     with bounded(200 * len(body) + 100_000), contextlib.suppress(MismatchError):
         protocol.decode(kind, body)
 
@@ -197,7 +197,7 @@ def conversations(draw: st.DrawFn) -> bytes:
     return b"".join([hello, *draw(st.lists(frame, max_size=8))])
 
 
-def converse(sent: bytes, tables: MemoryTables) -> tuple[list[tuple[int, bytes]], bool]:
+def converse(frames: bytes, tables: MemoryTables) -> tuple[list[tuple[int, bytes]], bool]:
     """Send these bytes over a socket, and close; return the answers, and whether the sidecar's thread has ended."""
     with contextlib.closing(make_engine(tables, parallel_requests=1)) as engine:
         ours, theirs = socket.socketpair()
@@ -206,7 +206,7 @@ def converse(sent: bytes, tables: MemoryTables) -> tuple[list[tuple[int, bytes]]
 
         def send() -> None:
             with contextlib.suppress(OSError):  # it has hung up already
-                ours.sendall(sent)
+                ours.sendall(frames)
                 ours.shutdown(socket.SHUT_WR)
 
         sender = threading.Thread(target=send, daemon=True)
@@ -270,8 +270,8 @@ def test_a_peer_without_hello_takes_no_memory(length: int) -> None:
 def test_a_frame_that_never_comes_takes_no_more_than_a_frame() -> None:
     """After HELLO the length of a frame is believed up to the largest there may be, and no further."""
     with bounded(protocol.FRAME_BYTES_MAX + 4 * READ_BUFFER_BYTES):
-        sent = HELLO + protocol.HEADER.pack(protocol.FRAME_BYTES_MAX, 4) + b"some"
-        answers, is_over = converse(sent, MemoryTables())
+        frames = HELLO + protocol.HEADER.pack(protocol.FRAME_BYTES_MAX, 4) + b"some"
+        answers, is_over = converse(frames, MemoryTables())
     assert is_over
     assert [kind for kind, _ in answers] == [64]
 
@@ -385,7 +385,7 @@ ATTRIBUTES = st.sampled_from(sorted({name for item in WHOLE.items.values() for n
 @st.composite
 def foreign_items(draw: st.DrawFn, items: dict[Key, Item], sorts: st.SearchStrategy[str]) -> dict[Key, Item]:
     """Items of whatever attributes, in the place of ours, or beside them under our partition keys."""
-    found: dict[Key, Item] = {}
+    foreign: dict[Key, Item] = {}
     for _ in range(draw(st.integers(1, 4))):
         role: Role = draw(st.sampled_from(ROLES))
         sort = draw(sorts)
@@ -395,8 +395,8 @@ def foreign_items(draw: st.DrawFn, items: dict[Key, Item], sorts: st.SearchStrat
         key = draw(st.sampled_from(here)) if is_here else Key(role, shard, sort)
         whole: Item = dict(items.get(key, {"format": FORMAT})) if draw(st.integers(0, 3)) else {}
         changed = draw(st.dictionaries(ATTRIBUTES, VALUES, max_size=3))
-        found[key] = {**whole, **changed, **item_key(key)}
-    return found
+        foreign[key] = {**whole, **changed, **item_key(key)}
+    return foreign
 
 
 def everything(engine: Engine) -> Iterator[Callable[[], object]]:
@@ -456,12 +456,12 @@ MAKERS = (maker_of_part, maker_of_manifest, maker_of_bucket)
 def test_the_version_graph_takes_any_item(data: st.DataObject) -> None:
     """What opening reads first, with its items changed in several ways at once: an error of ours or a history."""
     chance = random.Random(data.draw(st.integers(0, 2**32)))  # noqa: S311  # which damages, no secret
-    held: dict[Key, Item | None] = dict(WHOLE.items)
+    items: dict[Key, Item | None] = dict(WHOLE.items)
     for damage in chance.sample(GRAPH_DAMAGES, 3):
-        held.update(damage.changes)
+        items.update(damage.changes)
     low, high = graph_range(0, NEWEST)
     shard = ("snapshot", store_shard(STORE, 0))
-    listed = [(key, item) for key, item in held.items() if key[:2] == shard and low <= key.sort <= high and item]
+    listed = [(key, item) for key, item in items.items() if key[:2] == shard and low <= key.sort <= high and item]
     with contextlib.suppress(CorruptStateError, VersionMissingError):
         graph = VersionGraph(STORE, sorted(listed, key=lambda pair: pair[0]))
         base, entries = graph.route(NEWEST, NO_ATTEMPT)
@@ -545,9 +545,9 @@ def schemas(draw: st.DrawFn) -> str:
     """The text of a schema item, changed in its bytes, or with other values somewhere in it."""
     if draw(st.booleans()):
         return draw(mutated([FAMILIES.encode()])).decode(errors="replace")
-    made = json.loads(FAMILIES)
+    families = json.loads(FAMILIES)
     for _ in range(draw(st.integers(1, 3))):
-        at: Any = made
+        at: Any = families
         while True:
             places: list[Any] = list(at) if isinstance(at, dict) else list(range(len(at)))
             place = draw(st.sampled_from(places))
@@ -558,10 +558,10 @@ def schemas(draw: st.DrawFn) -> str:
         if what == "gone":
             del at[place]
         else:
-            at[place] = copy.deepcopy(draw(JUNK) if what == "junk" else made)
-        if not made:
+            at[place] = copy.deepcopy(draw(JUNK) if what == "junk" else families)
+        if not families:
             break
-    return json.dumps(made)
+    return json.dumps(families)
 
 
 @examples(50)
@@ -570,10 +570,10 @@ def test_any_schema_is_families_or_an_error(text: str, data: st.DataObject) -> N
     """Whatever a schema item says: an error of ours, or families that rows are read with, or not, as with any."""
     with contextlib.suppress(DynastateError):
         assert json_text(described_families(text))
-    found: dict[str, Any] = {}
+    families: dict[str, Any] = {}
     with contextlib.suppress(DynastateError):
-        found = parse_families(text, "left-keyWithIndexToValue")
-    for each in found.values():
+        families = parse_families(text, "left-keyWithIndexToValue")
+    for each in families.values():
         key, value = data.draw(st.sampled_from(KEY_BYTES)), data.draw(st.sampled_from(ROW_BYTES))
         with contextlib.suppress(DynastateError):
             columns = each.encoder.columns

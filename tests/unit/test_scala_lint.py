@@ -68,14 +68,14 @@ def test_use_of_a_package_below_is_allowed(tmp_path: Path, text: str) -> None:
 
 
 def test_package_without_layer_is_found(tmp_path: Path) -> None:
-    (found,) = broken_layers(planted(tmp_path, "package io.dynastate.other\n"))
-    assert found.endswith("package io.dynastate.other is in no layer")
+    (problem,) = broken_layers(planted(tmp_path, "package io.dynastate.other\n"))
+    assert problem.endswith("package io.dynastate.other is in no layer")
 
 
 def test_long_line_is_found(tmp_path: Path) -> None:
     """Columns count, not bytes."""
-    (found,) = long_lines(planted(tmp_path, "// " + "µ" * 117 + "\n// " + "µ" * 118 + "\n"))
-    assert found.startswith(f"{MAIN}/Planted.scala:2: 121 columns")
+    (problem,) = long_lines(planted(tmp_path, "// " + "µ" * 117 + "\n// " + "µ" * 118 + "\n"))
+    assert problem.startswith(f"{MAIN}/Planted.scala:2: 121 columns")
 
 
 def test_build_file_for_ides_is_of_this_tree() -> None:

@@ -74,8 +74,8 @@ def test_the_newest_version_held_on_a_path() -> None:
     """Of the versions held, the newest on the path is the base; one of another attempt, or older, is none."""
     graph = VersionGraph(STORE, [group(entry(1, A), entry(2, A, A), entry(2, B, A), entry(3, C, B))])
 
-    def after(*held: tuple[int, Attempt]) -> tuple[VersionId, list[int]] | None:
-        route = since(graph.ancestors(graph.find(3, C)), [VersionId(*each) for each in held])
+    def after(*versions: tuple[int, Attempt]) -> tuple[VersionId, list[int]] | None:
+        route = since(graph.ancestors(graph.find(3, C)), [VersionId(*each) for each in versions])
         return route and (route[0], [each.version for each in route[1]])
 
     assert after((1, A), (2, A)) == ((1, A), [2, 3])
@@ -109,8 +109,8 @@ def test_a_lost_parent_is_an_error() -> None:
     """A parent that is not there is lost state: the error names store, version, attempt, and the list to look at."""
     graph = VersionGraph(STORE, [group(entry(12, C, B))])
     where = f"table=snapshot store_shard={STORE}#0 item=list/0000000000000001"
-    said = f"store={STORE} version=12 attempt={C.hex()} parent={B.hex()} {where}"
-    with pytest.raises(CorruptStateError, match=said):
+    message = f"store={STORE} version=12 attempt={C.hex()} parent={B.hex()} {where}"
+    with pytest.raises(CorruptStateError, match=message):
         graph.route(12, C)
     with pytest.raises(CorruptStateError, match="names no parent"):
         VersionGraph(STORE, [group(entry(12, C))]).route(12, C)

@@ -46,9 +46,9 @@ def converse(
     engines: Engines, *frames: bytes, send: Callable[[bytes], None] | None = None, first: bytes = HELLO
 ) -> list[Any]:
     """Send these frames after HELLO; return the answers after WELCOME."""
-    sent: list[bytes] = []
-    Connection(BytesIO(first + b"".join(frames)), send or sent.append, TOKEN, engines, lambda: True).serve()
-    answers = [protocol.decode(each[4], each[5:]) for each in sent]
+    replies: list[bytes] = []
+    Connection(BytesIO(first + b"".join(frames)), send or replies.append, TOKEN, engines, lambda: True).serve()
+    answers = [protocol.decode(each[4], each[5:]) for each in replies]
     return answers[1:] if answers and isinstance(answers[0], protocol.Welcome) else answers
 
 
@@ -169,8 +169,8 @@ def test_find_falls_back_without_a_manifest(
 def test_open_fails_without_a_route(engine: Engine, corrupt_snapshot: State, memory: MemoryTables, store: str) -> None:
     """If a part below the corrupt snapshot is lost, the answer is one ERROR, and the connection stays ready."""
     del memory.items[next(key for key in memory.items if key.role == "delta" and key.sort.startswith(f"{2:020d}/"))]
-    again = protocol.encode(Open(store, 4, attempt(4), ()))
-    answers = converse(FixedEngines(engine), again, again)
+    request = protocol.encode(Open(store, 4, attempt(4), ()))
+    answers = converse(FixedEngines(engine), request, request)
     *_, first, second = (each for each in answers if isinstance(each, protocol.Error))
     for error in (first, second):
         kind, named, message = error_of(error)
@@ -271,9 +271,9 @@ def test_an_engine_whose_codec_is_missing_is_refused(monkeypatch: pytest.MonkeyP
     engines = Engines()
     for _ in range(2):
         (error,) = converse(engines, protocol.encode(protocol.Check()), first=hello(TOKEN, dynastate.__version__, text))
-        kind, _, said = error_of(error)
+        kind, _, message = error_of(error)
         assert kind == ConfigurationError.kind
-        assert said.endswith("; pip install zstandard")
+        assert message.endswith("; pip install zstandard")
 
 
 def test_an_engine_that_cannot_be_prepared_is_reported_to_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,8 @@ def test_hello_prepares_the_engine(embedded: EmbeddedDynamoDB, dummy_credentials
     greeting = hello(TOKEN, dynastate.__version__, json.dumps(settings))
     for _ in range(2):
         Connection(BytesIO(greeting), lambda _: None, TOKEN, engines, lambda: True).serve()
-    (one, again) = engines.prepared
-    assert one is again
+    (one, other) = engines.prepared
+    assert one is other
     one.close()
     one._tables.close()  # type: ignore[attr-defined]  # these are BotoTables
 

@@ -37,7 +37,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     protocol.Buckets: st.lists(U16, max_size=3).map(tuple),
     protocol.VersionIds: st.lists(st.tuples(U64, ATTEMPTS), max_size=3).map(tuple),
 }
-messages = pytest.mark.parametrize("message_type", MESSAGES.values(), ids=lambda made: str(made.__name__))
+messages = pytest.mark.parametrize("message_type", MESSAGES.values(), ids=lambda message: str(message.__name__))
 
 
 def kinds(message_type: type) -> list[Any]:

@@ -26,10 +26,10 @@ def test_all_stores_are_taken_from_one_run() -> None:
     described = [{"operator": 0, "partitions": 2, "name": "default", "described": []}]
     stores = ["lost/0/0/default", "lost/0/1/default"]
     first, second = make_engine(tables), make_engine(tables)
-    made = {store: write_versions(first, store, 11, run="first") for store in stores}
+    versions = {store: write_versions(first, store, 11, run="first") for store in stores}
     assert _newest(tables, "lost", described, no_progress)[0] == 11  # type: ignore[arg-type]
     for number, store in enumerate(stores):
-        write(second, store, attempt(200 + number), {b"of": b"the second run"}, base=made[store][6], run="second")
+        write(second, store, attempt(200 + number), {b"of": b"the second run"}, base=versions[store][6], run="second")
         version, ids = _newest(tables, "lost", described, no_progress)  # type: ignore[arg-type]
         assert version == 6 + number
         assert len(ids) == 2
@@ -43,8 +43,8 @@ def test_a_template_has_the_earlier_schemas_of_the_state(in_state: list[Any], in
     """The rows name their schema by its place among them: with others they would be read as if written by another."""
     tables = MemoryTables()
     with closing(make_engine(tables)) as engine:
-        made = StoreBuilder(engine, "lost/0/0/default", family(value=NEW, earlier_values=in_state))
-        made.commit((user("a"), {"spent": 100, "refunded": 7}))
+        builder = StoreBuilder(engine, "lost/0/0/default", family(value=NEW, earlier_values=in_state))
+        builder.commit((user("a"), {"spent": 100, "refunded": 7}))
     family_of_template = {"name": "default", "key": struct(USER), "value": struct(NEW), "earlier_values": in_template}
     described = [{"operator": 0, "partitions": 1, "name": "default", "described": [family_of_template]}]
     if in_state == in_template:

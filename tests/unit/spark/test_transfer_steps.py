@@ -44,8 +44,8 @@ class Place:
 
     def delete(self, root: str, name: str) -> None:
         self.on_request()
-        gone = f"{root}/{name}/"
-        self.files = {each: text for each, text in self.files.items() if not f"{each}/".startswith(gone)}
+        prefix = f"{root}/{name}/"
+        self.files = {each: text for each, text in self.files.items() if not f"{each}/".startswith(prefix)}
 
     def drop(self) -> None:
         self.on_request()
@@ -97,7 +97,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place, str], Exception |
             patched.setattr(steps, "Jvm", lambda *_: Run(place, name))
             patched.setattr(steps, "tables_of", tables_of)
             patched.setattr(steps, "_existing", existing)
-            patched.setattr(steps, "drop_stores", lambda _, left: place.drop() if left else None)
+            patched.setattr(steps, "drop_stores", lambda _, stores: place.drop() if stores else None)
             patched.setattr(steps, "location_of", lambda folder: folder)
             try:
                 Transfer(MagicMock(), "import", "old", "fresh").run(Target("ours", 0, "new", {}), Source(), MagicMock())

@@ -23,9 +23,9 @@ def reader() -> Iterator[StateReader]:
     """Of two versions with 50 rows; at the second, one has changed in its last character, one is gone, one is new."""
     tables = MemoryTables()
     with closing(make_engine(tables)) as engine:
-        made = StoreBuilder(engine, "q/0/0/default")
-        made.commit(*((user(f"{row:02}"), counted(row, LONG)) for row in range(50)))
-        made.commit((user("07"), counted(7, LONG[:-1] + "y")), (user("08"), None), (user("new"), counted(1)))
+        builder = StoreBuilder(engine, "q/0/0/default")
+        builder.commit(*((user(f"{row:02}"), counted(row, LONG)) for row in range(50)))
+        builder.commit((user("07"), counted(7, LONG[:-1] + "y")), (user("08"), None), (user("new"), counted(1)))
     with StateReader(tables, Settings(), "q/0") as made_reader:
         yield made_reader
 
@@ -34,8 +34,8 @@ def test_columns_that_differ_are_marked_also_beyond_the_end_of_a_cell(reader: St
     differences = Differences(reader, 1, 2)
     differences.advance(float("inf"))
     lines = {line[0]: line for line in differences.rows}
-    kind, was, now, changed = lines["changed"]
-    assert (kind, was == now, [reader.columns.names[each] for each in changed]) == ("changed", True, ["note"])
+    kind, was, new, changed = lines["changed"]
+    assert (kind, was == new, [reader.columns.names[each] for each in changed]) == ("changed", True, ["note"])
     assert (lines["added"][1], lines["removed"][2]) == (None, None)
     assert dict(differences.counts) == {"added": 1, "removed": 1, "changed": 1}
 

@@ -44,12 +44,12 @@ def test_a_key_keeps_its_value() -> None:
 def test_what_was_not_used_for_longest_is_closed() -> None:
     """Except what is in use."""
     values: OpenValues[Value] = OpenValues()
-    made = {}
+    others = {}
     with values.use(0, Value) as used:
         for number in range(1, OPEN_MAX + 2):
-            with values.use(number, Value) as made[number]:
+            with values.use(number, Value) as others[number]:
                 pass
-        assert [number for number, each in made.items() if each.is_closed] == [1, 2]
+        assert [number for number, each in others.items() if each.is_closed] == [1, 2]
         assert not used.is_closed
     values.close()
 
@@ -59,12 +59,12 @@ def test_what_fails_is_closed_and_made_again() -> None:
     with pytest.raises(ZeroDivisionError), values.use("a", Value) as failed:
         raise ZeroDivisionError
     assert failed.is_closed
-    with values.use("a", Value) as again:
-        assert again is not failed
+    with values.use("a", Value) as value:
+        assert value is not failed
     with pytest.raises(ZeroDivisionError), values.use("b", broken):
         pass
-    with values.use("b", Value) as made:
-        assert not made.is_closed
+    with values.use("b", Value) as second:
+        assert not second.is_closed
     values.close()
 
 

@@ -37,20 +37,20 @@ def test_a_reader_of_another_run_is_refused_and_closed() -> None:
     """A run may make the versions of a view again before its rows are read."""
     tables = MemoryTables()
     with closing(make_engine(tables)) as engine:
-        made = StoreBuilder(engine, "q/0/0/default").count_to(2)
-        kept = made.version, dict(made.state)
-        made.count_to(4)
-        with StateReader(tables, Settings(), "q/0") as before:
-            versions = {version: before.made_by(version) for version in (0, 2, 3)}
-            assert with_versions(before, versions) is before
-            assert len(before) == 1
-        made.run, (made.version, made.state) = "run-2", kept
-        made.commit((user("a"), None), by=attempt(103))
-    now = StateReader(tables, Settings(), "q/0")
+        builder = StoreBuilder(engine, "q/0/0/default").count_to(2)
+        base = builder.version, dict(builder.state)
+        builder.count_to(4)
+        with StateReader(tables, Settings(), "q/0") as reader:
+            versions = {version: reader.made_by(version) for version in (0, 2, 3)}
+            assert with_versions(reader, versions) is reader
+            assert len(reader) == 1
+        builder.run, (builder.version, builder.state) = "run-2", base
+        builder.commit((user("a"), None), by=attempt(103))
+    new_reader = StateReader(tables, Settings(), "q/0")
     with pytest.raises(VersionMissingError, match=r"open this view again store=q/0 version=3"):
-        with_versions(now, versions)
+        with_versions(new_reader, versions)
     with pytest.raises(ConfigurationError, match="the state is closed"):
-        now.get(user("a"))
+        new_reader.get(user("a"))
 
 
 def test_a_cursor_reads_as_far_as_it_is_paged() -> None:
@@ -154,15 +154,15 @@ def test_a_check_is_done_or_cancelled() -> None:
     tables = MemoryTables()
     with closing(make_engine(tables)) as engine:
         stores = [StoreBuilder(engine, f"a/0/{number}/default").count_to(2).store for number in range(3)]
-    done = Check(tables, [*stores, "a/0/9/default"]).start()  # type: ignore[arg-type]
-    wait_until(lambda: not done.is_running, "it did not end")
-    assert [each.is_whole for each in done.reports] == [True] * 3
-    assert ("hold nothing of this store" in done.failed["a/0/9/default"], done.done, done.is_cancelled) == (
+    check = Check(tables, [*stores, "a/0/9/default"]).start()  # type: ignore[arg-type]
+    wait_until(lambda: not check.is_running, "it did not end")
+    assert [each.is_whole for each in check.reports] == [True] * 3
+    assert ("hold nothing of this store" in check.failed["a/0/9/default"], check.done, check.is_cancelled) == (
         True,
         4,
         False,
     )
-    assert done.spent.read_units > 0
+    assert check.spent.read_units > 0
     cancelled = Check(tables, stores)  # type: ignore[arg-type]
     cancelled.cancel()
     cancelled.start()

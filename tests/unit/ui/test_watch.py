@@ -73,9 +73,9 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    made = World(monkeypatch)
-    with closing(made.engine):
-        yield made
+    new_world = World(monkeypatch)
+    with closing(new_world.engine):
+        yield new_world
 
 
 def test_a_view_that_is_opened_again_shows_the_state_of_now(world: World) -> None:
@@ -142,10 +142,10 @@ def test_a_dropped_namespace_is_missing_at_the_next_look(world: World) -> None:
     drop_stores(world.tables, names)
     look = world.after(3)
     assert (look.is_missing, look.activities, look.loads, look.problem) == (True, (), (), "")
-    again = world.builder(0, run="run-2", query="another").count_to(2)
+    builder = world.builder(0, run="run-2", query="another").count_to(2)
     assert world.after(3).is_missing, "it is not looked for every two seconds"
     assert [each.partitions for each in world.after(NO_STORES_S).activities] == [1]
-    key = meta_key(again.store)
+    key = meta_key(builder.store)
     world.memory.items[key][DROPPED] = MARKED
     assert world.after(STORES_S + 1).is_missing
 

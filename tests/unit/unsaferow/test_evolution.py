@@ -25,9 +25,9 @@ def text_map(of_type: Any) -> dict[str, Any]:
 
 def test_columns_are_found_by_name() -> None:
     """A new column is null, a dropped one is left out, and their order is that of the newest schema."""
-    written, now = of(("a", "long"), ("b", "string")), of(("c", "string"), ("b", "string"))
-    earlier = EarlierSchema(written, now, ("c", "b#2"))
-    assert earlier.decode(written.encode({"a": 1, "b": "text"})) == {"c": None, "b#2": "text"}
+    old, new = of(("a", "long"), ("b", "string")), of(("c", "string"), ("b", "string"))
+    earlier = EarlierSchema(old, new, ("c", "b#2"))
+    assert earlier.decode(old.encode({"a": 1, "b": "text"})) == {"c": None, "b#2": "text"}
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_columns_are_found_by_name() -> None:
 )
 def test_values_of_every_type(was: Any, value: Any, becomes: Any, read: Any) -> None:
     """Numbers become wider, texts and bytes each other, and structs are read by name at every depth."""
-    written, now = of(("a", was)), of(("a", becomes))
-    found = EarlierSchema(written, now, ("a",)).decode(written.encode({"a": value}))["a"]
-    assert (found, type(found)) == (read, type(read))
+    old, new = of(("a", was)), of(("a", becomes))
+    result = EarlierSchema(old, new, ("a",)).decode(old.encode({"a": value}))["a"]
+    assert (result, type(result)) == (read, type(read))
 
 
 @pytest.mark.parametrize(("was", "becomes"), [("long", "integer"), ("string", "long"), ("date", "timestamp")])

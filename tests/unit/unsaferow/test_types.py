@@ -251,12 +251,12 @@ def test_a_null_within_the_key_of_a_map() -> None:
     inner = {"type": "struct", "fields": [{"name": "b", "type": "long"}]}
     key = {"type": "struct", "fields": [{"name": "a", "type": inner}]}
     columns = of(("m", {"type": "map", "keyType": key, "valueType": "long"}))
-    given = {"m": {((1,),): 1, (None,): 2}}
-    raw = columns.encode(given)
+    row = {"m": {((1,),): 1, (None,): 2}}
+    raw = columns.encode(row)
     assert columns.encode(columns.decode(raw)) == raw
     assert list(columns.decode(raw)["m"].items()) == [(((1,),), 1), ((None,), 2)]
-    assert list(columns.normal(given)["m"].items()) == [((None,), 2), (((1,),), 1)]
-    assert row_to_json(columns, columns.normal(given)) == {"m": [[{"a": None}, 2], [{"a": {"b": 1}}, 1]]}
+    assert list(columns.normal(row)["m"].items()) == [((None,), 2), (((1,),), 1)]
+    assert row_to_json(columns, columns.normal(row)) == {"m": [[{"a": None}, 2], [{"a": {"b": 1}}, 1]]}
 
 
 def test_columns_within_columns_end_somewhere() -> None:
@@ -310,10 +310,10 @@ def test_bytes_cut_off_are_no_row(number: int) -> None:
             columns.decode(raw[:length])
     for length in range(least, len(raw), 8):
         try:
-            found = columns.decode(raw[:length])
+            row = columns.decode(raw[:length])
         except CorruptStateError:
             continue
-        assert found == columns.decode(raw)  # what is missing was padding, or a null's
+        assert row == columns.decode(raw)  # what is missing was padding, or a null's
 
 
 @pytest.mark.parametrize("kind", ["geometry(4326)", "timestamp_ltz(9)", "decimal(39,2)", {"type": "object"}])
