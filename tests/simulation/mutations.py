@@ -261,13 +261,13 @@ def compacts_without_changed_buckets() -> AbstractContextManager[Any]:
 def follows_versions_of_another_branch() -> AbstractContextManager[Any]:
     """A refreshed reader takes all newer versions for descendants of its own, also those after a start over."""
 
-    def lineage(original: Callable[..., Any], opener: Any, name: str, known: Lineage | None = None) -> Lineage:
+    def lineage(original: Callable[..., Any], opener: Any, name: str, previous: Lineage | None = None) -> Lineage:
         whole: Lineage = original(opener, name)
-        if known is None:
+        if previous is None:
             return whole
-        newer = [entry for entry in whole.entries if entry.version > known.newest.version]
-        schemas = {**known.schemas, **whole.schemas}
-        return Lineage(name, (*known.entries, *newer), schemas, whole.meter)
+        newer = [entry for entry in whole.entries if entry.version > previous.newest.version]
+        schemas = {**previous.schemas, **whole.schemas}
+        return Lineage(name, (*previous.entries, *newer), schemas, whole.meter)
 
     return replaced(opening.VersionOpener, "lineage", lineage)
 
