@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"hash/crc32"
+	"math"
+	"net/http"
+	"strconv"
+)
+
+const dynamoDBErrors = "com.amazonaws.dynamodb.v20120810#"
+
+// An answer of the engine, or of the world in its place.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func newAnswer(status int, body any) answer {
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // of maps and texts of our own
+	}
+	return answer{status: status, header: http.Header{"Content-Type": {"application/x-amz-json-1.0"}}, body: text}
+}
+
+// with returns the answer with another body, for which a client may compare length and checksum.
+func (a answer) with(body []byte) answer {
+	header := a.header.Clone()
+	header.Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(body)), 10))
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	return answer{status: a.status, header: header, body: body}
+}
+
+type throttlingReason struct {
+	Reason   string `json:"reason"`
+	Resource string `json:"resource"`
+}
+
+func reasonOf(part part, limit limit) throttlingReason {
+	return throttlingReason{Reason: "Table" + part.kind.String() + string(limit), Resource: part.table.capacity.arn}
+}
+
+// throttled is the answer to a request of which nothing was admitted.
+func throttled(part part, limit limit) answer {
+	name, message := "ProvisionedThroughputExceededException", "The level of configured provisioned throughput "+
+		"for the table was exceeded. Consider increasing your provisioning level with the UpdateTable API."
+	if limit == account {
+		name, message = "RequestLimitExceeded", "Throughput exceeds the current throughput limit for your account."
+	}
+	return newAnswer(http.StatusBadRequest, map[string]any{
+		"__type":            dynamoDBErrors + name,
+		"message":           message,
+		"ThrottlingReasons": []throttlingReason{reasonOf(part, limit)},
+	})
+}
+
+// cancelled is the answer to a transaction of which an action was not admitted.
+func cancelled(limits []limit) answer {
+	reasons := make([]map[string]string, len(limits))
+	codes := ""
+	for number, limit := range limits {
+		reasons[number] = map[string]string{"Code": "None"}
+		if limit != none {
+			reasons[number] = map[string]string{
+				"Code":    "ThrottlingError",
+				"Message": "Throughput exceeds the current capacity of your table or index.",
+			}
+		}
+		if number > 0 {
+			codes += ", "
+		}
+		codes += reasons[number]["Code"]
+	}
+	return newAnswer(http.StatusBadRequest, map[string]any{
+		"__type":              dynamoDBErrors + "TransactionCanceledException",
+		"Message":             "Transaction cancelled, please refer cancellation reasons for specific reasons [" + codes + "]",
+		"CancellationReasons": reasons,
+	})
+}
+
+// throttledStatement is the response for one statement of a BatchExecuteStatement.
+func throttledStatement(part part) []byte {
+	return newAnswer(http.StatusOK, map[string]any{
+		"TableName": part.table.name,
+		"Error": map[string]string{
+			"Code":    "ProvisionedThroughputExceeded",
+			"Message": "The level of configured provisioned throughput for one or more tables was exceeded.",
+		},
+	}).body
+}
+
+// consumedUnits returns the sum of ConsumedCapacity, if the client asked for it.
+func consumedUnits(members map[string][]byte) (float64, bool) {
+	consumed, isThere := members["ConsumedCapacity"]
+	if !isThere {
+		return 0, false
+	}
+	tables := [][]byte{consumed}
+	if len(consumed) > 0 && consumed[0] == '[' {
+		tables = elementsOf(consumed)
+	}
+	units := 0.0
+	for _, table := range tables {
+		number, err := strconv.ParseFloat(string(membersOf(table)["CapacityUnits"]), 64)
+		if err != nil {
+			return 0, false
+		}
+		units += number
+	}
+	return units, true
+}
+
+// unitsOfAnswer returns what a request about one item or one page took, by its answer.
+func unitsOfAnswer(part part, members map[string][]byte) float64 {
+	if units, isThere := consumedUnits(members); isThere {
+		return units
+	}
+	unitBytes, factor := writeUnitBytes, 1.0
+	if part.kind == read {
+		unitBytes, factor = readUnitBytes, part.units
+	}
+	size := 0
+	for _, name := range [...]string{"Item", "Attributes"} {
+		size += itemOf(members[name], part.table.schema).bytes
+	}
+	for _, item := range elementsOf(members["Items"]) {
+		size += itemOf(item, part.table.schema).bytes
+	}
+	return math.Max(part.units, unitsOf(size, unitBytes)*factor)
+}

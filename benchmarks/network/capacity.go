@@ -1,0 +1,187 @@
+package main
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// A kind of unit. Each has limits of its own.
+type kind int
+
+const (
+	write kind = iota
+	read
+	kinds
+)
+
+func (k kind) String() string {
+	return [kinds]string{"Write", "Read"}[k]
+}
+
+// A limit that throttled a request, by the last part of its name in ThrottlingReasons; none if it was admitted.
+type limit string
+
+const (
+	none     limit = ""
+	keyRange limit = "KeyRangeThroughputExceeded"
+	account  limit = "AccountLimitExceeded"
+)
+
+// A bucket holds unused units: `rate` more each second, at most `most`. A request is admitted while any are left, and
+// may take more than are left, as DynamoDB knows the units of a read only after it.
+type bucket struct {
+	rate, most, left float64
+	at               time.Time
+}
+
+func newBucket(rate, seconds, left float64, now time.Time) bucket {
+	return bucket{rate: rate, most: rate * seconds, left: left, at: now}
+}
+
+func (b *bucket) hasSome(now time.Time) bool {
+	b.left = math.Min(b.most, b.left+b.rate*now.Sub(b.at).Seconds())
+	b.at = now
+	return b.left > 0
+}
+
+func (b *bucket) take(units float64) { b.left -= units }
+
+// A table on demand: limits of its own, and partitions by ranges of keys. It gets the time with each call.
+type table struct {
+	parameters dynamoDBParameters
+	arn        string
+	mutex      sync.Mutex
+	quotas     [kinds]bucket
+	warm       [kinds]bucket
+	partitions []*partition // in the order of their keys
+	splits     int
+	minute     minuteMean
+	peak       [kinds]float64 // of the means of minutes in this window
+	window     time.Time
+}
+
+// newTable makes a table that has never been used, or one that was used long enough to have reached its quotas and to
+// have saved all its burst.
+func newTable(parameters dynamoDBParameters, arn string, partitions int, isNew bool, now time.Time) *table {
+	limits := parameters.Table
+	t := &table{parameters: parameters, arn: arn, minute: minuteMean{begin: now}, window: now}
+	quotas := [kinds]float64{limits.QuotaWrite.Value, limits.QuotaRead.Value}
+	warm := quotas
+	if isNew {
+		warm = [kinds]float64{limits.NewWrite.Value, limits.NewRead.Value}
+	}
+	for k := range quotas {
+		t.quotas[k] = newBucket(quotas[k], 1, quotas[k], now)
+		t.warm[k] = newBucket(warm[k], 1, warm[k], now)
+	}
+	if partitions == 0 {
+		partitions = int(limits.Partitions.Value)
+	}
+	for number := 0; number < partitions; number++ {
+		low := position{hash: uint64(float64(number) / float64(partitions) * (1 << 63) * 2)}
+		t.partitions = append(t.partitions, newPartition(parameters.Partition, low, isNew, now))
+	}
+	return t
+}
+
+// take admits an item with its units, or returns the limit that throttles it.
+func (t *table) take(k kind, at position, units float64, now time.Time) limit {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.advance(now)
+	number := t.partitionOf(at)
+	p := t.partitions[number]
+	p.note(at)
+	switch {
+	case !t.quotas[k].hasSome(now):
+		return account
+	case !t.warm[k].hasSome(now) || !p.buckets[k].hasSome(now):
+		return keyRange
+	}
+	t.spend(k, p, units)
+	return none
+}
+
+// settle takes the units of an admitted request that only its answer has shown.
+func (t *table) settle(k kind, at position, units float64, now time.Time) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.advance(now)
+	t.spend(k, t.partitions[t.partitionOf(at)], units)
+}
+
+func (t *table) spend(k kind, p *partition, units float64) {
+	t.quotas[k].take(units)
+	t.warm[k].take(units)
+	t.minute.units[k] += units
+	p.buckets[k].take(units)
+	p.minute.units[k] += units
+}
+
+// advance does what is due at the end of minutes: splits for heat, and growth at the end of a window.
+func (t *table) advance(now time.Time) {
+	for number := 0; number < len(t.partitions); number++ {
+		p := t.partitions[number]
+		for p.minute.isOver(now) {
+			p.countHeat()
+			if boundary, isDue := p.split(); isDue {
+				t.splitAt(number, boundary, now)
+			}
+		}
+	}
+	for t.minute.isOver(now) {
+		for k, mean := range t.minute.end() {
+			t.peak[k] = math.Max(t.peak[k], mean)
+		}
+		window := time.Duration(t.parameters.Table.Window.Value * float64(time.Minute))
+		if t.minute.begin.Sub(t.window) >= window {
+			t.window = t.minute.begin
+			t.grow(now)
+		}
+	}
+}
+
+// grow raises the limits to a multiple of the window's peak, up to the quotas, and adds partitions for them.
+func (t *table) grow(now time.Time) {
+	rates := [kinds]float64{t.parameters.Partition.Write.Value, t.parameters.Partition.Read.Value}
+	for k := range t.warm {
+		rate := math.Min(t.quotas[k].rate, t.peak[k]*t.parameters.Table.Growth.Value)
+		if rate <= t.warm[k].rate {
+			continue
+		}
+		t.warm[k].rate, t.warm[k].most = rate, rate
+		for float64(len(t.partitions))*rates[k] < rate && t.splitAll(now) {
+		}
+	}
+	t.peak = [kinds]float64{}
+}
+
+func (t *table) describe() map[string]any {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return map[string]any{
+		"partitions":      len(t.partitions),
+		"splits":          t.splits,
+		"units_s_written": t.warm[write].rate,
+		"units_s_read":    t.warm[read].rate,
+	}
+}
+
+// A minuteMean is the units of a minute that has begun.
+type minuteMean struct {
+	begin time.Time
+	units [kinds]float64
+}
+
+func (m *minuteMean) isOver(now time.Time) bool { return now.Sub(m.begin) >= time.Minute }
+
+// end begins the next minute, and returns the units a second of this one.
+func (m *minuteMean) end() [kinds]float64 {
+	var means [kinds]float64
+	for k, units := range m.units {
+		means[k] = units / 60
+	}
+	*m = minuteMean{begin: m.begin.Add(time.Minute)}
+	return means
+}

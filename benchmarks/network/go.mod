@@ -1,0 +1,3 @@
+module dynastate/benchmarks/network
+
+go 1.19

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"crypto/md5"
+	"encoding/binary"
+	"sort"
+	"time"
+)
+
+// Of the keys of a partition, each NOTED_EACHth is noted, and as many are retained, to decide where to split.
+const (
+	notedEach = 17
+	notedMost = 64
+	// The smaller side of a split has at least this part of the noted keys.
+	smallerSide = 1.0 / 8
+	// Noted sort keys are rising if this part of them is not below the one before.
+	risingPart = 0.9
+)
+
+// A position is the place of an item: DynamoDB orders items by the hash of the partition key, then by the sort key.
+// Sort keys are compared as texts, which those of dynastate are.
+type position struct {
+	hash uint64
+	sort string
+}
+
+func positionOf(partitionKey, sortKey []byte) position {
+	digest := md5.Sum(partitionKey)
+	return position{hash: binary.BigEndian.Uint64(digest[:8]), sort: string(sortKey)}
+}
+
+func (p position) isBelow(other position) bool {
+	return p.hash < other.hash || p.hash == other.hash && p.sort < other.sort
+}
+
+// A partition has the items from its lowest position up to that of the next partition.
+type partition struct {
+	parameters partitionParameters
+	low        position
+	buckets    [kinds]bucket
+	minute     minuteMean
+	hotMinutes int
+	noted      []position // in the order of requests
+	requests   int
+}
+
+func newPartition(parameters partitionParameters, low position, isNew bool, now time.Time) *partition {
+	p := &partition{parameters: parameters, low: low, minute: minuteMean{begin: now}}
+	for k, rate := range [kinds]float64{parameters.Write.Value, parameters.Read.Value} {
+		saved := rate * parameters.Burst.Value
+		if isNew {
+			saved = rate // of the first second
+		}
+		p.buckets[k] = newBucket(rate, parameters.Burst.Value, saved, now)
+	}
+	return p
+}
+
+func (p *partition) note(at position) {
+	p.requests++
+	if p.requests%notedEach != 0 {
+		return
+	}
+	if len(p.noted) == notedMost {
+		p.noted = append(p.noted[:0], p.noted[1:]...)
+	}
+	p.noted = append(p.noted, at)
+}
+
+func (p *partition) countHeat() {
+	means := p.minute.end()
+	hot := p.parameters.Hot.Value
+	if means[write] >= hot*p.buckets[write].rate || means[read] >= hot*p.buckets[read].rate {
+		p.hotMinutes++
+	} else {
+		p.hotMinutes = 0
+	}
+}
+
+// split returns where to split a partition that has been hot for long enough, unless no split would help.
+func (p *partition) split() (position, bool) {
+	if p.hotMinutes < int(p.parameters.SplitAfter.Value) || len(p.noted) < notedMost {
+		return position{}, false
+	}
+	if boundary, found := middle(p.noted, func(a, b position) bool { return a.hash != b.hash }); found {
+		return position{hash: boundary.hash}, true
+	}
+	// One partition key has nearly all requests. Along a rising sort key, all of them would go to the upper half.
+	requests := ofOneKey(p.noted)
+	if isRising(requests) {
+		return position{}, false
+	}
+	return middle(requests, func(a, b position) bool { return a != b })
+}
+
+// middle returns the boundary next to the median of positions, among those between two positions that differ.
+func middle(positions []position, differ func(a, b position) bool) (position, bool) {
+	ordered := append([]position(nil), positions...)
+	sort.Slice(ordered, func(i, j int) bool { return ordered[i].isBelow(ordered[j]) })
+	half := len(ordered) / 2
+	for distance := 0; float64(half-distance) >= smallerSide*float64(len(ordered)); distance++ {
+		for _, i := range [2]int{half - distance, half + distance} {
+			if i > 0 && i < len(ordered) && differ(ordered[i-1], ordered[i]) {
+				return ordered[i], true
+			}
+		}
+	}
+	return position{}, false
+}
+
+// ofOneKey returns the positions with the most frequent hash.
+func ofOneKey(positions []position) []position {
+	byHash := map[uint64][]position{}
+	for _, at := range positions {
+		byHash[at.hash] = append(byHash[at.hash], at)
+	}
+	var most []position
+	for _, positions := range byHash {
+		if len(positions) > len(most) {
+			most = positions
+		}
+	}
+	return most
+}
+
+func isRising(positions []position) bool {
+	rising := 0
+	for i := 1; i < len(positions); i++ {
+		if !positions[i].isBelow(positions[i-1]) {
+			rising++
+		}
+	}
+	return float64(rising) >= risingPart*float64(len(positions)-1)
+}
+
+func (t *table) partitionOf(at position) int {
+	return sort.Search(len(t.partitions), func(i int) bool { return at.isBelow(t.partitions[i].low) }) - 1
+}
+
+// splitAt moves the items from a boundary on to a new partition, with half of the units that are left.
+func (t *table) splitAt(number int, boundary position, now time.Time) {
+	lower := t.partitions[number]
+	upper := newPartition(lower.parameters, boundary, true, now)
+	for k := range lower.buckets {
+		lower.buckets[k].hasSome(now)
+		lower.buckets[k].left /= 2
+		upper.buckets[k].left = lower.buckets[k].left
+	}
+	lower.hotMinutes, lower.noted = 0, nil
+	t.partitions = append(t.partitions[:number+1], append([]*partition{upper}, t.partitions[number+1:]...)...)
+	t.splits++
+}
+
+// splitAll splits each partition in the middle of its hashes, and returns whether any could be.
+func (t *table) splitAll(now time.Time) bool {
+	before := len(t.partitions)
+	end := ^uint64(0)
+	for number := before - 1; number >= 0; number-- {
+		begin := t.partitions[number].low.hash
+		if middle := begin + (end-begin)/2; middle > begin {
+			t.splitAt(number, position{hash: middle}, now)
+		}
+		end = begin
+	}
+	return len(t.partitions) > before
+}

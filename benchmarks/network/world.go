@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Counts are those of one operation. Those of one request are added when it is answered.
+type counts struct {
+	Requests          int     `json:"requests"`
+	NewConnections    int     `json:"new_connections"`
+	BytesUp           int     `json:"bytes_up"`
+	BytesDown         int     `json:"bytes_down"`
+	WaitMs            float64 `json:"wait_ms"`   // from a request's arrival to its answer
+	EngineMs          float64 `json:"engine_ms"` // of wait_ms, until the engine or the S3 in memory was ready
+	Late              int     `json:"late"`      // requests whose engine took longer than the drawn latency
+	ThrottledRequests int     `json:"throttled_requests"`
+	ThrottledItems    int     `json:"throttled_items"`
+	UnitsRead         float64 `json:"units_read"`
+	UnitsWritten      float64 `json:"units_written"`
+}
+
+func (c *counts) addUnits(k kind, units float64) {
+	if k == write {
+		c.UnitsWritten += units
+	} else {
+		c.UnitsRead += units
+	}
+}
+
+func (c *counts) add(other counts) {
+	c.Requests += other.Requests
+	c.NewConnections += other.NewConnections
+	c.BytesUp += other.BytesUp
+	c.BytesDown += other.BytesDown
+	c.WaitMs += other.WaitMs
+	c.EngineMs += other.EngineMs
+	c.Late += other.Late
+	c.ThrottledRequests += other.ThrottledRequests
+	c.ThrottledItems += other.ThrottledItems
+	c.UnitsRead += other.UnitsRead
+	c.UnitsWritten += other.UnitsWritten
+}
+
+// Statistics are the counts by service and operation since they were reset, and the time of this process since then.
+type statistics struct {
+	mutex     sync.Mutex
+	since     time.Time
+	processor time.Duration // that this process had taken by then
+	services  map[string]map[string]*counts
+}
+
+func newStatistics() *statistics {
+	s := &statistics{}
+	s.reset()
+	return s
+}
+
+func (s *statistics) reset() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.since, s.processor = time.Now(), processorTime()
+	s.services = map[string]map[string]*counts{dynamoDBService: {}, s3Service: {}}
+}
+
+func (s *statistics) record(service, operation string, added counts) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	sum := s.services[service][operation]
+	if sum == nil {
+		sum = &counts{}
+		s.services[service][operation] = sum
+	}
+	sum.add(added)
+}
+
+// processorTime returns what this process has taken of all processors, in user and in system mode.
+func processorTime() time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		panic(err) // it fails for wrong arguments only
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// control serves GET /statistics and POST /reset.
+func control(s *statistics, tables func() map[string]any) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/statistics", only(http.MethodGet, func(w http.ResponseWriter) {
+		described := tables()
+		s.mutex.Lock()
+		defer s.mutex.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(map[string]any{
+			"seconds":           time.Since(s.since).Seconds(),
+			"processor_seconds": (processorTime() - s.processor).Seconds(),
+			"services":          s.services,
+			"tables":            described,
+		})
+	}))
+	mux.HandleFunc("/reset", only(http.MethodPost, func(http.ResponseWriter) { s.reset() }))
+	return mux
+}
+
+func only(method string, serve func(w http.ResponseWriter)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != method {
+			http.Error(w, "this takes "+method+" only", http.StatusMethodNotAllowed)
+			return
+		}
+		serve(w)
+	}
+}
