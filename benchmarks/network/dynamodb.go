@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -26,7 +24,7 @@ type dynamoDB struct {
 	connection float64 // ms
 	latencies  *latencies
 	statistics *statistics
-	engine     engine
+	engine     *engine
 	partitions int
 	isNew      bool
 	mutex      sync.Mutex
@@ -272,14 +270,20 @@ func (d *dynamoDB) statements(e *exchange) answer {
 	if a.status != http.StatusOK {
 		return a
 	}
-	answered := elementsOf(membersOf(a.body)["Responses"])
+	members := membersOf(a.body)
+	consumed, isConsumed := consumedUnits(members)
+	share := consumed / float64(len(admitted)) // DynamoDB reports their sum
+	answered := elementsOf(members["Responses"])
 	for number := range responses {
 		if responses[number] != nil || len(answered) == 0 {
 			continue
 		}
 		responses[number], answered = answered[0], answered[1:]
 		for _, part := range parts[number] {
-			units := unitsOfAnswer(part, membersOf(responses[number]))
+			units := share
+			if !isConsumed {
+				units = unitsOfAnswer(part, membersOf(responses[number]))
+			}
 			part.settle(units)
 			e.counts.addUnits(part.kind, units)
 		}
@@ -364,83 +368,6 @@ func (d *dynamoDB) describe() map[string]any {
 		described[name] = known.capacity.describe()
 	}
 	return described
-}
-
-// An engine is the DynamoDB behind the world.
-type engine struct {
-	address   string
-	transport *http.Transport
-}
-
-func newEngine(address string) engine {
-	return engine{address, &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}}
-}
-
-// send sends a request of a client with a body in place of its own.
-func (g engine) send(e *exchange, body []byte) answer {
-	begin := time.Now()
-	a, err := g.post(e.host, e.header, body)
-	e.engineTime += time.Since(begin)
-	if err != nil {
-		return newAnswer(http.StatusInternalServerError, map[string]string{
-			"__type":  dynamoDBErrors + "InternalServerError",
-			"message": "the engine behind the world does not answer: " + err.Error(),
-		})
-	}
-	return a
-}
-
-func (g engine) post(host string, header http.Header, body []byte) (answer, error) {
-	request, err := http.NewRequest(http.MethodPost, "http://"+g.address+"/", bytes.NewReader(body))
-	if err != nil {
-		return answer{}, err
-	}
-	request.Host, request.Header = host, header
-	response, err := g.transport.RoundTrip(request)
-	if err != nil {
-		return answer{}, err
-	}
-	defer response.Body.Close()
-	response.Header.Del("Connection") // of the engine's connection, not of the client's
-	text, err := readAll(response.Body, response.ContentLength)
-	return answer{response.StatusCode, response.Header, text}, err
-}
-
-// describe returns the keys and the ARN of a table.
-func (g engine) describe(e *exchange, name string) (schema, string, error) {
-	header := e.header.Clone()
-	version, _, _ := strings.Cut(header.Get(targetHeader), ".")
-	header.Set(targetHeader, version+".DescribeTable")
-	header.Del("Content-Length")
-	a, err := g.post(e.host, header, newAnswer(0, map[string]string{"TableName": name}).body)
-	if err != nil || a.status != http.StatusOK {
-		return schema{}, "", fmt.Errorf("no table %s: status %d, %v", name, a.status, err)
-	}
-	var described struct {
-		Table struct {
-			TableArn  string
-			KeySchema []struct{ AttributeName, KeyType string }
-		}
-	}
-	err = json.Unmarshal(a.body, &described)
-	var keys schema
-	for _, key := range described.Table.KeySchema {
-		if key.KeyType == "HASH" {
-			keys.partitionKey = key.AttributeName
-		} else {
-			keys.sortKey = key.AttributeName
-		}
-	}
-	return keys, described.Table.TableArn, err
-}
-
-func readAll(body io.Reader, length int64) ([]byte, error) {
-	if length < 0 {
-		return io.ReadAll(body)
-	}
-	text := make([]byte, length)
-	_, err := io.ReadFull(body, text)
-	return text, err
 }
 
 type connectionKey struct{}

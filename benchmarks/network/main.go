@@ -93,7 +93,7 @@ func newWorld(o options) (map[string]http.Handler, error) {
 		connection: connection,
 		latencies:  newLatencies(parameters.DynamoDB.Latencies, o.seed, o.scale),
 		statistics: statistics,
-		engine:     newEngine(o.engine),
+		engine:     &engine{address: o.engine},
 		partitions: o.partitions,
 		isNew:      o.isNew,
 		tables:     map[string]*knownTable{},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"sort"
@@ -133,16 +134,16 @@ func (o *objects) endUpload(id string, numbers []int) ([]byte, http.Header, bool
 	if upload == nil {
 		return nil, nil, false
 	}
-	var data []byte
+	var parts [][]byte
 	for _, number := range numbers {
 		part := upload.parts[number]
 		if part == nil {
 			return nil, nil, false
 		}
-		data = append(data, part.data...)
+		parts = append(parts, part.data)
 	}
 	delete(o.uploads, id)
-	return data, upload.header, true
+	return bytes.Join(parts, nil), upload.header, true
 }
 
 // A listing is a page of the keys of a bucket.

@@ -15,7 +15,9 @@ const (
 	s3Service = "s3"
 	mebibyte  = 1 << 20
 	// What is sent before the next wait, if bytes are waited for.
-	pieceBytes = 256 << 10
+	pieceBytes     = 256 << 10
+	checksumPrefix = "X-Amz-Checksum-"
+	metadataPrefix = "X-Amz-Meta-"
 )
 
 // An s3 answers late, from objects in memory, in path style, and without authentication.
@@ -106,6 +108,9 @@ func (s *s3) admits(request *s3Request, now time.Time) bool {
 func (s *s3) send(w http.ResponseWriter, r *http.Request, a s3Answer) int {
 	header := w.Header()
 	for name, values := range a.header {
+		if strings.HasPrefix(name, metadataPrefix) {
+			name = strings.ToLower(name) // clients show the names of metadata as they are here
+		}
 		header[name] = values
 	}
 	header.Set("X-Amz-Request-Id", "world")
@@ -271,14 +276,12 @@ func parseRange(text string, length int) (begin, end int, isValid bool) {
 	return begin, end, begin < end
 }
 
-const checksumPrefix = "X-Amz-Checksum-"
-
 // storedHeader returns the headers of a write that GET and HEAD return: metadata, and checksums, in the trailers, too.
 func (r *s3Request) storedHeader() http.Header {
 	stored := http.Header{"Content-Type": {"binary/octet-stream"}}
 	for name, values := range r.Header {
 		switch {
-		case strings.HasPrefix(name, "X-Amz-Meta-"), name == "Content-Type", name == "Cache-Control",
+		case strings.HasPrefix(name, metadataPrefix), name == "Content-Type", name == "Cache-Control",
 			name == "Content-Disposition", name == "Content-Language":
 			stored[name] = values
 		case name == "Content-Encoding":
