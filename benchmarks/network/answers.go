@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"hash/crc32"
 	"math"
+	"net"
 	"net/http"
 	"strconv"
 )
@@ -29,8 +32,18 @@ func newAnswer(status int, body any) answer {
 func (a answer) with(body []byte) answer {
 	header := a.header.Clone()
 	header.Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(body)), 10))
-	header.Set("Content-Length", strconv.Itoa(len(body)))
 	return answer{status: a.status, header: header, body: body}
+}
+
+// writeTo sends the answer to a client.
+func (a answer) writeTo(connection net.Conn) error {
+	var head bytes.Buffer
+	fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\nContent-Length: %d\r\n", a.status, http.StatusText(a.status), len(a.body))
+	a.header.WriteSubset(&head, notForwarded)
+	head.WriteString("\r\n")
+	response := net.Buffers{head.Bytes(), a.body}
+	_, err := response.WriteTo(connection)
+	return err
 }
 
 type throttlingReason struct {

@@ -26,44 +26,54 @@ type engineConnection struct {
 	reader *bufio.Reader
 }
 
-// Of a request, what is about the client's connection or the body that it sent.
+// Headers that are about one connection, or about a body that may be replaced.
 var notForwarded = map[string]bool{"Connection": true, "Content-Length": true, "Expect": true, "Transfer-Encoding": true}
 
-// send sends a request of a client with a body in place of its own.
+// send sends a request of a client with a body in place of its own, and reads the answer when it is due: one wait for
+// both takes less of the processor than two.
 func (g *engine) send(e *exchange, body []byte) answer {
-	begin := time.Now()
-	a, err := g.post(e.host, e.header, body)
-	e.engineTime += time.Since(begin)
-	if err != nil {
-		return newAnswer(http.StatusInternalServerError, map[string]string{
-			"__type":  dynamoDBErrors + "InternalServerError",
-			"message": "the engine behind the world does not answer: " + err.Error(),
-		})
+	connection, err := g.begin(e.host, e.header, body)
+	if err == nil {
+		sleep(time.Until(e.due))
+		begin := time.Now()
+		var a answer
+		if a, err = g.end(connection); err == nil {
+			e.counts.addLate(time.Since(begin))
+			return a
+		}
 	}
-	return a
+	return newAnswer(http.StatusInternalServerError, map[string]string{
+		"__type":  dynamoDBErrors + "InternalServerError",
+		"message": "the engine behind the world does not answer: " + err.Error(),
+	})
 }
 
-func (g *engine) post(host string, header http.Header, body []byte) (answer, error) {
+// begin sends a request, and returns the connection on which its answer comes.
+func (g *engine) begin(host string, header http.Header, body []byte) (*engineConnection, error) {
 	connection, err := g.connect()
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	var head bytes.Buffer
 	fmt.Fprintf(&head, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", host, len(body))
 	header.WriteSubset(&head, notForwarded)
 	head.WriteString("\r\n")
 	request := net.Buffers{head.Bytes(), body}
-	if _, err := request.WriteTo(connection); err != nil {
+	if _, err := request.WriteTo(connection.Conn); err != nil {
 		connection.Close()
-		return answer{}, err
+		return nil, err
 	}
+	return connection, nil
+}
+
+// end reads an answer.
+func (g *engine) end(connection *engineConnection) (answer, error) {
 	response, err := http.ReadResponse(connection.reader, nil)
 	if err != nil {
 		connection.Close()
 		return answer{}, err
 	}
 	text, err := readAll(response.Body, response.ContentLength)
-	response.Header.Del("Connection") // of the engine's connection, not of the client's
 	if err != nil || response.Close {
 		connection.Close()
 	} else {
@@ -99,7 +109,11 @@ func (g *engine) describe(e *exchange, name string) (schema, string, error) {
 	header := e.header.Clone()
 	version, _, _ := strings.Cut(header.Get(targetHeader), ".")
 	header.Set(targetHeader, version+".DescribeTable")
-	a, err := g.post(e.host, header, newAnswer(0, map[string]string{"TableName": name}).body)
+	connection, err := g.begin(e.host, header, newAnswer(0, map[string]string{"TableName": name}).body)
+	if err != nil {
+		return schema{}, "", err
+	}
+	a, err := g.end(connection)
 	if err != nil || a.status != http.StatusOK {
 		return schema{}, "", fmt.Errorf("no table %s: status %d, %v", name, a.status, err)
 	}

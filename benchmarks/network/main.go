@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"sort"
 	"strings"
 	"syscall"
@@ -49,6 +50,8 @@ func main() {
 }
 
 func run(o options) error {
+	// A second processor makes nothing faster here, and to hand requests from one to the other takes time of both.
+	runtime.GOMAXPROCS(1)
 	handlers, err := newWorld(o)
 	if err != nil {
 		return err
@@ -61,8 +64,8 @@ func run(o options) error {
 			return err
 		}
 		ports[name] = listener.Addr().(*net.TCPAddr).Port
-		server := &http.Server{Handler: handler, ConnContext: withConnection}
-		go func() { failures <- server.Serve(listener) }()
+		serve := handler
+		go func() { failures <- serve(listener) }()
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(ports); err != nil {
 		return err
@@ -76,8 +79,8 @@ func run(o options) error {
 	return nil
 }
 
-// newWorld returns the handlers of both services and of the control port.
-func newWorld(o options) (map[string]http.Handler, error) {
+// newWorld returns what serves both services and the control port.
+func newWorld(o options) (map[string]func(net.Listener) error, error) {
 	parameters, err := loadParameters(o.parameters)
 	if err != nil {
 		return nil, err
@@ -98,10 +101,11 @@ func newWorld(o options) (map[string]http.Handler, error) {
 		isNew:      o.isNew,
 		tables:     map[string]*knownTable{},
 	}
-	return map[string]http.Handler{
-		dynamoDBService: dynamoDB,
-		s3Service:       newS3(s3Parameters, connection, newLatencies(s3Parameters.Latencies, o.seed, o.scale), statistics),
-		"control":       control(statistics, dynamoDB.describe),
+	s3 := newS3(s3Parameters, connection, newLatencies(s3Parameters.Latencies, o.seed, o.scale), statistics)
+	return map[string]func(net.Listener) error{
+		dynamoDBService: func(l net.Listener) error { return serve(l, dynamoDB.handle) },
+		s3Service:       (&http.Server{Handler: s3, ConnContext: withConnection}).Serve,
+		"control":       (&http.Server{Handler: control(statistics, dynamoDB.describe)}).Serve,
 	}, nil
 }
 

@@ -71,8 +71,7 @@ func (s *s3) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a = failure(http.StatusServiceUnavailable, "SlowDown", "Please reduce your request rate.")
 		counts.ThrottledRequests, counts.ThrottledItems = 1, 1
 	}
-	counts.EngineMs = inMilliseconds(time.Since(arrival))
-	time.Sleep(s.latencies.draw(operation, extra) - time.Since(arrival))
+	sleep(s.latencies.draw(operation, extra) - time.Since(arrival))
 	counts.BytesDown = s.send(w, r, a)
 	counts.WaitMs = inMilliseconds(time.Since(arrival))
 	s.statistics.record(s3Service, operation, counts)
@@ -134,7 +133,7 @@ func (s *s3) send(w http.ResponseWriter, r *http.Request, a s3Answer) int {
 	for sent < len(body) {
 		piece := body[sent:int(math.Min(float64(len(body)), float64(sent+pieceBytes)))]
 		seconds := float64(sent+len(piece)) / (s.parameters.Download.Value * 1e6)
-		time.Sleep(milliseconds(seconds*1000*s.latencies.scale) - time.Since(begin))
+		sleep(milliseconds(seconds*1000*s.latencies.scale) - time.Since(begin))
 		written, err := w.Write(piece)
 		if sent += written; err != nil {
 			break // the client has closed the connection, as readers of a part of an object do

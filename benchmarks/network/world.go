@@ -14,9 +14,9 @@ type counts struct {
 	NewConnections    int     `json:"new_connections"`
 	BytesUp           int     `json:"bytes_up"`
 	BytesDown         int     `json:"bytes_down"`
-	WaitMs            float64 `json:"wait_ms"`   // from a request's arrival to its answer
-	EngineMs          float64 `json:"engine_ms"` // of wait_ms, until the engine or the S3 in memory was ready
-	Late              int     `json:"late"`      // requests whose engine took longer than the drawn latency
+	WaitMs            float64 `json:"wait_ms"` // from a request's arrival to its answer
+	Late              int     `json:"late"`    // requests whose engine took longer than the drawn latency
+	LateMs            float64 `json:"late_ms"` // of wait_ms, what they waited beyond it
 	ThrottledRequests int     `json:"throttled_requests"`
 	ThrottledItems    int     `json:"throttled_items"`
 	UnitsRead         float64 `json:"units_read"`
@@ -31,14 +31,22 @@ func (c *counts) addUnits(k kind, units float64) {
 	}
 }
 
+// addLate counts a wait for an engine after its answer was due, unless it is only the time to read the answer.
+func (c *counts) addLate(wait time.Duration) {
+	if wait >= time.Millisecond {
+		c.Late++
+		c.LateMs += inMilliseconds(wait)
+	}
+}
+
 func (c *counts) add(other counts) {
 	c.Requests += other.Requests
 	c.NewConnections += other.NewConnections
 	c.BytesUp += other.BytesUp
 	c.BytesDown += other.BytesDown
 	c.WaitMs += other.WaitMs
-	c.EngineMs += other.EngineMs
 	c.Late += other.Late
+	c.LateMs += other.LateMs
 	c.ThrottledRequests += other.ThrottledRequests
 	c.ThrottledItems += other.ThrottledItems
 	c.UnitsRead += other.UnitsRead
