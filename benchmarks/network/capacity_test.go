@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A load offers writes of ten units to a table, in virtual time.
+type load struct {
+	table *table
+	now   time.Time
+	count int
+}
+
+const unitsOfWrite = 10
+
+// run offers units for some seconds, and returns the units a second that were admitted, and the last limit reached.
+func (l *load) run(seconds, unitsEachSecond int, at func(number int) position) (float64, limit) {
+	admitted, reached := 0, none
+	writes := unitsEachSecond / unitsOfWrite
+	for second := 0; second < seconds; second++ {
+		for number := 0; number < writes; number++ {
+			l.now = l.now.Add(time.Second / time.Duration(writes))
+			l.count++
+			if limit := l.table.take(write, at(l.count), unitsOfWrite, l.now); limit != none {
+				reached = limit
+			} else {
+				admitted += unitsOfWrite
+			}
+		}
+	}
+	return float64(admitted) / float64(seconds), reached
+}
+
+func newLoad(t *testing.T, partitions int, isNew bool) *load {
+	now := time.Unix(0, 0)
+	return &load{table: newTable(published(t).DynamoDB, "arn", partitions, isNew, now), now: now}
+}
+
+// One partition key, whose sort key rises with each write, as the parts of a store do.
+func rising(number int) position { return position{hash: 1 << 60, sort: fmt.Sprintf("%09d", number)} }
+
+// One partition key, whose sort keys come in no order.
+func scattered(number int) position {
+	return position{hash: 1 << 60, sort: string(positionKey(number))}
+}
+
+func manyKeys(number int) position { return positionOf(positionKey(number), nil) }
+
+func positionKey(number int) []byte { return []byte(fmt.Sprintf("%09d", number*7919%1000003)) }
+
+func within(t *testing.T, what string, value, low, high float64) {
+	t.Helper()
+	if value < low || value > high {
+		t.Errorf("%s: %.0f, not %.0f to %.0f", what, value, low, high)
+	}
+}
+
+func TestPartitionThrottlesAfterItsBurst(t *testing.T) {
+	l := newLoad(t, 1, false)
+	// Above its rate of 1,000 it takes 300,000 units more, which it had saved.
+	admitted, _ := l.run(100, 4000, rising)
+	within(t, "with burst", admitted, 4000, 4000)
+	_, reached := l.run(1, 4000, rising)
+	if reached != keyRange {
+		t.Errorf("the limit after the burst is %q", reached)
+	}
+	admitted, _ = l.run(100, 4000, rising)
+	within(t, "after the burst", admitted, 990, 1020)
+}
+
+func TestBurstIsSavedAgain(t *testing.T) {
+	l := newLoad(t, 1, true)
+	l.run(10, 4000, rising)
+	l.now = l.now.Add(60 * time.Second)
+	admitted, _ := l.run(20, 4000, rising)
+	within(t, "after a minute without requests", admitted, 3900, 4000)
+}
+
+func TestHotPartitionSplits(t *testing.T) {
+	for name, keys := range map[string]func(int) position{"many keys": manyKeys, "one key": scattered} {
+		l := newLoad(t, 1, true)
+		admitted, _ := l.run(240, 2000, keys)
+		within(t, name+": at first", admitted, 1000, 1020)
+		l.run(120, 2000, keys)
+		if partitions := len(l.table.partitions); partitions != 2 {
+			t.Errorf("%s: %d partitions after six minutes", name, partitions)
+		}
+		admitted, _ = l.run(60, 2000, keys)
+		within(t, name+": after the split", admitted, 1700, 2000)
+	}
+}
+
+func TestRisingSortKeyNeverSplits(t *testing.T) {
+	l := newLoad(t, 1, true)
+	admitted, _ := l.run(20*60, 2000, rising)
+	within(t, "for 20 minutes", admitted, 1000, 1010)
+	if l.table.splits != 0 {
+		t.Errorf("%d splits along a rising sort key", l.table.splits)
+	}
+}
+
+func TestColdPartitionDoesNotSplit(t *testing.T) {
+	l := newLoad(t, 1, true)
+	if l.run(20*60, 500, manyKeys); l.table.splits != 0 {
+		t.Errorf("%d splits at half of the rate", l.table.splits)
+	}
+}
+
+func TestNewTableDoubles(t *testing.T) {
+	l := newLoad(t, 0, true)
+	admitted, reached := l.run(29*60, 5000, manyKeys)
+	within(t, "a new table", admitted, 3900, 4010)
+	if reached != keyRange {
+		t.Errorf("the limit of a new table is %q", reached)
+	}
+	l.run(2*60, 5000, manyKeys)
+	admitted, _ = l.run(60, 9000, manyKeys)
+	within(t, "after half an hour", admitted, 7900, 8400)
+}
+
+func TestTableHasTheQuotaOfItsAccount(t *testing.T) {
+	l := newLoad(t, 100, false)
+	admitted, reached := l.run(3, 60000, manyKeys)
+	within(t, "an old table", admitted, 40000, 54000)
+	if reached != account {
+		t.Errorf("the limit of an old table is %q", reached)
+	}
+}
+
+func TestReadsHaveLimitsOfTheirOwn(t *testing.T) {
+	l := newLoad(t, 1, true)
+	at := rising(0)
+	l.table.settle(write, at, 10000, l.now)
+	if limit := l.table.take(write, at, 1, l.now); limit != keyRange {
+		t.Errorf("a write after 10,000 units reaches %q", limit)
+	}
+	if limit := l.table.take(read, at, 3000, l.now); limit != none {
+		t.Errorf("a read beside throttled writes reaches %q", limit)
+	}
+	// A read that turns out large is paid afterwards: 9,000 units take three seconds.
+	l.table.settle(read, at, 9000, l.now)
+	for _, expected := range []struct {
+		seconds time.Duration
+		limit   limit
+	}{{2, keyRange}, {4, none}} {
+		if limit := l.table.take(read, at, 1, l.now.Add(expected.seconds*time.Second)); limit != expected.limit {
+			t.Errorf("%d s after a large read: %q", expected.seconds, limit)
+		}
+	}
+}
