@@ -1,8 +1,10 @@
-"""An AWS-shaped world for benchmarks: a DynamoDB and an S3 that answer as late as those of AWS, and throttle as they do.
+"""An AWS-shaped world for benchmarks: a DynamoDB and an S3 as late as those of AWS, which throttle as they do.
 
-    python benchmarks/world.py                 starts a world, and prints its endpoints; it ends with the input
+    python benchmarks/world.py                                  starts a world, and prints its endpoints
+    python benchmarks/world.py -- -new-table -partitions 1      with options of the program in Go
 
-The DynamoDB is before an engine of `database.py`. The S3 is in memory. Both are one program in Go, in `network/`.
+The DynamoDB is before an engine of `database.py`. The S3 is in memory. Both are one program in Go, in `network/`, which
+ends with its standard input.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class World:
 
 @contextmanager
 def world(endpoint: str | None, engine: str, *arguments: str) -> Iterator[World]:
-    """Start a world before a DynamoDB of `database`, and end both. `arguments` are options of the program in Go."""
+    """Yield a world before a DynamoDB of `database`; both end with it. `arguments` are options of the program in Go."""
     program = build()
     with database(endpoint, engine) as near, _started(program, near.endpoint, arguments) as ports:
         urls = {service: f"http://127.0.0.1:{port}" for service, port in ports.items()}
@@ -69,7 +71,9 @@ def build() -> Path:
     if go is None:
         sys.exit(GO_MISSING)
     environment = dict(os.environ) | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
-    subprocess.run([go, "build", "-trimpath", "-o", str(PROGRAM), "."], cwd=SOURCES, env=environment, check=True)
+    command = [go, "build", "-trimpath", "-o", str(PROGRAM), "."]
+    if subprocess.run(command, cwd=SOURCES, env=environment, check=False).returncode != 0:
+        sys.exit("benchmark: the world does not compile; the compiler's messages are above")
     return PROGRAM
 
 

@@ -55,8 +55,8 @@ func reasonOf(part part, limit limit) throttlingReason {
 	return throttlingReason{Reason: "Table" + part.kind.String() + string(limit), Resource: part.table.capacity.arn}
 }
 
-// throttled is the answer to a request of which nothing was admitted.
-func throttled(part part, limit limit) answer {
+// throttledAnswer is the answer to a request of which nothing was admitted.
+func throttledAnswer(part part, limit limit) answer {
 	name, message := "ProvisionedThroughputExceededException", "The level of configured provisioned throughput "+
 		"for the table was exceeded. Consider increasing your provisioning level with the UpdateTable API."
 	if limit == account {
@@ -69,10 +69,10 @@ func throttled(part part, limit limit) answer {
 	})
 }
 
-// cancelled is the answer to a transaction of which an action was not admitted.
-func cancelled(limits []limit) answer {
+// cancelledAnswer is the answer to a transaction of which an action was not admitted.
+func cancelledAnswer(limits []limit) answer {
 	reasons := make([]map[string]string, len(limits))
-	codes := ""
+	codes := "["
 	for number, limit := range limits {
 		reasons[number] = map[string]string{"Code": "None"}
 		if limit != none {
@@ -86,9 +86,10 @@ func cancelled(limits []limit) answer {
 		}
 		codes += reasons[number]["Code"]
 	}
+	codes += "]"
 	return newAnswer(http.StatusBadRequest, map[string]any{
 		"__type":              dynamoDBErrors + "TransactionCanceledException",
-		"Message":             "Transaction cancelled, please refer cancellation reasons for specific reasons [" + codes + "]",
+		"Message":             "Transaction cancelled, please refer cancellation reasons for specific reasons " + codes,
 		"CancellationReasons": reasons,
 	})
 }
@@ -106,8 +107,8 @@ func throttledStatement(part part) []byte {
 
 // consumedUnits returns the sum of ConsumedCapacity, if the client asked for it.
 func consumedUnits(members map[string][]byte) (float64, bool) {
-	consumed, isThere := members["ConsumedCapacity"]
-	if !isThere {
+	consumed, ok := members["ConsumedCapacity"]
+	if !ok {
 		return 0, false
 	}
 	tables := [][]byte{consumed}
@@ -127,7 +128,7 @@ func consumedUnits(members map[string][]byte) (float64, bool) {
 
 // unitsOfAnswer returns what a request about one item or one page took, by its answer.
 func unitsOfAnswer(part part, members map[string][]byte) float64 {
-	if units, isThere := consumedUnits(members); isThere {
+	if units, ok := consumedUnits(members); ok {
 		return units
 	}
 	unitBytes, factor := writeUnitBytes, 1.0

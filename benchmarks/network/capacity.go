@@ -28,27 +28,27 @@ const (
 	account  limit = "AccountLimitExceeded"
 )
 
-// A bucket holds unused units: `rate` more each second, at most `most`. A request is admitted while any are left, and
+// A bucket holds unused units: `rate` more each second, at most `max`. A request is admitted while any are left, and
 // may take more than are left, as DynamoDB knows the units of a read only after it.
 type bucket struct {
-	rate, most, left float64
-	at               time.Time
+	rate, max, units float64
+	updated          time.Time
 }
 
-func newBucket(rate, seconds, left float64, now time.Time) bucket {
-	return bucket{rate: rate, most: rate * seconds, left: left, at: now}
+func newBucket(rate, seconds, units float64, instant time.Time) bucket {
+	return bucket{rate: rate, max: rate * seconds, units: units, updated: instant}
 }
 
-func (b *bucket) hasSome(now time.Time) bool {
-	b.left = math.Min(b.most, b.left+b.rate*now.Sub(b.at).Seconds())
-	b.at = now
-	return b.left > 0
+func (b *bucket) hasSome(instant time.Time) bool {
+	b.units = math.Min(b.max, b.units+b.rate*instant.Sub(b.updated).Seconds())
+	b.updated = instant
+	return b.units > 0
 }
 
-func (b *bucket) take(units float64) { b.left -= units }
+func (b *bucket) take(units float64) { b.units -= units }
 
-// A table on demand: limits of its own, and partitions by ranges of keys. It gets the time with each call.
-type table struct {
+// A tableCapacity is that of a table on demand: its limits, and partitions by ranges of keys. Each call gives the time.
+type tableCapacity struct {
 	parameters dynamoDBParameters
 	arn        string
 	mutex      sync.Mutex
@@ -61,42 +61,44 @@ type table struct {
 	window     time.Time
 }
 
-// newTable makes a table that has never been used, or one that was used long enough to have reached its quotas and to
-// have saved all its burst.
-func newTable(parameters dynamoDBParameters, arn string, partitions int, isNew bool, now time.Time) *table {
+// newTableCapacity makes the capacity of a table that has never been used, or of one that was used for long: it has
+// reached its quotas, and saved all its burst.
+func newTableCapacity(
+	parameters dynamoDBParameters, arn string, partitions int, isNew bool, instant time.Time,
+) *tableCapacity {
 	limits := parameters.Table
-	t := &table{parameters: parameters, arn: arn, minute: minuteMean{begin: now}, window: now}
+	t := &tableCapacity{parameters: parameters, arn: arn, minute: minuteMean{begin: instant}, window: instant}
 	quotas := [kinds]float64{limits.QuotaWrite.Value, limits.QuotaRead.Value}
 	warm := quotas
 	if isNew {
 		warm = [kinds]float64{limits.NewWrite.Value, limits.NewRead.Value}
 	}
 	for k := range quotas {
-		t.quotas[k] = newBucket(quotas[k], 1, quotas[k], now)
-		t.warm[k] = newBucket(warm[k], 1, warm[k], now)
+		t.quotas[k] = newBucket(quotas[k], 1, quotas[k], instant)
+		t.warm[k] = newBucket(warm[k], 1, warm[k], instant)
 	}
 	if partitions == 0 {
 		partitions = int(limits.Partitions.Value)
 	}
 	for number := 0; number < partitions; number++ {
-		low := position{hash: uint64(float64(number) / float64(partitions) * (1 << 63) * 2)}
-		t.partitions = append(t.partitions, newPartition(parameters.Partition, low, isNew, now))
+		lowest := position{hash: uint64(float64(number) / float64(partitions) * (1 << 63) * 2)}
+		t.partitions = append(t.partitions, newPartition(parameters.Partition, lowest, isNew, instant))
 	}
 	return t
 }
 
 // take admits an item with its units, or returns the limit that throttles it.
-func (t *table) take(k kind, at position, units float64, now time.Time) limit {
+func (t *tableCapacity) take(k kind, key position, units float64, instant time.Time) limit {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.advance(now)
-	number := t.partitionOf(at)
+	t.advance(instant)
+	number := t.partitionOf(key)
 	p := t.partitions[number]
-	p.note(at)
+	p.note(key)
 	switch {
-	case !t.quotas[k].hasSome(now):
+	case !t.quotas[k].hasSome(instant):
 		return account
-	case !t.warm[k].hasSome(now) || !p.buckets[k].hasSome(now):
+	case !t.warm[k].hasSome(instant) || !p.buckets[k].hasSome(instant):
 		return keyRange
 	}
 	t.spend(k, p, units)
@@ -104,14 +106,14 @@ func (t *table) take(k kind, at position, units float64, now time.Time) limit {
 }
 
 // settle takes the units of an admitted request that only its answer has shown.
-func (t *table) settle(k kind, at position, units float64, now time.Time) {
+func (t *tableCapacity) settle(k kind, key position, units float64, instant time.Time) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.advance(now)
-	t.spend(k, t.partitions[t.partitionOf(at)], units)
+	t.advance(instant)
+	t.spend(k, t.partitions[t.partitionOf(key)], units)
 }
 
-func (t *table) spend(k kind, p *partition, units float64) {
+func (t *tableCapacity) spend(k kind, p *partition, units float64) {
 	t.quotas[k].take(units)
 	t.warm[k].take(units)
 	t.minute.units[k] += units
@@ -120,44 +122,44 @@ func (t *table) spend(k kind, p *partition, units float64) {
 }
 
 // advance does what is due at the end of minutes: splits for heat, and growth at the end of a window.
-func (t *table) advance(now time.Time) {
+func (t *tableCapacity) advance(instant time.Time) {
 	for number := 0; number < len(t.partitions); number++ {
 		p := t.partitions[number]
-		for p.minute.isOver(now) {
+		for p.minute.isOver(instant) {
 			p.countHeat()
-			if boundary, isDue := p.split(); isDue {
-				t.splitAt(number, boundary, now)
+			if boundary, ok := p.split(); ok {
+				t.splitAt(number, boundary, instant)
 			}
 		}
 	}
-	for t.minute.isOver(now) {
+	for t.minute.isOver(instant) {
 		for k, mean := range t.minute.end() {
 			t.peak[k] = math.Max(t.peak[k], mean)
 		}
 		window := time.Duration(t.parameters.Table.Window.Value * float64(time.Minute))
 		if t.minute.begin.Sub(t.window) >= window {
 			t.window = t.minute.begin
-			t.grow(now)
+			t.grow(instant)
 		}
 	}
 }
 
 // grow raises the limits to a multiple of the window's peak, up to the quotas, and adds partitions for them.
-func (t *table) grow(now time.Time) {
+func (t *tableCapacity) grow(instant time.Time) {
 	rates := [kinds]float64{t.parameters.Partition.Write.Value, t.parameters.Partition.Read.Value}
 	for k := range t.warm {
 		rate := math.Min(t.quotas[k].rate, t.peak[k]*t.parameters.Table.Growth.Value)
 		if rate <= t.warm[k].rate {
 			continue
 		}
-		t.warm[k].rate, t.warm[k].most = rate, rate
-		for float64(len(t.partitions))*rates[k] < rate && t.splitAll(now) {
+		t.warm[k].rate, t.warm[k].max = rate, rate
+		for float64(len(t.partitions))*rates[k] < rate && t.splitAll(instant) {
 		}
 	}
 	t.peak = [kinds]float64{}
 }
 
-func (t *table) describe() map[string]any {
+func (t *tableCapacity) describe() map[string]any {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	return map[string]any{
@@ -174,7 +176,7 @@ type minuteMean struct {
 	units [kinds]float64
 }
 
-func (m *minuteMean) isOver(now time.Time) bool { return now.Sub(m.begin) >= time.Minute }
+func (m *minuteMean) isOver(instant time.Time) bool { return instant.Sub(m.begin) >= time.Minute }
 
 // end begins the next minute, and returns the units a second of this one.
 func (m *minuteMean) end() [kinds]float64 {

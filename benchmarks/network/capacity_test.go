@@ -8,22 +8,22 @@ import (
 
 // A load offers writes of ten units to a table, in virtual time.
 type load struct {
-	table *table
-	now   time.Time
-	count int
+	table   *tableCapacity
+	instant time.Time
+	count   int
 }
 
 const unitsOfWrite = 10
 
 // run offers units for some seconds, and returns the units a second that were admitted, and the last limit reached.
-func (l *load) run(seconds, unitsEachSecond int, at func(number int) position) (float64, limit) {
+func (l *load) run(seconds, unitsEachSecond int, key func(number int) position) (float64, limit) {
 	admitted, reached := 0, none
 	writes := unitsEachSecond / unitsOfWrite
 	for second := 0; second < seconds; second++ {
 		for number := 0; number < writes; number++ {
-			l.now = l.now.Add(time.Second / time.Duration(writes))
+			l.instant = l.instant.Add(time.Second / time.Duration(writes))
 			l.count++
-			if limit := l.table.take(write, at(l.count), unitsOfWrite, l.now); limit != none {
+			if limit := l.table.take(write, key(l.count), unitsOfWrite, l.instant); limit != none {
 				reached = limit
 			} else {
 				admitted += unitsOfWrite
@@ -34,8 +34,8 @@ func (l *load) run(seconds, unitsEachSecond int, at func(number int) position) (
 }
 
 func newLoad(t *testing.T, partitions int, isNew bool) *load {
-	now := time.Unix(0, 0)
-	return &load{table: newTable(published(t).DynamoDB, "arn", partitions, isNew, now), now: now}
+	instant := time.Unix(0, 0)
+	return &load{table: newTableCapacity(published(t).DynamoDB, "arn", partitions, isNew, instant), instant: instant}
 }
 
 // One partition key, whose sort key rises with each write, as the parts of a store do.
@@ -73,7 +73,7 @@ func TestPartitionThrottlesAfterItsBurst(t *testing.T) {
 func TestBurstIsSavedAgain(t *testing.T) {
 	l := newLoad(t, 1, true)
 	l.run(10, 4000, rising)
-	l.now = l.now.Add(60 * time.Second)
+	l.instant = l.instant.Add(60 * time.Second)
 	admitted, _ := l.run(20, 4000, rising)
 	within(t, "after a minute without requests", admitted, 3900, 4000)
 }
@@ -131,21 +131,21 @@ func TestTableHasTheQuotaOfItsAccount(t *testing.T) {
 
 func TestReadsHaveLimitsOfTheirOwn(t *testing.T) {
 	l := newLoad(t, 1, true)
-	at := rising(0)
-	l.table.settle(write, at, 10000, l.now)
-	if limit := l.table.take(write, at, 1, l.now); limit != keyRange {
+	key := rising(0)
+	l.table.settle(write, key, 10000, l.instant)
+	if limit := l.table.take(write, key, 1, l.instant); limit != keyRange {
 		t.Errorf("a write after 10,000 units reaches %q", limit)
 	}
-	if limit := l.table.take(read, at, 3000, l.now); limit != none {
+	if limit := l.table.take(read, key, 3000, l.instant); limit != none {
 		t.Errorf("a read beside throttled writes reaches %q", limit)
 	}
 	// A read that turns out large is paid afterwards: 9,000 units take three seconds.
-	l.table.settle(read, at, 9000, l.now)
+	l.table.settle(read, key, 9000, l.instant)
 	for _, expected := range []struct {
 		seconds time.Duration
 		limit   limit
 	}{{2, keyRange}, {4, none}} {
-		if limit := l.table.take(read, at, 1, l.now.Add(expected.seconds*time.Second)); limit != expected.limit {
+		if limit := l.table.take(read, key, 1, l.instant.Add(expected.seconds*time.Second)); limit != expected.limit {
 			t.Errorf("%d s after a large read: %q", expected.seconds, limit)
 		}
 	}

@@ -86,6 +86,10 @@ func noSuchUpload() s3Answer {
 	return failure(http.StatusNotFound, "NoSuchUpload", "The specified upload, or a part of it, does not exist.")
 }
 
-func named(name string) xml.Name { return xml.Name{Local: name} }
+func copied(name string, object *object) s3Answer {
+	return document(copyResult{
+		XMLName: xml.Name{Local: name}, ETag: object.etag, LastModified: timeText(object.modified),
+	})
+}
 
-func timeText(at time.Time) string { return at.Format("2006-01-02T15:04:05.000Z") }
+func timeText(instant time.Time) string { return instant.Format("2006-01-02T15:04:05.000Z") }

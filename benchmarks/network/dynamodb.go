@@ -2,13 +2,10 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -30,14 +27,14 @@ type dynamoDB struct {
 	partitions int
 	isNew      bool
 	mutex      sync.Mutex
-	tables     map[string]*knownTable
+	tables     map[string]*table
 }
 
-// A knownTable is a table of the engine that some request was about.
-type knownTable struct {
+// A table is one of the engine that some request was about.
+type table struct {
 	name     string
 	schema   schema
-	capacity *table
+	capacity *tableCapacity
 }
 
 // An exchange is a request, when its answer is due, and what it is counted as.
@@ -105,7 +102,7 @@ func (d *dynamoDB) single(e *exchange) answer {
 	part := parts[0]
 	if limit := part.take(); limit != none {
 		e.counts.ThrottledRequests, e.counts.ThrottledItems = 1, 1
-		return throttled(part, limit)
+		return throttledAnswer(part, limit)
 	}
 	units := part.units
 	a := d.engine.send(e, e.body)
@@ -127,11 +124,11 @@ func (d *dynamoDB) singlePart(e *exchange) []part {
 		return nil
 	}
 	members := membersOf(e.body)
-	known := d.find(e, string(textOf(members["TableName"])))
-	if known == nil {
+	table := d.find(e, string(textOf(members["TableName"])))
+	if table == nil {
 		return nil
 	}
-	return []part{makePart(known, members)}
+	return []part{makePart(table, members)}
 }
 
 func (d *dynamoDB) statementPart(e *exchange, text []byte) []part {
@@ -140,11 +137,11 @@ func (d *dynamoDB) statementPart(e *exchange, text []byte) []part {
 	if json.Unmarshal(members["Statement"], &statement) != nil {
 		return nil
 	}
-	known := d.find(e, tableOfStatement(statement))
-	if known == nil {
+	table := d.find(e, tableOfStatement(statement))
+	if table == nil {
 		return nil
 	}
-	return []part{statementPart(known, statement, members)}
+	return []part{statementPart(table, statement, members)}
 }
 
 // batch answers a BatchWriteItem or a BatchGetItem: each item meets the bucket of its own partition, and throttled
@@ -152,35 +149,34 @@ func (d *dynamoDB) statementPart(e *exchange, text []byte) []part {
 func (d *dynamoDB) batch(e *exchange) answer {
 	unprocessed := map[string]string{"BatchWriteItem": "UnprocessedItems", "BatchGetItem": "UnprocessedKeys"}[e.operation]
 	requested := parseBatch(membersOf(e.body)["RequestItems"])
-	var admitted, rest batch
+	var admitted, throttled batch
 	var units [kinds]float64
-	var refused part
-	var reached limit
+	var refusal answer
 	for _, elements := range requested {
-		known := d.find(e, elements.table)
-		if known == nil {
+		table := d.find(e, elements.table)
+		if table == nil {
 			return d.engine.send(e, e.body) // which refuses it
 		}
-		kept, dropped := elements, elements
-		kept.elements, dropped.elements = nil, nil
+		admittedHere, throttledHere := elements, elements
+		admittedHere.elements, throttledHere.elements = nil, nil
 		for _, element := range elements.elements {
-			part := known.batchPart(e.operation, elements, element)
+			part := table.batchPart(e.operation, elements, element)
 			if limit := part.take(); limit != none {
-				refused, reached = part, limit
-				dropped.elements = append(dropped.elements, element)
+				refusal = throttledAnswer(part, limit)
+				throttledHere.elements = append(throttledHere.elements, element)
 				continue
 			}
-			kept.elements = append(kept.elements, element)
+			admittedHere.elements = append(admittedHere.elements, element)
 			units[part.kind] += part.units
 		}
-		admitted, rest = append(admitted, kept), append(rest, dropped)
-		e.counts.ThrottledItems += len(dropped.elements)
+		admitted, throttled = append(admitted, admittedHere), append(throttled, throttledHere)
+		e.counts.ThrottledItems += len(throttledHere.elements)
 	}
 	body := e.body
-	if !rest.isEmpty() {
+	if !throttled.isEmpty() {
 		e.counts.ThrottledRequests = 1
 		if admitted.isEmpty() {
-			return throttled(refused, reached)
+			return refusal
 		}
 		body = replaceMember(body, "RequestItems", admitted.text())
 	}
@@ -188,11 +184,11 @@ func (d *dynamoDB) batch(e *exchange) answer {
 	if a.status == http.StatusOK {
 		members := membersOf(a.body)
 		units[read] += d.settleItems(e, admitted, members["Responses"])
-		if consumed, isThere := consumedUnits(members); isThere {
+		if consumed, ok := consumedUnits(members); ok {
 			units = map[string][kinds]float64{"BatchWriteItem": {write: consumed}, "BatchGetItem": {read: consumed}}[e.operation]
 		}
-		if !rest.isEmpty() {
-			a = a.with(replaceMember(a.body, unprocessed, parseBatch(members[unprocessed]).with(rest).text()))
+		if !throttled.isEmpty() {
+			a = a.with(replaceMember(a.body, unprocessed, parseBatch(members[unprocessed]).with(throttled).text()))
 		}
 	}
 	e.counts.addUnits(write, units[write])
@@ -201,20 +197,20 @@ func (d *dynamoDB) batch(e *exchange) answer {
 }
 
 // batchPart makes the part of an element of a batch: a key to read, or a put or a delete.
-func (k *knownTable) batchPart(operation string, elements tableBatch, element []byte) part {
+func (k *table) batchPart(operation string, elements tableBatch, element []byte) part {
 	if operation == "BatchGetItem" {
 		return part{k, read, itemOf(element, k.schema).position(), elements.unitsOfRead()}
 	}
-	var made part
+	var request part
 	c := cursor{text: element}
-	c.members(func(action []byte) { made = actionPart(k, string(action), membersOf(c.skip())) })
-	made.table = k
-	return made
+	c.members(func(action []byte) { request = actionPart(k, string(action), membersOf(c.skip())) })
+	request.table = k
+	return request
 }
 
 // unitsOfRead returns the units that 4 KB of a table's keys in a BatchGetItem take.
 func (b tableBatch) unitsOfRead() float64 {
-	return unitsOfRead(membersOf(bytes.Join([][]byte{b.before, []byte("[]"), b.after}, nil)))
+	return unitsOfRead(membersOf(bytes.Join([][]byte{b.head, []byte("[]"), b.tail}, nil)))
 }
 
 // settleItems takes what the items in an answer of BatchGetItem need beyond the least, and returns the sum.
@@ -225,14 +221,14 @@ func (d *dynamoDB) settleItems(e *exchange, requested batch, responses []byte) f
 	}
 	items := parseBatch(responses)
 	for _, elements := range requested {
-		known, factor := d.find(e, elements.table), elements.unitsOfRead()
+		table, factor := d.find(e, elements.table), elements.unitsOfRead()
 		for _, answered := range items {
 			if answered.table != elements.table {
 				continue
 			}
 			for _, text := range answered.elements {
-				item := itemOf(text, known.schema)
-				part := part{known, read, item.position(), factor}
+				item := itemOf(text, table.schema)
+				part := part{table, read, item.position(), factor}
 				units := unitsOf(item.bytes, readUnitBytes) * factor
 				part.settle(units)
 				more += units - factor
@@ -305,11 +301,11 @@ func (d *dynamoDB) transaction(e *exchange) answer {
 		c := cursor{text: text}
 		c.members(func(action []byte) {
 			members := membersOf(c.skip())
-			known := d.find(e, string(textOf(members["TableName"])))
-			if known == nil {
+			table := d.find(e, string(textOf(members["TableName"])))
+			if table == nil {
 				return
 			}
-			part := actionPart(known, string(action), members)
+			part := actionPart(table, string(action), members)
 			if part.kind == read {
 				part.units = 1 // reads of transactions are consistent
 			}
@@ -324,7 +320,7 @@ func (d *dynamoDB) transaction(e *exchange) answer {
 	}
 	if e.counts.ThrottledItems > 0 {
 		e.counts.ThrottledRequests = 1
-		return cancelled(limits)
+		return cancelledAnswer(limits)
 	}
 	return d.engine.send(e, e.body)
 }
@@ -341,19 +337,19 @@ func (p part) settle(units float64) {
 }
 
 // find returns a table of the engine, or nil if it has none of this name.
-func (d *dynamoDB) find(e *exchange, name string) *knownTable {
+func (d *dynamoDB) find(e *exchange, name string) *table {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if known := d.tables[name]; known != nil || name == "" {
-		return known
+	if table := d.tables[name]; table != nil || name == "" {
+		return table
 	}
 	schema, arn, err := d.engine.describe(e, name)
 	if err != nil {
 		return nil
 	}
-	known := &knownTable{name, schema, newTable(d.parameters, arn, d.partitions, d.isNew, time.Now())}
-	d.tables[name] = known
-	return known
+	table := &table{name, schema, newTableCapacity(d.parameters, arn, d.partitions, d.isNew, time.Now())}
+	d.tables[name] = table
+	return table
 }
 
 func (d *dynamoDB) forget(name string) {
@@ -366,20 +362,8 @@ func (d *dynamoDB) describe() map[string]any {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	described := map[string]any{}
-	for name, known := range d.tables {
-		described[name] = known.capacity.describe()
+	for name, table := range d.tables {
+		described[name] = table.capacity.describe()
 	}
 	return described
-}
-
-type connectionKey struct{}
-
-// withConnection notes in the context of a connection that no request has come on it.
-func withConnection(ctx context.Context, _ net.Conn) context.Context {
-	return context.WithValue(ctx, connectionKey{}, new(atomic.Bool))
-}
-
-func isFirstRequest(r *http.Request) bool {
-	used, isThere := r.Context().Value(connectionKey{}).(*atomic.Bool)
-	return isThere && !used.Swap(true)
 }

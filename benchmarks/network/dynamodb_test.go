@@ -152,7 +152,7 @@ func TestUnitsAreThoseOfTheAnswerOrOfSizes(t *testing.T) {
 	query := `{"TableName": "delta", "ConsistentRead": %v, "KeyConditionExpression": "#h = :h", ` +
 		`"ExpressionAttributeNames": {"#h": "store_shard"}, "ExpressionAttributeValues": {":h": {"S": "s#0"}}}`
 	page := fmt.Sprintf(`{"Items": [%s, %s]}`, itemText("s", 1, strings.Repeat("x", 4000)), itemText("s", 2, strings.Repeat("x", 4000)))
-	for _, each := range []struct {
+	for _, example := range []struct {
 		operation, body, answer string
 		read, written           float64
 	}{
@@ -164,13 +164,13 @@ func TestUnitsAreThoseOfTheAnswerOrOfSizes(t *testing.T) {
 		{"UpdateItem", `{"TableName": "delta", "Key": {}}`, `{"Attributes": {"data": {"B": "` + strings.Repeat("AAAA", 1000) + `"}}}`, 0, 3},
 		{"TransactWriteItems", `{"TransactItems": [{"Put": ` + put("s", 1, "x") + `}]}`, `{}`, 0, 2},
 	} {
-		w.engine.answer = each.answer
-		before := w.statistics().Services[dynamoDBService][each.operation]
-		w.call(each.operation, each.body)
-		after := w.statistics().Services[dynamoDBService][each.operation]
+		w.engine.answer = example.answer
+		before := w.statistics().Services[dynamoDBService][example.operation]
+		w.call(example.operation, example.body)
+		after := w.statistics().Services[dynamoDBService][example.operation]
 		read, written := after.UnitsRead-before.UnitsRead, after.UnitsWritten-before.UnitsWritten
-		if read != each.read || written != each.written {
-			t.Errorf("%s, answered by %.60s: %v read, %v written", each.operation, each.answer, read, written)
+		if read != example.read || written != example.written {
+			t.Errorf("%s, answered by %.60s: %v read, %v written", example.operation, example.answer, read, written)
 		}
 	}
 }

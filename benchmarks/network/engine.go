@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// An engine is the DynamoDB behind the world. Its connections are kept, and each is used by one request at a time: that
-// takes half the processor time of http.Transport, which has two goroutines for each.
+// An engine is the DynamoDB behind the world. Its connections are kept, and each is used by one request at a time, in the
+// goroutine of the request. http.Transport takes more of the processor: it has two goroutines for each connection.
 type engine struct {
 	address string
 	mutex   sync.Mutex
@@ -27,10 +27,12 @@ type engineConnection struct {
 }
 
 // Headers that are about one connection, or about a body that may be replaced.
-var notForwarded = map[string]bool{"Connection": true, "Content-Length": true, "Expect": true, "Transfer-Encoding": true}
+var notForwarded = map[string]bool{
+	"Connection": true, "Content-Length": true, "Expect": true, "Transfer-Encoding": true,
+}
 
-// send sends a request of a client with a body in place of its own, and reads the answer when it is due: one wait for
-// both takes less of the processor than two.
+// send sends a request of a client with a body in place of its own, and reads the answer when it is due, so that it waits
+// once and not twice.
 func (g *engine) send(e *exchange, body []byte) answer {
 	connection, err := g.begin(e.host, e.header, body)
 	if err == nil {

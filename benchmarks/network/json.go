@@ -5,8 +5,8 @@ import "bytes"
 // A cursor reads JSON without decoding it, so that megabytes of base64 cost no more than to find the quotation mark at
 // their end. It trusts the text, which the engine checks: on broken text it ends early, with values that are empty.
 type cursor struct {
-	text []byte
-	at   int
+	text   []byte
+	offset int
 }
 
 // members calls `visit` with the name of each member of the object that comes next. What `visit` does not read is
@@ -19,8 +19,8 @@ func (c *cursor) members(visit func(name []byte)) {
 	for c.peek() == '"' {
 		name := c.string()
 		c.read(':')
-		before := c.at
-		if visit(name); c.at == before {
+		begin := c.offset
+		if visit(name); c.offset == begin {
 			c.skip()
 		}
 		c.read(',')
@@ -35,8 +35,8 @@ func (c *cursor) elements(visit func()) {
 		return
 	}
 	for c.peek() != ']' && c.peek() != 0 {
-		before := c.at
-		if visit(); c.at == before {
+		begin := c.offset
+		if visit(); c.offset == begin {
 			c.skip()
 		}
 		c.read(',')
@@ -50,16 +50,16 @@ func (c *cursor) string() []byte {
 		c.skip()
 		return nil
 	}
-	begin := c.at
+	begin := c.offset
 	for {
-		length := bytes.IndexByte(c.text[c.at:], '"')
+		length := bytes.IndexByte(c.text[c.offset:], '"')
 		if length < 0 {
-			c.at = len(c.text)
+			c.offset = len(c.text)
 			return nil
 		}
-		c.at += length + 1
-		if !endsInEscape(c.text[begin : c.at-1]) {
-			return c.text[begin : c.at-1]
+		c.offset += length + 1
+		if !endsInEscape(c.text[begin : c.offset-1]) {
+			return c.text[begin : c.offset-1]
 		}
 	}
 }
@@ -71,7 +71,7 @@ func endsInEscape(text []byte) bool {
 
 // skip returns the text of the value that comes next.
 func (c *cursor) skip() []byte {
-	next, begin := c.peek(), c.at
+	next, begin := c.peek(), c.offset
 	switch next {
 	case '"':
 		c.string()
@@ -80,20 +80,20 @@ func (c *cursor) skip() []byte {
 	case '[':
 		c.elements(func() {})
 	default:
-		length := bytes.IndexAny(c.text[c.at:], ",]} \t\r\n")
+		length := bytes.IndexAny(c.text[c.offset:], ",]} \t\r\n")
 		if length <= 0 {
-			c.at = len(c.text) // the end, or broken text
+			c.offset = len(c.text) // the end, or broken text
 		} else {
-			c.at += length
+			c.offset += length
 		}
 	}
-	return c.text[begin:c.at]
+	return c.text[begin:c.offset]
 }
 
 // peek returns the next byte that is no white space, or 0 at the end.
 func (c *cursor) peek() byte {
-	for ; c.at < len(c.text); c.at++ {
-		if next := c.text[c.at]; next != ' ' && next != '\n' && next != '\t' && next != '\r' {
+	for ; c.offset < len(c.text); c.offset++ {
+		if next := c.text[c.offset]; next != ' ' && next != '\n' && next != '\t' && next != '\r' {
 			return next
 		}
 	}
@@ -104,7 +104,7 @@ func (c *cursor) read(expected byte) bool {
 	if c.peek() != expected {
 		return false
 	}
-	c.at++
+	c.offset++
 	return true
 }
 

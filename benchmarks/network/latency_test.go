@@ -63,16 +63,16 @@ func TestMediansOfS3AndFloors(t *testing.T) {
 
 func TestDrawsRepeatWithTheSeed(t *testing.T) {
 	distributions := published(t).DynamoDB.Latencies
-	one, same, other := newLatencies(distributions, 7, 1), newLatencies(distributions, 7, 1), newLatencies(distributions, 8, 1)
-	same.draw("Query", 0) // beside it, without an effect on it
+	latencies, repeated, different := newLatencies(distributions, 7, 1), newLatencies(distributions, 7, 1), newLatencies(distributions, 8, 1)
+	repeated.draw("Query", 0) // beside it, without an effect on it
 	for number := 0; number < 100; number++ {
-		first := one.draw("PutItem", 0)
-		if second := same.draw("PutItem", 0); first != second {
+		first := latencies.draw("PutItem", 0)
+		if second := repeated.draw("PutItem", 0); first != second {
 			t.Fatalf("draw %d: %v and %v", number, first, second)
 		}
-		other.draw("PutItem", 0)
+		different.draw("PutItem", 0)
 	}
-	if one.draw("PutItem", 0) == other.draw("PutItem", 0) {
+	if latencies.draw("PutItem", 0) == different.draw("PutItem", 0) {
 		t.Error("two seeds have one sequence")
 	}
 }

@@ -1,5 +1,5 @@
-// Network is an AWS-shaped world for benchmarks: a DynamoDB, before an engine, and an S3, in memory. Both answer as late
-// as those of AWS, and throttle as they do. The numbers are those of parameters.json, each with its source.
+// Network is an AWS-shaped world for benchmarks: a DynamoDB, before an engine, and an S3, in memory. Both answer as
+// late as those of AWS, and throttle as they do. The numbers are those of parameters.json, each with its source.
 //
 // It prints its ports as one line of JSON, and ends when its standard input closes.
 package main
@@ -85,8 +85,8 @@ func newWorld(o options) (map[string]func(net.Listener) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	s3Parameters, isThere := parameters.S3[o.s3]
-	if !isThere {
+	s3Parameters, ok := parameters.S3[o.s3]
+	if !ok {
 		return nil, fmt.Errorf("no S3 is named %q; those of the parameters are %s", o.s3, namesOf(parameters.S3))
 	}
 	statistics := newStatistics()
@@ -99,7 +99,7 @@ func newWorld(o options) (map[string]func(net.Listener) error, error) {
 		engine:     &engine{address: o.engine},
 		partitions: o.partitions,
 		isNew:      o.isNew,
-		tables:     map[string]*knownTable{},
+		tables:     map[string]*table{},
 	}
 	s3 := newS3(s3Parameters, connection, newLatencies(s3Parameters.Latencies, o.seed, o.scale), statistics)
 	return map[string]func(net.Listener) error{

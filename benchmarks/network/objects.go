@@ -77,10 +77,10 @@ func (o *objects) put(bucket, key string, data []byte, header http.Header, condi
 		return nil
 	}
 	if existing == nil {
-		place := sort.SearchStrings(b.keys, key)
+		index := sort.SearchStrings(b.keys, key)
 		b.keys = append(b.keys, "")
-		copy(b.keys[place+1:], b.keys[place:])
-		b.keys[place] = key
+		copy(b.keys[index+1:], b.keys[index:])
+		b.keys[index] = key
 	}
 	b.objects[key] = o.newObject(data, header)
 	return b.objects[key]
@@ -101,8 +101,8 @@ func (o *objects) delete(bucket, key string) {
 		return
 	}
 	delete(b.objects, key)
-	place := sort.SearchStrings(b.keys, key)
-	b.keys = append(b.keys[:place], b.keys[place+1:]...)
+	index := sort.SearchStrings(b.keys, key)
+	b.keys = append(b.keys[:index], b.keys[index+1:]...)
 }
 
 func (o *objects) beginUpload(header http.Header) string {
@@ -163,17 +163,17 @@ func (o *objects) list(bucket, prefix, delimiter, after string, most int) listin
 	if b == nil {
 		return page
 	}
-	place := sort.SearchStrings(b.keys, prefix)
+	index := sort.SearchStrings(b.keys, prefix)
 	if after >= prefix && after != "" {
-		place = sort.Search(len(b.keys), func(i int) bool { return b.keys[i] > after })
+		index = sort.Search(len(b.keys), func(i int) bool { return b.keys[i] > after })
 	}
 	last := ""
-	for place < len(b.keys) && strings.HasPrefix(b.keys[place], prefix) {
+	for index < len(b.keys) && strings.HasPrefix(b.keys[index], prefix) {
 		if len(page.keys)+len(page.prefixes) == most {
 			page.next = last
 			break
 		}
-		key := b.keys[place]
+		key := b.keys[index]
 		end := -1
 		if delimiter != "" {
 			end = strings.Index(key[len(prefix):], delimiter)
@@ -181,13 +181,13 @@ func (o *objects) list(bucket, prefix, delimiter, after string, most int) listin
 		if end < 0 {
 			page.keys, page.objects = append(page.keys, key), append(page.objects, b.objects[key])
 			last = key
-			place++
+			index++
 			continue
 		}
 		common := key[:len(prefix)+end+len(delimiter)]
 		page.prefixes = append(page.prefixes, common)
 		last = common + "\U0010ffff" // after every key below it
-		place = sort.SearchStrings(b.keys, last)
+		index = sort.SearchStrings(b.keys, last)
 	}
 	return page
 }

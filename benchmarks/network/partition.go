@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Of the keys of a partition, each NOTED_EACHth is noted, and as many are retained, to decide where to split.
+// Of the keys of a partition, each notedEach-th is noted, and as many are retained, to decide where to split.
 const (
 	notedEach = 17
 	notedMost = 64
 	// The smaller side of a split has at least this part of the noted keys.
 	smallerSide = 1.0 / 8
-	// Noted sort keys are rising if this part of them is not below the one before.
+	// Noted sort keys are rising if this part of them is not below the one count.
 	risingPart = 0.9
 )
 
@@ -36,7 +36,7 @@ func (p position) isBelow(other position) bool {
 // A partition has the items from its lowest position up to that of the next partition.
 type partition struct {
 	parameters partitionParameters
-	low        position
+	lowest     position
 	buckets    [kinds]bucket
 	minute     minuteMean
 	hotMinutes int
@@ -44,19 +44,19 @@ type partition struct {
 	requests   int
 }
 
-func newPartition(parameters partitionParameters, low position, isNew bool, now time.Time) *partition {
-	p := &partition{parameters: parameters, low: low, minute: minuteMean{begin: now}}
+func newPartition(parameters partitionParameters, lowest position, isNew bool, instant time.Time) *partition {
+	p := &partition{parameters: parameters, lowest: lowest, minute: minuteMean{begin: instant}}
 	for k, rate := range [kinds]float64{parameters.Write.Value, parameters.Read.Value} {
 		saved := rate * parameters.Burst.Value
 		if isNew {
 			saved = rate // of the first second
 		}
-		p.buckets[k] = newBucket(rate, parameters.Burst.Value, saved, now)
+		p.buckets[k] = newBucket(rate, parameters.Burst.Value, saved, instant)
 	}
 	return p
 }
 
-func (p *partition) note(at position) {
+func (p *partition) note(key position) {
 	p.requests++
 	if p.requests%notedEach != 0 {
 		return
@@ -64,7 +64,7 @@ func (p *partition) note(at position) {
 	if len(p.noted) == notedMost {
 		p.noted = append(p.noted[:0], p.noted[1:]...)
 	}
-	p.noted = append(p.noted, at)
+	p.noted = append(p.noted, key)
 }
 
 func (p *partition) countHeat() {
@@ -82,7 +82,7 @@ func (p *partition) split() (position, bool) {
 	if p.hotMinutes < int(p.parameters.SplitAfter.Value) || len(p.noted) < notedMost {
 		return position{}, false
 	}
-	if boundary, found := middle(p.noted, func(a, b position) bool { return a.hash != b.hash }); found {
+	if boundary, ok := middle(p.noted, func(a, b position) bool { return a.hash != b.hash }); ok {
 		return position{hash: boundary.hash}, true
 	}
 	// One partition key has nearly all requests. Along a rising sort key, all of them would go to the upper half.
@@ -111,8 +111,8 @@ func middle(positions []position, differ func(a, b position) bool) (position, bo
 // ofOneKey returns the positions with the most frequent hash.
 func ofOneKey(positions []position) []position {
 	byHash := map[uint64][]position{}
-	for _, at := range positions {
-		byHash[at.hash] = append(byHash[at.hash], at)
+	for _, key := range positions {
+		byHash[key.hash] = append(byHash[key.hash], key)
 	}
 	var most []position
 	for _, positions := range byHash {
@@ -133,18 +133,18 @@ func isRising(positions []position) bool {
 	return float64(rising) >= risingPart*float64(len(positions)-1)
 }
 
-func (t *table) partitionOf(at position) int {
-	return sort.Search(len(t.partitions), func(i int) bool { return at.isBelow(t.partitions[i].low) }) - 1
+func (t *tableCapacity) partitionOf(key position) int {
+	return sort.Search(len(t.partitions), func(i int) bool { return key.isBelow(t.partitions[i].lowest) }) - 1
 }
 
 // splitAt moves the items from a boundary on to a new partition, with half of the units that are left.
-func (t *table) splitAt(number int, boundary position, now time.Time) {
+func (t *tableCapacity) splitAt(number int, boundary position, instant time.Time) {
 	lower := t.partitions[number]
-	upper := newPartition(lower.parameters, boundary, true, now)
+	upper := newPartition(lower.parameters, boundary, true, instant)
 	for k := range lower.buckets {
-		lower.buckets[k].hasSome(now)
-		lower.buckets[k].left /= 2
-		upper.buckets[k].left = lower.buckets[k].left
+		lower.buckets[k].hasSome(instant)
+		lower.buckets[k].units /= 2
+		upper.buckets[k].units = lower.buckets[k].units
 	}
 	lower.hotMinutes, lower.noted = 0, nil
 	t.partitions = append(t.partitions[:number+1], append([]*partition{upper}, t.partitions[number+1:]...)...)
@@ -152,15 +152,15 @@ func (t *table) splitAt(number int, boundary position, now time.Time) {
 }
 
 // splitAll splits each partition in the middle of its hashes, and returns whether any could be.
-func (t *table) splitAll(now time.Time) bool {
-	before := len(t.partitions)
+func (t *tableCapacity) splitAll(instant time.Time) bool {
+	count := len(t.partitions)
 	end := ^uint64(0)
-	for number := before - 1; number >= 0; number-- {
-		begin := t.partitions[number].low.hash
+	for number := count - 1; number >= 0; number-- {
+		begin := t.partitions[number].lowest.hash
 		if middle := begin + (end-begin)/2; middle > begin {
-			t.splitAt(number, position{hash: middle}, now)
+			t.splitAt(number, position{hash: middle}, instant)
 		}
 		end = begin
 	}
-	return len(t.partitions) > before
+	return len(t.partitions) > count
 }

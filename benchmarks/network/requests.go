@@ -8,14 +8,14 @@ import (
 
 // A part is what one item of a request takes: units of a kind, from the partition at its position.
 type part struct {
-	table    *knownTable
+	table    *table
 	kind     kind
 	position position
 	units    float64
 }
 
 // singleParts make the part of a request about one item, with the fewest units that it can take.
-var singleParts = map[string]func(known *knownTable, members map[string][]byte) part{
+var singleParts = map[string]func(table *table, members map[string][]byte) part{
 	"PutItem":    putPart,
 	"UpdateItem": keyPart(write),
 	"DeleteItem": keyPart(write),
@@ -24,24 +24,24 @@ var singleParts = map[string]func(known *knownTable, members map[string][]byte) 
 	"Scan":       scanPart,
 }
 
-func putPart(known *knownTable, members map[string][]byte) part {
-	item := itemOf(members["Item"], known.schema)
-	return part{known, write, item.position(), unitsOf(item.bytes, writeUnitBytes)}
+func putPart(table *table, members map[string][]byte) part {
+	item := itemOf(members["Item"], table.schema)
+	return part{table, write, item.position(), unitsOf(item.bytes, writeUnitBytes)}
 }
 
-func keyPart(kind kind) func(known *knownTable, members map[string][]byte) part {
-	return func(known *knownTable, members map[string][]byte) part {
+func keyPart(kind kind) func(table *table, members map[string][]byte) part {
+	return func(table *table, members map[string][]byte) part {
 		units := 1.0
 		if kind == read {
 			units = unitsOfRead(members)
 		}
-		return part{known, kind, itemOf(members["Key"], known.schema).position(), units}
+		return part{table, kind, itemOf(members["Key"], table.schema).position(), units}
 	}
 }
 
 // queryPart takes all units of a page from the partition where the page begins.
-func queryPart(known *knownTable, members map[string][]byte) part {
-	name := known.schema.partitionKey
+func queryPart(table *table, members map[string][]byte) part {
+	name := table.schema.partitionKey
 	for alias, attribute := range membersOf(members["ExpressionAttributeNames"]) {
 		if string(textOf(attribute)) == name {
 			name = alias
@@ -50,13 +50,13 @@ func queryPart(known *knownTable, members map[string][]byte) part {
 	placeholder, _ := operandOf(string(textOf(members["KeyConditionExpression"])), name)
 	value := cursor{text: membersOf(members["ExpressionAttributeValues"])[placeholder]}
 	partitionKey, _ := value.attribute()
-	start := itemOf(members["ExclusiveStartKey"], known.schema)
-	return part{known, read, positionOf(partitionKey, start.sortKey), unitsOfRead(members)}
+	start := itemOf(members["ExclusiveStartKey"], table.schema)
+	return part{table, read, positionOf(partitionKey, start.sortKey), unitsOfRead(members)}
 }
 
-func scanPart(known *knownTable, members map[string][]byte) part {
-	start := itemOf(members["ExclusiveStartKey"], known.schema)
-	return part{known, read, start.position(), unitsOfRead(members)}
+func scanPart(table *table, members map[string][]byte) part {
+	start := itemOf(members["ExclusiveStartKey"], table.schema)
+	return part{table, read, start.position(), unitsOfRead(members)}
 }
 
 // unitsOfRead returns the units that 4 KB take.
@@ -68,14 +68,14 @@ func unitsOfRead(members map[string][]byte) float64 {
 }
 
 // actionPart makes the part of an action of a transaction or of a BatchWriteItem, such as {"Put": {...}}.
-func actionPart(known *knownTable, action string, members map[string][]byte) part {
+func actionPart(table *table, action string, members map[string][]byte) part {
 	switch action {
 	case "Put", "PutRequest":
-		return putPart(known, members)
+		return putPart(table, members)
 	case "Get":
-		return keyPart(read)(known, members)
+		return keyPart(read)(table, members)
 	default:
-		return keyPart(write)(known, members)
+		return keyPart(write)(table, members)
 	}
 }
 
@@ -89,14 +89,14 @@ func tableOfStatement(statement string) string {
 }
 
 // statementPart makes the part of a statement in PartiQL with its parameters.
-func statementPart(known *knownTable, statement string, members map[string][]byte) part {
+func statementPart(table *table, statement string, members map[string][]byte) part {
 	parameters := elementsOf(members["Parameters"])
 	value := func(name string) []byte {
-		operand, at := operandOf(statement, name)
+		operand, begin := operandOf(statement, name)
 		if operand != "?" {
 			return []byte(operand)
 		}
-		number := strings.Count(statement[:at], "?")
+		number := strings.Count(statement[:begin], "?")
 		if number >= len(parameters) {
 			return nil
 		}
@@ -104,9 +104,9 @@ func statementPart(known *knownTable, statement string, members map[string][]byt
 		text, _ := parameter.attribute()
 		return text
 	}
-	position := positionOf(value(known.schema.partitionKey), value(known.schema.sortKey))
+	position := positionOf(value(table.schema.partitionKey), value(table.schema.sortKey))
 	if strings.EqualFold(strings.SplitN(strings.TrimSpace(statement), " ", 2)[0], "select") {
-		return part{known, read, position, unitsOfRead(members)}
+		return part{table, read, position, unitsOfRead(members)}
 	}
 	size := 0
 	for _, parameter := range parameters {
@@ -114,20 +114,21 @@ func statementPart(known *knownTable, statement string, members map[string][]byt
 		_, bytes := value.attribute()
 		size += bytes
 	}
-	return part{known, write, position, unitsOf(size, writeUnitBytes)}
+	return part{table, write, position, unitsOf(size, writeUnitBytes)}
 }
 
 // operandOf returns what comes after a name and `=` or `:` in an expression, and where it begins: a placeholder or `?`,
 // or the content of a text in quotation marks.
 func operandOf(expression, name string) (string, int) {
-	for at := 0; ; {
-		found := strings.Index(expression[at:], name)
-		if found < 0 || name == "" {
+	for offset := 0; ; {
+		index := strings.Index(expression[offset:], name)
+		if index < 0 || name == "" {
 			return "", 0
 		}
-		at += found + len(name)
-		rest := strings.TrimLeft(strings.TrimLeft(expression[at:], `"'`), " ")
-		if rest == "" || rest[0] != '=' && rest[0] != ':' {
+		isEndOfName := offset+index > 0 && isInName(expression[offset+index-1])
+		offset += index + len(name)
+		rest := strings.TrimLeft(strings.TrimLeft(expression[offset:], `"'`), " ")
+		if isEndOfName || rest == "" || rest[0] != '=' && rest[0] != ':' {
 			continue
 		}
 		rest = strings.TrimLeft(rest[1:], " ")
@@ -142,13 +143,18 @@ func operandOf(expression, name string) (string, int) {
 	}
 }
 
+func isInName(character byte) bool {
+	return character == '_' || character >= '0' && character <= '9' || character >= 'A' && character <= 'Z' ||
+		character >= 'a' && character <= 'z'
+}
+
 // A batch is the value of RequestItems, UnprocessedItems or UnprocessedKeys: elements by table.
 type batch []tableBatch
 
 type tableBatch struct {
-	table         string
-	before, after []byte // the array of elements, in the value of the table
-	elements      [][]byte
+	table      string
+	head, tail []byte // the array of elements, in the value of the table
+	elements   [][]byte
 }
 
 func parseBatch(text []byte) batch {
@@ -161,9 +167,9 @@ func parseBatch(text []byte) batch {
 			options := cursor{text: value}
 			options.members(func(name []byte) {
 				if string(name) == "Keys" {
-					begin = options.at
+					begin = options.offset
 					options.skip()
-					end = options.at
+					end = options.offset
 				}
 			})
 		}
@@ -207,9 +213,9 @@ func (b batch) text() []byte {
 			continue
 		}
 		text.WriteString(separator + `"` + table.table + `":`)
-		text.Write(table.before)
+		text.Write(table.head)
 		text.Write(arrayOf(table.elements))
-		text.Write(table.after)
+		text.Write(table.tail)
 		separator = ","
 	}
 	if separator == "{" {
@@ -230,9 +236,9 @@ func replaceMember(object []byte, name string, value []byte) []byte {
 	c.members(func(member []byte) {
 		separator = ","
 		if string(member) == name {
-			begin = c.at
+			begin = c.offset
 			c.skip()
-			end = c.at
+			end = c.offset
 		}
 	})
 	if end > 0 {

@@ -78,7 +78,7 @@ func TestConditionalWrites(t *testing.T) {
 	w.expect("a second one", status, 412)
 	etag := header.Get("Etag")
 	status, _, _ = w.ask("PUT", "/bucket/key", "third", "If-Match: "+etag)
-	w.expect("a write over the known object", status, 200)
+	w.expect("a write over the table object", status, 200)
 	status, _, _ = w.ask("PUT", "/bucket/key", "fourth", "If-Match: "+etag)
 	w.expect("a write over an older object", status, 412)
 	status, _, _ = w.ask("GET", "/bucket/key", "", "If-Match: "+etag)
@@ -193,12 +193,12 @@ func TestCopyAndDelete(t *testing.T) {
 // The clock of this test is a number: requests of one instant, and of one second later.
 func TestS3SlowsDownAboveItsRates(t *testing.T) {
 	s := newS3(published(t).S3["standard"], 0, newLatencies(nil, 1, 0), newStatistics())
-	now := time.Unix(0, 0)
+	instant := time.Unix(0, 0)
 	admitted := func(method, key string) int {
 		count := 0
 		for number := 0; number < 10000; number++ {
 			request := &s3Request{Request: &http.Request{Method: method}, bucket: "bucket", key: fmt.Sprintf("%s/%d", key, number)}
-			if s.admits(request, now) {
+			if s.admits(request, instant) {
 				count++
 			}
 		}
@@ -210,7 +210,7 @@ func TestS3SlowsDownAboveItsRates(t *testing.T) {
 	if writes := admitted("PUT", "b"); writes != 3500 {
 		t.Errorf("%d writes of another prefix", writes)
 	}
-	now = now.Add(time.Second)
+	instant = instant.Add(time.Second)
 	if writes := admitted("PUT", "a"); writes != 3500 {
 		t.Errorf("%d writes in the next second", writes)
 	}

@@ -6,8 +6,8 @@ import (
 	"net/http"
 )
 
-// serve answers the requests of every connection, one after the other. It takes two thirds of the processor time of
-// http.Server, which watches each connection for its end while a request is answered. It knows no `Expect` and no HTTP/2.
+// serve answers the requests of every connection, one after the other, by one goroutine. http.Server takes more of the
+// processor: it has a second one, which watches the connection for its end. This one knows no `Expect` and no HTTP/2.
 func serve(listener net.Listener, handle func(r *http.Request, isFirst bool) (answer, error)) error {
 	for {
 		connection, err := listener.Accept()

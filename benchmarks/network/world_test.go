@@ -119,7 +119,7 @@ func (w *testWorld) statistics() reportedStatistics {
 
 func TestAnswersAreAsLateAsDrawn(t *testing.T) {
 	w := startWorld(t, options{seed: 1, scale: 1})
-	const clients, each = 4, 30
+	const clients, requests = 4, 30
 	var mutex sync.Mutex
 	var waits []float64
 	var group sync.WaitGroup
@@ -128,7 +128,7 @@ func TestAnswersAreAsLateAsDrawn(t *testing.T) {
 		go func() {
 			defer group.Done()
 			connection := &http.Client{Transport: &http.Transport{}}
-			for number := 0; number < each; number++ {
+			for number := 0; number < requests; number++ {
 				request, _ := http.NewRequest(http.MethodPost, w.urls[dynamoDBService], strings.NewReader(put("s", 1, "x")))
 				request.Header.Set(targetHeader, "DynamoDB_20120810.PutItem")
 				begin := time.Now()
@@ -151,7 +151,7 @@ func TestAnswersAreAsLateAsDrawn(t *testing.T) {
 	if median := waits[len(waits)/2]; median < 7 || median > 12 {
 		t.Errorf("the median is %.1f ms, where the source has 7.55", median)
 	}
-	if counts.Requests != clients*each || counts.NewConnections != clients {
+	if counts.Requests != clients*requests || counts.NewConnections != clients {
 		t.Errorf("%d requests on %d connections", counts.Requests, counts.NewConnections)
 	}
 	if longest := waits[len(waits)-clients]; longest < 28 {
