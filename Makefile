@@ -16,7 +16,7 @@ SPARKS := 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories setup lint lint-scala format-scala audit bench jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -148,6 +148,14 @@ audit: setup
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup
 	@status=0; for each in provider scans query recovery deltas beyond_memory queries_beyond_memory growth background lookup request_path scale objects page transfer; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+
+# At AWS's distances, in a world that is a program in Go.
+bench-network: setup
+	@status=0; for each in distance distance_stores; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+
+# The world itself: its percentiles are those of the sources, and it throttles as the documentation says.
+test-network:
+	@cd benchmarks/network && test -z "$$(gofmt -l .)" && go vet ./... && go test -count=1 ./...
 
 # Small benchmarks of rows in memory: `make jmh JMH='get -prof gc'`. They need Maven and a network once, and no JDK, as do the races.
 jmh: setup

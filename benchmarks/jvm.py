@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,9 +66,9 @@ def build() -> None:
     compileall.compile_dir(ROOT / "src" / "dynastate", quiet=1)
 
 
-def classpath() -> str:
-    """The benchmark, the bridge, and Spark."""
-    return os.pathsep.join([str(JAR), str(jar_path()), str(Path(pyspark.__file__).parent / "jars" / "*")])
+def classpath(jars: Sequence[Path] = ()) -> str:
+    """The benchmark, the bridge, more jars, and Spark."""
+    return os.pathsep.join(map(str, [JAR, jar_path(), *jars, Path(pyspark.__file__).parent / "jars" / "*"]))
 
 
 def run(
@@ -80,6 +80,7 @@ def run(
     heap: str,
     log: str,
     collector: str = "G1GC",
+    jars: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """One process of a benchmark; its last line is the figures.
 
@@ -96,7 +97,13 @@ def run(
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={ROOT / 'benchmarks' / 'log4j2.properties'}"]
     state = (folder / "state").as_uri()
     arguments = {"provider": contender.provider, "checkpoint": state, **workload, **contender.conf}
-    command = [*jvm, "-cp", classpath(), f"{PACKAGE}.{main}", *(f"{name}={value}" for name, value in arguments.items())]
+    command = [
+        *jvm,
+        "-cp",
+        classpath(jars),
+        f"{PACKAGE}.{main}",
+        *(f"{name}={value}" for name, value in arguments.items()),
+    ]
     printed = run_logged(command, contender.environment, log)
     figures: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return figures

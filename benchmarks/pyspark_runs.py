@@ -28,9 +28,16 @@ NO_DATABASE = Database("", dict(os.environ), "")
 
 
 def spark_session(
-    store: str, heap: str, scratch: Path, conf: Mapping[str, str], *, endpoint: str, **settings: Any
+    store: str,
+    heap: str,
+    scratch: Path,
+    conf: Mapping[str, str],
+    *,
+    endpoint: str,
+    slots: int = PARTITIONS,
+    **settings: Any,
 ) -> SparkSession:
-    """A Spark of two threads, whose state goes to the store that is named; `settings` are those of dynastate."""
+    """A Spark with some task slots, whose state goes to the store that is named; `settings` are those of dynastate."""
     from pyspark.sql import SparkSession
 
     confs: dict[str, bool | float | int | str | None] = {
@@ -41,10 +48,10 @@ def spark_session(
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": str(PARTITIONS),
-        **conf,
         **OTHER_STORES.get(store, {}),
+        **conf,
     }
-    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").appName("dynastate benchmark").config(map=confs)
+    builder = SparkSession.builder.master(f"local[{slots}]").appName("dynastate benchmark").config(map=confs)
     if store not in OTHER_STORES:
         import dynastate
 

@@ -49,6 +49,10 @@ class World:
         """Begin the statistics again. Tables and objects remain, and so does the capacity that they have left."""
         self._request("POST", "/reset")
 
+    def scale(self, factor: float) -> None:
+        """Multiply all latencies from now on by a factor. With 0 it answers at once, as while a benchmark fills it."""
+        self._request("POST", f"/scale?factor={factor}")
+
     def _request(self, method: str, path: str) -> bytes:
         request = urllib.request.Request(self.control + path, method=method)  # noqa: S310  # a port of our own
         with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:  # noqa: S310

@@ -63,7 +63,7 @@ func (d *dynamoDB) handle(r *http.Request, isFirst bool) (answer, error) {
 	}
 	e.due = arrival.Add(d.latencies.draw(operation, extra))
 	a := d.answer(e)
-	e.due = e.due.Add(milliseconds(d.bodyMs(a.body) * d.latencies.scale))
+	e.due = e.due.Add(milliseconds(d.bodyMs(a.body) * d.latencies.scale.factor()))
 	if rest := time.Until(e.due); rest > shortestSleep {
 		sleep(rest)
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,8 +16,21 @@ const anyOperation = "*"
 // so its draws repeat with the seed, whatever runs beside it.
 type latencies struct {
 	byOperation map[string]*latency
-	scale       float64
+	scale       *scale
 }
+
+// A scale is a factor on all latencies, which may change while requests are under way.
+type scale struct{ bits atomic.Uint64 }
+
+func scaleOf(factor float64) *scale {
+	s := &scale{}
+	s.set(factor)
+	return s
+}
+
+func (s *scale) set(factor float64) { s.bits.Store(math.Float64bits(factor)) }
+
+func (s *scale) factor() float64 { return math.Float64frombits(s.bits.Load()) }
 
 type latency struct {
 	distribution distribution
@@ -24,7 +38,7 @@ type latency struct {
 	random       *rand.Rand
 }
 
-func newLatencies(distributions []distribution, seed int64, scale float64) *latencies {
+func newLatencies(distributions []distribution, seed int64, scale *scale) *latencies {
 	byOperation := map[string]*latency{}
 	for _, distribution := range distributions {
 		for _, operation := range distribution.Operations {
@@ -43,7 +57,7 @@ func (l *latencies) draw(operation string, extra float64) time.Duration {
 	if latency == nil {
 		latency = l.byOperation[anyOperation]
 	}
-	return milliseconds((latency.drawMs() + extra) * l.scale)
+	return milliseconds((latency.drawMs() + extra) * l.scale.factor())
 }
 
 func (l *latency) drawMs() float64 {

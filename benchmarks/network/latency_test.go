@@ -28,7 +28,7 @@ func drawnMs(l *latencies, operation string) []float64 {
 
 // The percentiles that the sources publish, not those of the parameters.
 func TestPercentilesAreThoseOfTheSources(t *testing.T) {
-	dynamoDB := newLatencies(published(t).DynamoDB.Latencies, 1, 1)
+	dynamoDB := newLatencies(published(t).DynamoDB.Latencies, 1, scaleOf(1))
 	for operation, source := range map[string]struct{ p50, p99 float64 }{
 		"PutItem":            {7.55, 16.2},
 		"UpdateItem":         {7.55, 16.2},
@@ -48,7 +48,7 @@ func TestMediansOfS3AndFloors(t *testing.T) {
 		"standard": {"GetObject": 27, "PutObject": 60, "ConditionalPutObject": 61, "DeleteObject": 60},
 		"express":  {"GetObject": 2.5, "PutObject": 6.5},
 	} {
-		latencies := newLatencies(published(t).S3[profile].Latencies, 1, 1)
+		latencies := newLatencies(published(t).S3[profile].Latencies, 1, scaleOf(1))
 		for operation, median := range medians {
 			drawn := drawnMs(latencies, operation)
 			if math.Abs(drawn[draws/2]/median-1) > 0.02 {
@@ -63,7 +63,7 @@ func TestMediansOfS3AndFloors(t *testing.T) {
 
 func TestDrawsRepeatWithTheSeed(t *testing.T) {
 	distributions := published(t).DynamoDB.Latencies
-	latencies, repeated, different := newLatencies(distributions, 7, 1), newLatencies(distributions, 7, 1), newLatencies(distributions, 8, 1)
+	latencies, repeated, different := newLatencies(distributions, 7, scaleOf(1)), newLatencies(distributions, 7, scaleOf(1)), newLatencies(distributions, 8, scaleOf(1))
 	repeated.draw("Query", 0) // beside it, without an effect on it
 	for number := 0; number < 100; number++ {
 		first := latencies.draw("PutItem", 0)

@@ -90,22 +90,23 @@ func newWorld(o options) (map[string]func(net.Listener) error, error) {
 		return nil, fmt.Errorf("no S3 is named %q; those of the parameters are %s", o.s3, namesOf(parameters.S3))
 	}
 	statistics := newStatistics()
+	factor := scaleOf(o.scale)
 	connection := parameters.Connection.Value
 	dynamoDB := &dynamoDB{
 		parameters: parameters.DynamoDB,
 		connection: connection,
-		latencies:  newLatencies(parameters.DynamoDB.Latencies, o.seed, o.scale),
+		latencies:  newLatencies(parameters.DynamoDB.Latencies, o.seed, factor),
 		statistics: statistics,
 		engine:     &engine{address: o.engine},
 		partitions: o.partitions,
 		isNew:      o.isNew,
 		tables:     map[string]*table{},
 	}
-	s3 := newS3(s3Parameters, connection, newLatencies(s3Parameters.Latencies, o.seed, o.scale), statistics)
+	s3 := newS3(s3Parameters, connection, newLatencies(s3Parameters.Latencies, o.seed, factor), statistics)
 	return map[string]func(net.Listener) error{
 		dynamoDBService: func(l net.Listener) error { return serve(l, dynamoDB.handle) },
 		s3Service:       (&http.Server{Handler: s3, ConnContext: withConnection}).Serve,
-		"control":       (&http.Server{Handler: control(statistics, dynamoDB.describe)}).Serve,
+		"control":       (&http.Server{Handler: control(statistics, factor, dynamoDB.describe)}).Serve,
 	}, nil
 }
 

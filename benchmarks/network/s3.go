@@ -16,9 +16,12 @@ import (
 
 const (
 	s3Service = "s3"
-	mebibyte  = 1 << 20
+	// Requests for files of Spark's own state stores are counted apart.
+	s3StateService = "s3_state"
+	mebibyte       = 1 << 20
 	// What is sent before the next wait, if bytes are waited for.
 	pieceBytes     = 256 << 10
+	stateFolder    = "/state/" // of a checkpoint
 	checksumPrefix = "X-Amz-Checksum-"
 	metadataPrefix = "X-Amz-Meta-"
 )
@@ -84,7 +87,7 @@ func (s *s3) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sleep(s.latencies.draw(operation, extra) - time.Since(arrival))
 	counts.BytesDown = s.send(w, r, a)
 	counts.WaitMs = inMilliseconds(time.Since(arrival))
-	s.statistics.record(s3Service, operation, counts)
+	s.statistics.record(request.service(), operation, counts)
 }
 
 // admits returns whether the rate of the request's prefix allows it.
@@ -143,13 +146,21 @@ func (s *s3) send(w http.ResponseWriter, r *http.Request, a s3Answer) int {
 	for sent < len(body) {
 		piece := body[sent:int(math.Min(float64(len(body)), float64(sent+pieceBytes)))]
 		seconds := float64(sent+len(piece)) / (s.parameters.Download.Value * 1e6)
-		sleep(milliseconds(seconds*1000*s.latencies.scale) - time.Since(begin))
+		sleep(milliseconds(seconds*1000*s.latencies.scale.factor()) - time.Since(begin))
 		written, err := w.Write(piece)
 		if sent += written; err != nil {
 			break // the client has closed the connection, as readers of a part of an object do
 		}
 	}
 	return sent
+}
+
+// service returns the service that a request is counted for.
+func (r *s3Request) service() string {
+	if strings.Contains(r.key+r.query.Get("prefix"), stateFolder) {
+		return s3StateService
+	}
+	return s3Service
 }
 
 // operation names a request as AWS's logs do; a PUT with a condition has a name of its own.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func TestCopyAndDelete(t *testing.T) {
 
 // The clock of this test is a number: requests of one instant, and of one second later.
 func TestS3SlowsDownAboveItsRates(t *testing.T) {
-	s := newS3(published(t).S3["standard"], 0, newLatencies(nil, 1, 0), newStatistics())
+	s := newS3(published(t).S3["standard"], 0, newLatencies(nil, 1, scaleOf(0)), newStatistics())
 	instant := time.Unix(0, 0)
 	admitted := func(method, key string) int {
 		count := 0
@@ -213,6 +214,24 @@ func TestS3SlowsDownAboveItsRates(t *testing.T) {
 	instant = instant.Add(time.Second)
 	if writes := admitted("PUT", "a"); writes != 3500 {
 		t.Errorf("%d writes in the next second", writes)
+	}
+}
+
+func TestFilesOfStateAreCountedApart(t *testing.T) {
+	w := startWorld(t, options{})
+	w.ask("PUT", "/bucket/query/state/0/1/2.changelog", "changes")
+	w.ask("GET", "/bucket?list-type=2&prefix=query%2Fstate%2F0%2F", "")
+	w.ask("PUT", "/bucket/query/commits/1", "log")
+	services := w.statistics().Services
+	for service, operations := range map[string]string{s3StateService: "ListObjects PutObject", s3Service: "PutObject"} {
+		var names []string
+		for name := range services[service] {
+			names = append(names, name)
+		}
+		sort.Strings(names)
+		if strings.Join(names, " ") != operations {
+			t.Errorf("%s has %v", service, names)
+		}
 	}
 }
 

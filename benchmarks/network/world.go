@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -71,7 +72,7 @@ func (s *statistics) reset() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.since, s.processor = time.Now(), processorTime()
-	s.services = map[string]map[string]*counts{dynamoDBService: {}, s3Service: {}}
+	s.services = map[string]map[string]*counts{dynamoDBService: {}, s3Service: {}, s3StateService: {}}
 }
 
 func (s *statistics) record(service, operation string, added counts) {
@@ -94,10 +95,10 @@ func processorTime() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// control serves GET /statistics and POST /reset.
-func control(s *statistics, tables func() map[string]any) http.Handler {
+// control serves GET /statistics, POST /reset, and POST /scale?factor=NUMBER.
+func control(s *statistics, latency *scale, tables func() map[string]any) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/statistics", only(http.MethodGet, func(w http.ResponseWriter) {
+	mux.HandleFunc("/statistics", only(http.MethodGet, func(w http.ResponseWriter, _ *http.Request) {
 		described := tables()
 		s.mutex.Lock()
 		defer s.mutex.Unlock()
@@ -109,16 +110,24 @@ func control(s *statistics, tables func() map[string]any) http.Handler {
 			"tables":            described,
 		})
 	}))
-	mux.HandleFunc("/reset", only(http.MethodPost, func(http.ResponseWriter) { s.reset() }))
+	mux.HandleFunc("/reset", only(http.MethodPost, func(http.ResponseWriter, *http.Request) { s.reset() }))
+	mux.HandleFunc("/scale", only(http.MethodPost, func(w http.ResponseWriter, r *http.Request) {
+		factor, err := strconv.ParseFloat(r.URL.Query().Get("factor"), 64)
+		if err != nil || !(factor >= 0) {
+			http.Error(w, "factor must be a number of at least 0", http.StatusBadRequest)
+			return
+		}
+		latency.set(factor)
+	}))
 	return mux
 }
 
-func only(method string, serve func(w http.ResponseWriter)) http.HandlerFunc {
+func only(method string, serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != method {
 			http.Error(w, "this takes "+method+" only", http.StatusMethodNotAllowed)
 			return
 		}
-		serve(w)
+		serve(w, r)
 	}
 }
