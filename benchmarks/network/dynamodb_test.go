@@ -8,20 +8,20 @@ import (
 	"testing"
 )
 
-// exhausted starts a world whose one partition has no write units left for about two minutes, if its store is `hot`.
+// slowPartitions writes parameters with five units a second for each partition.
+func slowPartitions(t *testing.T) string {
+	return changedParameters(t, `"write": { "value": 1000`, `"write": { "value": 5`, `"read": { "value": 3000`, `"read": { "value": 5`)
+}
+
+// exhausted starts a world whose one partition has no write units left for more than a minute, if its store is `hot`.
 // Another partition has the store `cool`.
 func exhausted(t *testing.T) *testWorld {
 	t.Helper()
-	w := startWorld(t, options{partitions: 2, isNew: true})
+	w := startWorld(t, options{partitions: 2, isNew: true, parameters: slowPartitions(t)})
 	if isUpper("hot#0") == isUpper("cool#0") {
 		t.Fatal("both stores are in one partition")
 	}
-	var puts []string
-	for number := 0; number < 25; number++ {
-		puts = append(puts, fmt.Sprintf(`{"PutRequest": {"Item": %s}}`, itemText("hot", number, strings.Repeat("x", 380_000))))
-	}
-	status, _ := w.call("BatchWriteItem", fmt.Sprintf(`{"RequestItems": {"delta": [%s]}}`, strings.Join(puts, ",")))
-	if status != http.StatusOK {
+	if status, _ := w.call("PutItem", put("hot", 1, strings.Repeat("x", 399_000))); status != http.StatusOK {
 		t.Fatalf("status %d", status)
 	}
 	w.engine.requests = nil
@@ -38,7 +38,7 @@ func TestUnprocessedItemsComeBackAndTheOthersArrive(t *testing.T) {
 	hot := fmt.Sprintf(`{"PutRequest": {"Item": %s}}`, itemText("hot", 99, "x"))
 	cool := fmt.Sprintf(`{"PutRequest": {"Item": %s}}`, itemText("cool", 99, `\"quoted\\`))
 	request := `{"RequestItems": {"delta": [%s]}, "ReturnConsumedCapacity": "TOTAL"}`
-	before := w.statistics().Services[dynamoDBService]["BatchWriteItem"]
+	base := w.statistics().Services[dynamoDBService]["BatchWriteItem"]
 	status, answer := w.call("BatchWriteItem", fmt.Sprintf(request, hot+", "+cool))
 	if status != http.StatusOK || compact(t, answer["UnprocessedItems"]) != sorted(t, `{"delta": [`+hot+`]}`) {
 		t.Errorf("status %d: %v", status, answer)
@@ -46,9 +46,9 @@ func TestUnprocessedItemsComeBackAndTheOthersArrive(t *testing.T) {
 	if sent := compact(t, w.engine.requests[0]); sent != compact(t, fmt.Sprintf(request, cool)) {
 		t.Errorf("the engine was sent %s", sent)
 	}
-	after := w.statistics().Services[dynamoDBService]["BatchWriteItem"]
-	if after.ThrottledItems-before.ThrottledItems != 1 || after.UnitsWritten-before.UnitsWritten != 1 {
-		t.Errorf("counts of %+v, after those of %+v", after, before)
+	total := w.statistics().Services[dynamoDBService]["BatchWriteItem"]
+	if total.ThrottledItems-base.ThrottledItems != 1 || total.UnitsWritten-base.UnitsWritten != 1 {
+		t.Errorf("the counts rose from %+v to %+v", base, total)
 	}
 }
 
@@ -125,13 +125,13 @@ func TestThrottledStatementFailsAlone(t *testing.T) {
 }
 
 func TestUnprocessedKeysComeBackWithTheirOptions(t *testing.T) {
-	w := startWorld(t, options{partitions: 2, isNew: true})
-	key := `{"store_shard": {"S": "%s#0"}, "part": {"S": "1"}}`
+	w := startWorld(t, options{partitions: 2, isNew: true, parameters: slowPartitions(t)})
+	key := `{"store_shard": {"S": "%s#0"}, "part": {"S": "000001"}}`
 	hot, cool := fmt.Sprintf(key, "hot"), fmt.Sprintf(key, "cool")
 	request := `{"RequestItems": {"delta": {"ConsistentRead": true, "Keys": [%s]}}}`
-	// 20,000 KB of one store: 5,000 units from a partition with 3,000.
+	// 2,000 KB of one store: 500 units from a partition with five a second.
 	w.engine.answer = fmt.Sprintf(`{"Responses": {"delta": [%s]}, "UnprocessedKeys": {}}`,
-		itemText("hot", 1, strings.Repeat("x", 20_000*1024)))
+		itemText("hot", 1, strings.Repeat("x", 2_000*1024)))
 	w.call("BatchGetItem", fmt.Sprintf(request, hot))
 	w.engine.answer, w.engine.requests = `{"Responses": {"delta": []}, "UnprocessedKeys": {}}`, nil
 	status, answer := w.call("BatchGetItem", fmt.Sprintf(request, hot+","+cool))
@@ -165,10 +165,10 @@ func TestUnitsAreThoseOfTheAnswerOrOfSizes(t *testing.T) {
 		{"TransactWriteItems", `{"TransactItems": [{"Put": ` + put("s", 1, "x") + `}]}`, `{}`, 0, 2},
 	} {
 		w.engine.answer = example.answer
-		before := w.statistics().Services[dynamoDBService][example.operation]
+		base := w.statistics().Services[dynamoDBService][example.operation]
 		w.call(example.operation, example.body)
-		after := w.statistics().Services[dynamoDBService][example.operation]
-		read, written := after.UnitsRead-before.UnitsRead, after.UnitsWritten-before.UnitsWritten
+		total := w.statistics().Services[dynamoDBService][example.operation]
+		read, written := total.UnitsRead-base.UnitsRead, total.UnitsWritten-base.UnitsWritten
 		if read != example.read || written != example.written {
 			t.Errorf("%s, answered by %.60s: %v read, %v written", example.operation, example.answer, read, written)
 		}
@@ -200,9 +200,14 @@ func TestItemsAreMeasuredAsDynamoDBDoes(t *testing.T) {
 func TestBrokenTextIsReadToItsEnd(t *testing.T) {
 	whole := `{"RequestItems": {"delta": [{"PutRequest": {"Item": {"a": {"L": [{"S": "x"}, {"N": "1"}]}}}}]}}`
 	for end := range whole {
+		c := cursor{text: []byte(whole[:end])}
+		if c.skip(); c.offset != end {
+			t.Errorf("%s is read to %d, not to %d", c.text, c.offset, end)
+		}
 		for _, text := range []string{whole[:end], whole[:end] + "]" + whole[end:], whole[:end] + ",,"} {
-			parseBatch(membersOf([]byte(text))["RequestItems"]).text()
-			itemOf([]byte(text), schema{})
+			if size := itemOf([]byte(text), schema{}).bytes; size > len(text) {
+				t.Errorf("%s is read as an item of %d bytes", text, size)
+			}
 		}
 	}
 }

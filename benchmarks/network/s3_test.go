@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"sort"
 	"strings"
 	"testing"
@@ -247,13 +246,7 @@ func TestSlowDownIsA503(t *testing.T) {
 	}
 }
 
-// slowS3 writes parameters with one write an hour.
+// slowS3 writes parameters with 3.6 writes an hour.
 func slowS3(t *testing.T) string {
-	t.Helper()
-	text := strings.Replace(string(publishedParameters), `"write_rate": { "value": 3500`, `"write_rate": { "value": 0.001`, 1)
-	file := t.TempDir() + "/parameters.json"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return changedParameters(t, `"write_rate": { "value": 3500`, `"write_rate": { "value": 0.001`)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sort"
 	"strings"
 	"sync"
@@ -212,6 +213,22 @@ func put(store string, number int, data string) string {
 
 func itemText(store string, number int, data string) string {
 	return fmt.Sprintf(`{"store_shard": {"S": "%s#0"}, "part": {"S": "%06d"}, "data": {"S": "%s"}}`, store, number, data)
+}
+
+// changedParameters writes the published parameters with other texts, given in pairs of old and new, into a file.
+func changedParameters(t *testing.T, pairs ...string) string {
+	t.Helper()
+	for number := 0; number < len(pairs); number += 2 {
+		if !bytes.Contains(publishedParameters, []byte(pairs[number])) {
+			t.Fatalf("the parameters have no %s", pairs[number])
+		}
+	}
+	file := t.TempDir() + "/parameters.json"
+	text := strings.NewReplacer(pairs...).Replace(string(publishedParameters))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // compact returns JSON without white space, to compare it.
