@@ -35,8 +35,13 @@ type bucket struct {
 	updated          time.Time
 }
 
-func newBucket(rate, seconds, units float64, instant time.Time) bucket {
-	return bucket{rate: rate, max: rate * seconds, units: units, updated: instant}
+// newBucket makes a bucket for the units of some seconds: a full one, or a new one, with the units of the first second.
+func newBucket(rate, seconds float64, isNew bool, instant time.Time) bucket {
+	b := bucket{rate: rate, max: rate * seconds, units: rate, updated: instant}
+	if !isNew {
+		b.units = b.max
+	}
+	return b
 }
 
 func (b *bucket) hasSome(instant time.Time) bool {
@@ -47,7 +52,7 @@ func (b *bucket) hasSome(instant time.Time) bool {
 
 func (b *bucket) take(units float64) { b.units -= units }
 
-// A tableCapacity is that of a table on demand: its limits, and partitions by ranges of keys. Each call gives the time.
+// A tableCapacity has the limits of a table on demand, and its partitions by ranges of keys. Each call gives the time.
 type tableCapacity struct {
 	parameters dynamoDBParameters
 	arn        string
@@ -62,7 +67,7 @@ type tableCapacity struct {
 }
 
 // newTableCapacity makes the capacity of a table that has never been used, or of one that was used for long: it has
-// reached its quotas, and saved all its burst.
+// reached its quotas, and saved all its burst. It has the partitions that its limits need, unless their number is given.
 func newTableCapacity(
 	parameters dynamoDBParameters, arn string, partitions int, isNew bool, instant time.Time,
 ) *tableCapacity {
@@ -73,12 +78,14 @@ func newTableCapacity(
 	if isNew {
 		warm = [kinds]float64{limits.NewWrite.Value, limits.NewRead.Value}
 	}
-	for k := range quotas {
-		t.quotas[k] = newBucket(quotas[k], 1, quotas[k], instant)
-		t.warm[k] = newBucket(warm[k], 1, warm[k], instant)
+	count := 1.0 // of partitions
+	for k, rate := range parameters.Partition.rates() {
+		t.quotas[k] = newBucket(quotas[k], 1, isNew, instant)
+		t.warm[k] = newBucket(warm[k], parameters.Partition.Burst.Value, isNew, instant)
+		count = math.Max(count, math.Ceil(warm[k]/rate))
 	}
 	if partitions == 0 {
-		partitions = int(limits.Partitions.Value)
+		partitions = int(count)
 	}
 	for number := 0; number < partitions; number++ {
 		lowest := position{hash: uint64(float64(number) / float64(partitions) * (1 << 63) * 2)}
@@ -146,13 +153,13 @@ func (t *tableCapacity) advance(instant time.Time) {
 
 // grow raises the limits to a multiple of the window's peak, up to the quotas, and adds partitions for them.
 func (t *tableCapacity) grow(instant time.Time) {
-	rates := [kinds]float64{t.parameters.Partition.Write.Value, t.parameters.Partition.Read.Value}
+	rates := t.parameters.Partition.rates()
 	for k := range t.warm {
 		rate := math.Min(t.quotas[k].rate, t.peak[k]*t.parameters.Table.Growth.Value)
 		if rate <= t.warm[k].rate {
 			continue
 		}
-		t.warm[k].rate, t.warm[k].max = rate, rate
+		t.warm[k].rate, t.warm[k].max = rate, rate*t.parameters.Partition.Burst.Value
 		for float64(len(t.partitions))*rates[k] < rate && t.splitAll(instant) {
 		}
 	}

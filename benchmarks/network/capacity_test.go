@@ -15,22 +15,22 @@ type load struct {
 
 const unitsOfWrite = 10
 
-// run offers units for some seconds, and returns the units a second that were admitted, and the last limit reached.
+// run offers units for some seconds, and returns the units a second that were admitted, and the limit of the last refusal.
 func (l *load) run(seconds, unitsEachSecond int, key func(number int) position) (float64, limit) {
-	admitted, reached := 0, none
+	units, refusal := 0, none
 	writes := unitsEachSecond / unitsOfWrite
 	for second := 0; second < seconds; second++ {
 		for number := 0; number < writes; number++ {
 			l.instant = l.instant.Add(time.Second / time.Duration(writes))
 			l.count++
 			if limit := l.table.take(write, key(l.count), unitsOfWrite, l.instant); limit != none {
-				reached = limit
+				refusal = limit
 			} else {
-				admitted += unitsOfWrite
+				units += unitsOfWrite
 			}
 		}
 	}
-	return float64(admitted) / float64(seconds), reached
+	return float64(units) / float64(seconds), refusal
 }
 
 func newLoad(t *testing.T, partitions int, isNew bool) *load {
@@ -60,42 +60,46 @@ func within(t *testing.T, what string, value, low, high float64) {
 func TestPartitionThrottlesAfterItsBurst(t *testing.T) {
 	l := newLoad(t, 1, false)
 	// Above its rate of 1,000 it takes 300,000 units more, which it had saved.
-	admitted, _ := l.run(100, 4000, rising)
-	within(t, "with burst", admitted, 4000, 4000)
-	_, reached := l.run(1, 4000, rising)
-	if reached != keyRange {
-		t.Errorf("the limit after the burst is %q", reached)
+	rate, _ := l.run(100, 4000, rising)
+	within(t, "with burst", rate, 4000, 4000)
+	_, limit := l.run(1, 4000, rising)
+	if limit != keyRange {
+		t.Errorf("the limit after the burst is %q", limit)
 	}
-	admitted, _ = l.run(100, 4000, rising)
-	within(t, "after the burst", admitted, 990, 1020)
+	rate, _ = l.run(100, 4000, rising)
+	within(t, "after the burst", rate, 990, 1020)
 }
 
 func TestBurstIsSavedAgain(t *testing.T) {
-	l := newLoad(t, 1, true)
-	l.run(10, 4000, rising)
-	l.instant = l.instant.Add(60 * time.Second)
-	admitted, _ := l.run(20, 4000, rising)
-	within(t, "after a minute without requests", admitted, 3900, 4000)
+	for _, partitions := range [...]int{1, 4} {
+		l := newLoad(t, partitions, true)
+		offered := 3000 * partitions
+		rate, _ := l.run(10, offered, manyKeys)
+		within(t, "a new table", rate, float64(1000*partitions), float64(1200*partitions))
+		l.instant = l.instant.Add(60 * time.Second)
+		rate, _ = l.run(20, offered, manyKeys)
+		within(t, "after a minute without requests", rate, float64(offered), float64(offered))
+	}
 }
 
 func TestHotPartitionSplits(t *testing.T) {
 	for name, keys := range map[string]func(int) position{"many keys": manyKeys, "one key": scattered} {
 		l := newLoad(t, 1, true)
-		admitted, _ := l.run(240, 2000, keys)
-		within(t, name+": at first", admitted, 1000, 1020)
+		rate, _ := l.run(240, 2000, keys)
+		within(t, name+": at first", rate, 1000, 1020)
 		l.run(120, 2000, keys)
 		if partitions := len(l.table.partitions); partitions != 2 {
 			t.Errorf("%s: %d partitions after six minutes", name, partitions)
 		}
-		admitted, _ = l.run(60, 2000, keys)
-		within(t, name+": after the split", admitted, 1700, 2000)
+		rate, _ = l.run(60, 2000, keys)
+		within(t, name+": after the split", rate, 1700, 2000)
 	}
 }
 
 func TestRisingSortKeyNeverSplits(t *testing.T) {
 	l := newLoad(t, 1, true)
-	admitted, _ := l.run(20*60, 2000, rising)
-	within(t, "for 20 minutes", admitted, 1000, 1010)
+	rate, _ := l.run(20*60, 2000, rising)
+	within(t, "for 20 minutes", rate, 1000, 1010)
 	if l.table.splits != 0 {
 		t.Errorf("%d splits along a rising sort key", l.table.splits)
 	}
@@ -110,22 +114,35 @@ func TestColdPartitionDoesNotSplit(t *testing.T) {
 
 func TestNewTableDoubles(t *testing.T) {
 	l := newLoad(t, 0, true)
-	admitted, reached := l.run(29*60, 5000, manyKeys)
-	within(t, "a new table", admitted, 3900, 4010)
-	if reached != keyRange {
-		t.Errorf("the limit of a new table is %q", reached)
+	rate, limit := l.run(29*60, 5000, manyKeys)
+	within(t, "a new table", rate, 3900, 4010)
+	if limit != keyRange {
+		t.Errorf("the limit of a new table is %q", limit)
 	}
 	l.run(2*60, 5000, manyKeys)
-	admitted, _ = l.run(60, 9000, manyKeys)
-	within(t, "after half an hour", admitted, 7900, 8400)
+	l.run(4*60, 9000, manyKeys) // which takes what the two minutes saved
+	rate, _ = l.run(60, 9000, manyKeys)
+	within(t, "after half an hour", rate, 7900, 8400)
 }
 
 func TestTableHasTheQuotaOfItsAccount(t *testing.T) {
-	l := newLoad(t, 100, false)
-	admitted, reached := l.run(3, 60000, manyKeys)
-	within(t, "an old table", admitted, 40000, 54000)
-	if reached != account {
-		t.Errorf("the limit of an old table is %q", reached)
+	l := newLoad(t, 0, false)
+	rate, limit := l.run(3, 60000, manyKeys)
+	within(t, "an old table", rate, 40000, 54000)
+	if limit != account {
+		t.Errorf("the limit of an old table is %q", limit)
+	}
+}
+
+func TestTablesHavePartitionsForTheirLimits(t *testing.T) {
+	for _, example := range []struct {
+		given    int
+		isNew    bool
+		expected int
+	}{{0, true, 4}, {0, false, 40}, {2, true, 2}, {2, false, 2}} {
+		if count := len(newLoad(t, example.given, example.isNew).table.partitions); count != example.expected {
+			t.Errorf("%d partitions of %+v", count, example)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func drawnMs(l *latencies, operation string) []float64 {
 	return drawn
 }
 
-// The percentiles that the sources publish, not those of the parameters.
+// The percentiles are published by the sources, and computed from no parameter.
 func TestPercentilesAreThoseOfTheSources(t *testing.T) {
 	dynamoDB := newLatencies(published(t).DynamoDB.Latencies, 1, scaleOf(1))
 	for operation, source := range map[string]struct{ p50, p99 float64 }{

@@ -1,5 +1,5 @@
 // Network is an AWS-shaped world for benchmarks: a DynamoDB, before an engine, and an S3, in memory. Both answer as
-// late as those of AWS, and throttle as they do. The numbers are those of parameters.json, each with its source.
+// late as AWS's services, and throttle as they do. The numbers, each with its source, are in parameters.json.
 //
 // It prints its ports as one line of JSON, and ends when its standard input closes.
 package main
@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&o.parameters, "parameters", "", "a file in place of the published parameters.json")
 	flag.Float64Var(&o.scale, "scale", 1, "a factor on all latencies")
 	flag.StringVar(&o.s3, "s3", "standard", "the S3 of the parameters: standard, express")
-	flag.IntVar(&o.partitions, "partitions", 0, "of each table at first; 0: as the parameters say")
+	flag.IntVar(&o.partitions, "partitions", 0, "of each table at first; 0: as many as its limits need")
 	flag.BoolVar(&o.isNew, "new-table", false, "tables are new ones on demand, without burst")
 	flag.Parse()
 	if err := run(o); err != nil {
@@ -87,7 +87,7 @@ func newWorld(o options) (map[string]func(net.Listener) error, error) {
 	}
 	s3Parameters, ok := parameters.S3[o.s3]
 	if !ok {
-		return nil, fmt.Errorf("no S3 is named %q; those of the parameters are %s", o.s3, namesOf(parameters.S3))
+		return nil, fmt.Errorf("no S3 is named %q; the parameters have %s", o.s3, namesOf(parameters.S3))
 	}
 	statistics := newStatistics()
 	factor := scaleOf(o.scale)

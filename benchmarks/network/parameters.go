@@ -49,8 +49,11 @@ type partitionParameters struct {
 	Hot        quantity `json:"hot"`
 }
 
+func (p partitionParameters) rates() [kinds]float64 {
+	return [kinds]float64{p.Write.Value, p.Read.Value}
+}
+
 type tableParameters struct {
-	Partitions quantity `json:"partitions"`
 	NewWrite   quantity `json:"new_write"`
 	NewRead    quantity `json:"new_read"`
 	Growth     quantity `json:"growth"`

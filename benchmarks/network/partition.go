@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Of the keys of a partition, each notedEach-th is noted, and as many are retained, to decide where to split.
+// Of the keys of a partition, one in noteInterval is noted, and the last noteCount decide where to split.
 const (
-	notedEach = 17
-	notedMost = 64
+	noteInterval = 17
+	noteCount    = 64
 	// The smaller side of a split has at least this part of the noted keys.
 	smallerSide = 1.0 / 8
 	// Noted sort keys are rising if this part of them is not below the one count.
@@ -46,22 +46,18 @@ type partition struct {
 
 func newPartition(parameters partitionParameters, lowest position, isNew bool, instant time.Time) *partition {
 	p := &partition{parameters: parameters, lowest: lowest, minute: minuteMean{begin: instant}}
-	for k, rate := range [kinds]float64{parameters.Write.Value, parameters.Read.Value} {
-		saved := rate * parameters.Burst.Value
-		if isNew {
-			saved = rate // of the first second
-		}
-		p.buckets[k] = newBucket(rate, parameters.Burst.Value, saved, instant)
+	for k, rate := range parameters.rates() {
+		p.buckets[k] = newBucket(rate, parameters.Burst.Value, isNew, instant)
 	}
 	return p
 }
 
 func (p *partition) note(key position) {
 	p.requests++
-	if p.requests%notedEach != 0 {
+	if p.requests%noteInterval != 0 {
 		return
 	}
-	if len(p.noted) == notedMost {
+	if len(p.noted) == noteCount {
 		p.noted = append(p.noted[:0], p.noted[1:]...)
 	}
 	p.noted = append(p.noted, key)
@@ -79,7 +75,7 @@ func (p *partition) countHeat() {
 
 // split returns where to split a partition that has been hot for long enough, unless no split would help.
 func (p *partition) split() (position, bool) {
-	if p.hotMinutes < int(p.parameters.SplitAfter.Value) || len(p.noted) < notedMost {
+	if p.hotMinutes < int(p.parameters.SplitAfter.Value) || len(p.noted) < noteCount {
 		return position{}, false
 	}
 	if boundary, ok := middle(p.noted, func(a, b position) bool { return a.hash != b.hash }); ok {
@@ -114,13 +110,13 @@ func ofOneKey(positions []position) []position {
 	for _, key := range positions {
 		byHash[key.hash] = append(byHash[key.hash], key)
 	}
-	var most []position
+	var majority []position
 	for _, positions := range byHash {
-		if len(positions) > len(most) {
-			most = positions
+		if len(positions) > len(majority) {
+			majority = positions
 		}
 	}
-	return most
+	return majority
 }
 
 func isRising(positions []position) bool {

@@ -101,7 +101,7 @@ func (s *s3) admits(request *s3Request, instant time.Time) bool {
 	if rates == nil {
 		rates = &[kinds]bucket{}
 		for k, rate := range [kinds]float64{s.parameters.WriteRate.Value, s.parameters.ReadRate.Value} {
-			rates[k] = newBucket(rate, 1, rate, instant)
+			rates[k] = newBucket(rate, 1, false, instant)
 		}
 		s.prefixes[prefix] = rates
 	}

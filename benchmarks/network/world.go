@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Counts are those of one operation. Those of one request are added when it is answered.
+// Counts of one operation, or of one request. A request is counted when it is answered.
 type counts struct {
 	Requests          int     `json:"requests"`
 	NewConnections    int     `json:"new_connections"`

@@ -50,7 +50,7 @@ func startWorld(t *testing.T, o options) *testWorld {
 type fakeEngine struct {
 	address  string
 	mutex    sync.Mutex
-	requests []string // their bodies, without those of DescribeTable
+	requests []string // their bodies, without DescribeTable
 	answer   string
 }
 
@@ -177,8 +177,8 @@ func TestStatisticsHaveTheProcessorTime(t *testing.T) {
 	if response, err := http.Post(w.urls["control"]+"/reset", "", nil); err != nil || response.StatusCode != http.StatusOK {
 		t.Fatal(err)
 	}
-	if after := w.statistics(); len(after.Services[dynamoDBService]) != 0 || after.ProcessorSeconds >= reported.ProcessorSeconds {
-		t.Errorf("after the reset: %+v", after)
+	if rest := w.statistics(); len(rest.Services[dynamoDBService]) != 0 || rest.ProcessorSeconds >= reported.ProcessorSeconds {
+		t.Errorf("after the reset: %+v", rest)
 	}
 }
 
