@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
-	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -51,12 +50,12 @@ type throttlingReason struct {
 	Resource string `json:"resource"`
 }
 
-func reasonOf(part part, limit limit) throttlingReason {
+func reasonOf(part *part, limit limit) throttlingReason {
 	return throttlingReason{Reason: "Table" + part.kind.String() + string(limit), Resource: part.table.capacity.arn}
 }
 
 // throttledAnswer is the answer to a request of which nothing was admitted.
-func throttledAnswer(part part, limit limit) answer {
+func throttledAnswer(part *part, limit limit) answer {
 	name, message := "ProvisionedThroughputExceededException", "The level of configured provisioned throughput "+
 		"for the table was exceeded. Consider increasing your provisioning level with the UpdateTable API."
 	if limit == account {
@@ -95,7 +94,7 @@ func cancelledAnswer(limits []limit) answer {
 }
 
 // throttledStatement is the response for one statement of a BatchExecuteStatement.
-func throttledStatement(part part) []byte {
+func throttledStatement(part *part) []byte {
 	return newAnswer(http.StatusOK, map[string]any{
 		"TableName": part.table.name,
 		"Error": map[string]string{
@@ -105,32 +104,20 @@ func throttledStatement(part part) []byte {
 	}).body
 }
 
-// consumedUnits returns the sum of ConsumedCapacity, if the client asked for it.
-func consumedUnits(members map[string][]byte) (float64, bool) {
-	consumed, ok := members["ConsumedCapacity"]
-	if !ok {
-		return 0, false
-	}
-	tables := [][]byte{consumed}
-	if len(consumed) > 0 && consumed[0] == '[' {
-		tables = elementsOf(consumed)
-	}
-	units := 0.0
-	for _, table := range tables {
-		number, err := strconv.ParseFloat(string(membersOf(table)["CapacityUnits"]), 64)
-		if err != nil {
-			return 0, false
+// consumedUnits returns the units of each table in a ConsumedCapacity, which is an object or an array.
+func consumedUnits(capacity []byte) map[string]float64 {
+	units := map[string]float64{}
+	for _, table := range append(elementsOf(capacity), capacity) {
+		members := membersOf(table)
+		if number, err := strconv.ParseFloat(string(members["CapacityUnits"]), 64); err == nil {
+			units[string(textOf(members["TableName"]))] += number
 		}
-		units += number
 	}
-	return units, true
+	return units
 }
 
-// unitsOfAnswer returns what a request about one item or one page took, by its answer.
-func unitsOfAnswer(part part, members map[string][]byte) float64 {
-	if units, ok := consumedUnits(members); ok {
-		return units
-	}
+// unitsOfItems returns what a request about one item or one page takes at least, by the items in its answer.
+func unitsOfItems(part *part, members map[string][]byte) float64 {
 	unitBytes, factor := writeUnitBytes, 1.0
 	if part.kind == read {
 		unitBytes, factor = readUnitBytes, part.units
@@ -142,5 +129,5 @@ func unitsOfAnswer(part part, members map[string][]byte) float64 {
 	for _, item := range elementsOf(members["Items"]) {
 		size += itemOf(item, part.table.schema).bytes
 	}
-	return math.Max(part.units, unitsOf(size, unitBytes)*factor)
+	return unitsOf(size, unitBytes) * factor
 }

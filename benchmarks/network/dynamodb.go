@@ -10,8 +10,10 @@ import (
 )
 
 const (
-	dynamoDBService = "dynamodb"
-	targetHeader    = "X-Amz-Target"
+	dynamoDBService  = "dynamodb"
+	targetHeader     = "X-Amz-Target"
+	askedCapacity    = "ReturnConsumedCapacity"
+	reportedCapacity = "ConsumedCapacity"
 	// A shorter rest of a wait, for a small body in an answer, is left out: it would take longer to sleep.
 	shortestSleep = 100 * time.Microsecond
 )
@@ -43,6 +45,7 @@ type exchange struct {
 	host      string
 	header    http.Header
 	body      []byte
+	members   map[string][]byte // of the body
 	due       time.Time
 	counts    counts
 }
@@ -55,7 +58,7 @@ func (d *dynamoDB) handle(r *http.Request, isFirst bool) (answer, error) {
 		return answer{}, err
 	}
 	_, operation, _ := strings.Cut(r.Header.Get(targetHeader), ".")
-	e := &exchange{operation: operation, host: r.Host, header: r.Header, body: body}
+	e := &exchange{operation: operation, host: r.Host, header: r.Header, body: body, members: membersOf(body)}
 	extra := d.bodyMs(body)
 	if isFirst {
 		extra += d.connection
@@ -63,6 +66,11 @@ func (d *dynamoDB) handle(r *http.Request, isFirst bool) (answer, error) {
 	}
 	e.due = arrival.Add(d.latencies.draw(operation, extra))
 	a := d.answer(e)
+	if !e.asksForCapacity() {
+		if remainder := withoutMember(a.body, reportedCapacity); len(remainder) < len(a.body) {
+			a = a.with(remainder)
+		}
+	}
 	e.due = e.due.Add(milliseconds(d.bodyMs(a.body) * d.latencies.scale.factor()))
 	if rest := time.Until(e.due); rest > shortestSleep {
 		sleep(rest)
@@ -86,7 +94,7 @@ func (d *dynamoDB) answer(e *exchange) answer {
 	case "TransactWriteItems", "TransactGetItems":
 		return d.transaction(e)
 	case "CreateTable", "DeleteTable":
-		d.forget(string(textOf(membersOf(e.body)["TableName"])))
+		d.forget(string(textOf(e.members["TableName"])))
 		return d.engine.send(e, e.body)
 	default:
 		return d.single(e)
@@ -95,44 +103,37 @@ func (d *dynamoDB) answer(e *exchange) answer {
 
 // single answers a request about one item or one page.
 func (d *dynamoDB) single(e *exchange) answer {
-	parts := d.singlePart(e)
-	if len(parts) == 0 {
+	part := d.singlePart(e)
+	if part == nil {
 		return d.engine.send(e, e.body)
 	}
-	part := parts[0]
 	if limit := part.take(); limit != none {
 		e.counts.ThrottledRequests, e.counts.ThrottledItems = 1, 1
 		return throttledAnswer(part, limit)
 	}
-	units := part.units
-	a := d.engine.send(e, e.body)
-	if a.status == http.StatusOK {
-		units = unitsOfAnswer(part, membersOf(a.body))
-		part.settle(units)
-	}
-	e.counts.addUnits(part.kind, units)
+	a, members := d.sendCounted(e, e.body)
+	part.raise(unitsOfItems(part, members))
+	e.settle(parts{part}, members)
 	return a
 }
 
-// singlePart returns the part of a request, or none for an operation or a table without capacity.
-func (d *dynamoDB) singlePart(e *exchange) []part {
+// singlePart returns the part of a request, or nil for an operation or a table without capacity.
+func (d *dynamoDB) singlePart(e *exchange) *part {
 	if e.operation == "ExecuteStatement" {
-		return d.statementPart(e, e.body)
+		return d.statementPart(e, e.members)
 	}
 	makePart := singleParts[e.operation]
 	if makePart == nil {
 		return nil
 	}
-	members := membersOf(e.body)
-	table := d.find(e, string(textOf(members["TableName"])))
+	table := d.find(e, string(textOf(e.members["TableName"])))
 	if table == nil {
 		return nil
 	}
-	return []part{makePart(table, members)}
+	return makePart(table, e.members)
 }
 
-func (d *dynamoDB) statementPart(e *exchange, text []byte) []part {
-	members := membersOf(text)
+func (d *dynamoDB) statementPart(e *exchange, members map[string][]byte) *part {
 	var statement string
 	if json.Unmarshal(members["Statement"], &statement) != nil {
 		return nil
@@ -141,16 +142,16 @@ func (d *dynamoDB) statementPart(e *exchange, text []byte) []part {
 	if table == nil {
 		return nil
 	}
-	return []part{statementPart(table, statement, members)}
+	return statementPart(table, statement, members)
 }
 
 // batch answers a BatchWriteItem or a BatchGetItem: each item meets the bucket of its own partition, and throttled
 // items come back as unprocessed, unless all are throttled.
 func (d *dynamoDB) batch(e *exchange) answer {
 	unprocessed := map[string]string{"BatchWriteItem": "UnprocessedItems", "BatchGetItem": "UnprocessedKeys"}[e.operation]
-	requested := parseBatch(membersOf(e.body)["RequestItems"])
+	requested := parseBatch(e.members["RequestItems"])
 	var admitted, throttled batch
-	var units [kinds]float64
+	var parts parts
 	var refusal answer
 	for _, elements := range requested {
 		table := d.find(e, elements.table)
@@ -167,7 +168,7 @@ func (d *dynamoDB) batch(e *exchange) answer {
 				continue
 			}
 			admittedHere.elements = append(admittedHere.elements, element)
-			units[part.kind] += part.units
+			parts = append(parts, part)
 		}
 		admitted, throttled = append(admitted, admittedHere), append(throttled, throttledHere)
 		e.counts.ThrottledItems += len(throttledHere.elements)
@@ -178,33 +179,25 @@ func (d *dynamoDB) batch(e *exchange) answer {
 		if admitted.isEmpty() {
 			return refusal
 		}
-		body = replaceMember(body, "RequestItems", admitted.text())
+		body = bytes.Join(replaceMember(body, "RequestItems", admitted.text()), nil)
 	}
-	a := d.engine.send(e, body)
-	if a.status == http.StatusOK {
-		members := membersOf(a.body)
-		units[read] += d.settleItems(e, admitted, members["Responses"])
-		if consumed, ok := consumedUnits(members); ok {
-			units = map[string][kinds]float64{"BatchWriteItem": {write: consumed}, "BatchGetItem": {read: consumed}}[e.operation]
-		}
-		if !throttled.isEmpty() {
-			a = a.with(replaceMember(a.body, unprocessed, parseBatch(members[unprocessed]).with(throttled).text()))
-		}
+	a, members := d.sendCounted(e, body)
+	parts.raiseToItems(members["Responses"])
+	e.settle(parts, members)
+	if a.status == http.StatusOK && !throttled.isEmpty() {
+		a = a.with(bytes.Join(replaceMember(a.body, unprocessed, parseBatch(members[unprocessed]).with(throttled).text()), nil))
 	}
-	e.counts.addUnits(write, units[write])
-	e.counts.addUnits(read, units[read])
 	return a
 }
 
 // batchPart makes the part of an element of a batch: a key to read, or a put or a delete.
-func (k *table) batchPart(operation string, elements tableBatch, element []byte) part {
+func (k *table) batchPart(operation string, elements tableBatch, element []byte) *part {
 	if operation == "BatchGetItem" {
-		return part{k, read, itemOf(element, k.schema).position(), elements.unitsOfRead()}
+		return &part{k, read, itemOf(element, k.schema).position(), elements.unitsOfRead()}
 	}
-	var request part
+	request := &part{table: k}
 	c := cursor{text: element}
 	c.members(func(action []byte) { request = actionPart(k, string(action), membersOf(c.skip())) })
-	request.table = k
 	return request
 }
 
@@ -213,81 +206,45 @@ func (b tableBatch) unitsOfRead() float64 {
 	return unitsOfRead(membersOf(bytes.Join([][]byte{b.head, []byte("[]"), b.tail}, nil)))
 }
 
-// settleItems takes what the items in an answer of BatchGetItem need beyond the least, and returns the sum.
-func (d *dynamoDB) settleItems(e *exchange, requested batch, responses []byte) float64 {
-	more := 0.0
-	if len(responses) == 0 {
-		return more
-	}
-	items := parseBatch(responses)
-	for _, elements := range requested {
-		table, factor := d.find(e, elements.table), elements.unitsOfRead()
-		for _, answered := range items {
-			if answered.table != elements.table {
-				continue
-			}
-			for _, text := range answered.elements {
-				item := itemOf(text, table.schema)
-				part := part{table, read, item.position(), factor}
-				units := unitsOf(item.bytes, readUnitBytes) * factor
-				part.settle(units)
-				more += units - factor
-			}
-		}
-	}
-	return more
-}
-
 // statements answers a BatchExecuteStatement: each statement succeeds or fails by itself.
 func (d *dynamoDB) statements(e *exchange) answer {
-	statements := elementsOf(membersOf(e.body)["Statements"])
+	statements := elementsOf(e.members["Statements"])
 	responses := make([][]byte, len(statements))
-	parts := make([][]part, len(statements))
+	partsByNumber := make([]*part, len(statements))
 	var admitted [][]byte
 	for number, statement := range statements {
-		parts[number] = d.statementPart(e, statement)
-		for _, part := range parts[number] {
-			if part.take() != none {
-				responses[number] = throttledStatement(part)
-				e.counts.ThrottledItems++
-			}
+		part := d.statementPart(e, membersOf(statement))
+		if part != nil && part.take() != none {
+			responses[number] = throttledStatement(part)
+			e.counts.ThrottledItems++
+			continue
 		}
-		if responses[number] == nil {
-			admitted = append(admitted, statement)
-		}
+		partsByNumber[number] = part
+		admitted = append(admitted, statement)
 	}
-	a := newAnswer(http.StatusOK, map[string]any{})
 	body := e.body
 	if e.counts.ThrottledItems > 0 {
 		e.counts.ThrottledRequests = 1
-		body = replaceMember(body, "Statements", arrayOf(admitted))
+		body = bytes.Join(replaceMember(body, "Statements", arrayOf(admitted)), nil)
 	}
+	a, members := newAnswer(http.StatusOK, map[string]any{}), map[string][]byte{}
 	if len(admitted) > 0 {
-		a = d.engine.send(e, body)
+		a, members = d.sendCounted(e, body)
 	}
-	if a.status != http.StatusOK {
-		return a
-	}
-	members := membersOf(a.body)
-	consumed, isConsumed := consumedUnits(members)
-	share := consumed / float64(len(admitted)) // DynamoDB reports their sum
+	var parts parts
 	answered := elementsOf(members["Responses"])
-	for number := range responses {
-		if responses[number] != nil || len(answered) == 0 {
-			continue
+	for number, part := range partsByNumber {
+		if responses[number] == nil && len(answered) > 0 {
+			responses[number], answered = answered[0], answered[1:]
 		}
-		responses[number], answered = answered[0], answered[1:]
-		for _, part := range parts[number] {
-			units := share
-			if !isConsumed {
-				units = unitsOfAnswer(part, membersOf(responses[number]))
-			}
-			part.settle(units)
-			e.counts.addUnits(part.kind, units)
+		if part != nil {
+			part.raise(unitsOfItems(part, membersOf(responses[number])))
+			parts = append(parts, part)
 		}
 	}
-	if e.counts.ThrottledItems > 0 {
-		a = a.with(replaceMember(a.body, "Responses", arrayOf(responses)))
+	e.settle(parts, members)
+	if a.status == http.StatusOK && e.counts.ThrottledItems > 0 {
+		a = a.with(bytes.Join(replaceMember(a.body, "Responses", arrayOf(responses)), nil))
 	}
 	return a
 }
@@ -296,7 +253,8 @@ func (d *dynamoDB) statements(e *exchange) answer {
 // takes twice the units of its actions.
 func (d *dynamoDB) transaction(e *exchange) answer {
 	var limits []limit
-	for _, text := range elementsOf(membersOf(e.body)["TransactItems"]) {
+	var parts parts
+	for _, text := range elementsOf(e.members["TransactItems"]) {
 		limit := none
 		c := cursor{text: text}
 		c.members(func(action []byte) {
@@ -311,7 +269,7 @@ func (d *dynamoDB) transaction(e *exchange) answer {
 			}
 			part.units *= 2
 			if limit = part.take(); limit == none {
-				e.counts.addUnits(part.kind, part.units)
+				parts = append(parts, part)
 			}
 		})
 		if limits = append(limits, limit); limit != none {
@@ -320,19 +278,44 @@ func (d *dynamoDB) transaction(e *exchange) answer {
 	}
 	if e.counts.ThrottledItems > 0 {
 		e.counts.ThrottledRequests = 1
+		e.settle(parts, nil)
 		return cancelledAnswer(limits)
 	}
-	return d.engine.send(e, e.body)
+	a, members := d.sendCounted(e, e.body)
+	e.settle(parts, members)
+	return a
 }
 
-func (p part) take() limit {
-	return p.table.capacity.take(p.kind, p.position, p.units, time.Now())
+// asksForCapacity returns whether the client wants ConsumedCapacity in the answer.
+func (e *exchange) asksForCapacity() bool {
+	level := string(textOf(e.members[askedCapacity]))
+	return level == "TOTAL" || level == "INDEXES"
 }
 
-// settle takes what a request needed beyond what it took.
-func (p part) settle(units float64) {
-	if units > p.units {
-		p.table.capacity.settle(p.kind, p.position, units-p.units, time.Now())
+// sendCounted sends a request so that the engine reports ConsumedCapacity, and returns the answer and its members.
+func (d *dynamoDB) sendCounted(e *exchange, body []byte) (answer, map[string][]byte) {
+	pieces := [][]byte{body}
+	if !e.asksForCapacity() {
+		pieces = replaceMember(body, askedCapacity, []byte(`"TOTAL"`))
+	}
+	a := d.engine.send(e, pieces...)
+	return a, membersOf(a.body)
+}
+
+// settle raises the parts of an answered request to what the engine reports for their tables, in equal shares, and
+// counts them. The report may be too low: moto's is a constant.
+func (e *exchange) settle(admitted parts, members map[string][]byte) {
+	for name, units := range consumedUnits(members[reportedCapacity]) {
+		shares := admitted.of(name)
+		for _, part := range shares {
+			units -= part.units
+		}
+		for _, part := range shares {
+			part.raise(part.units + units/float64(len(shares)))
+		}
+	}
+	for _, part := range admitted {
+		e.counts.addUnits(part.kind, part.units)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -128,7 +129,7 @@ func TestUnprocessedKeysComeBackWithTheirOptions(t *testing.T) {
 	w := startWorld(t, options{partitions: 2, isNew: true, parameters: slowPartitions(t)})
 	key := `{"store_shard": {"S": "%s#0"}, "part": {"S": "000001"}}`
 	hot, cool := fmt.Sprintf(key, "hot"), fmt.Sprintf(key, "cool")
-	request := `{"RequestItems": {"delta": {"ConsistentRead": true, "Keys": [%s]}}}`
+	request := `{"ReturnConsumedCapacity": "TOTAL", "RequestItems": {"delta": {"ConsistentRead": true, "Keys": [%s]}}}`
 	// 2,000 KB of one store: 500 units from a partition with five a second.
 	w.engine.answer = fmt.Sprintf(`{"Responses": {"delta": [%s]}, "UnprocessedKeys": {}}`,
 		itemText("hot", 1, strings.Repeat("x", 2_000*1024)))
@@ -151,6 +152,7 @@ func TestUnitsAreThoseOfTheAnswerOrOfSizes(t *testing.T) {
 	w := startWorld(t, options{})
 	query := `{"TableName": "delta", "ConsistentRead": %v, "KeyConditionExpression": "#h = :h", ` +
 		`"ExpressionAttributeNames": {"#h": "store_shard"}, "ExpressionAttributeValues": {":h": {"S": "s#0"}}}`
+	key := `{"store_shard": {"S": "s#0"}, "part": {"S": "000001"}}`
 	page := fmt.Sprintf(`{"Items": [%s, %s]}`, itemText("s", 1, strings.Repeat("x", 4000)), itemText("s", 2, strings.Repeat("x", 4000)))
 	for _, example := range []struct {
 		operation, body, answer string
@@ -160,6 +162,9 @@ func TestUnitsAreThoseOfTheAnswerOrOfSizes(t *testing.T) {
 		{"Query", fmt.Sprintf(query, false), page, 1, 0},
 		{"Query", fmt.Sprintf(query, true), `{"Items": [], "ConsumedCapacity": {"TableName": "delta", "CapacityUnits": 7.5}}`, 7.5, 0},
 		{"PutItem", put("s", 1, strings.Repeat("x", 2500)), `{}`, 0, 3},
+		{"PutItem", put("s", 1, strings.Repeat("x", 2500)), `{"ConsumedCapacity": {"TableName": "delta", "CapacityUnits": 1}}`, 0, 3},
+		{"BatchGetItem", `{"RequestItems": {"delta": {"Keys": [` + key + `]}}}`,
+			`{"Responses": {"delta": [` + itemText("s", 1, strings.Repeat("x", 9000)) + `]}}`, 1.5, 0},
 		{"GetItem", `{"TableName": "delta", "Key": {"store_shard": {"S": "s"}, "part": {"S": "1"}}}`, `{}`, 0.5, 0},
 		{"UpdateItem", `{"TableName": "delta", "Key": {}}`, `{"Attributes": {"data": {"B": "` + strings.Repeat("AAAA", 1000) + `"}}}`, 0, 3},
 		{"TransactWriteItems", `{"TransactItems": [{"Put": ` + put("s", 1, "x") + `}]}`, `{}`, 0, 2},
@@ -171,6 +176,66 @@ func TestUnitsAreThoseOfTheAnswerOrOfSizes(t *testing.T) {
 		read, written := total.UnitsRead-base.UnitsRead, total.UnitsWritten-base.UnitsWritten
 		if read != example.read || written != example.written {
 			t.Errorf("%s, answered by %.60s: %v read, %v written", example.operation, example.answer, read, written)
+		}
+	}
+}
+
+// A delete takes the size of its item, which only the engine knows.
+func TestDeletesTakeWhatTheEngineReports(t *testing.T) {
+	const hot, cool = `{"store_shard": {"S": "hot#0"}, "part": {"S": "1"}}`, `{"store_shard": {"S": "cool#0"}, "part": {"S": "1"}}`
+	const capacity = `{"TableName": "delta", "CapacityUnits": 800.0}`
+	const statement = `{"Statement": "DELETE FROM delta WHERE store_shard = '%s#0' AND part = '1'"%s}`
+	for _, example := range []struct{ operation, body, report, answer string }{
+		{"DeleteItem", `{"TableName": "delta", "Key": ` + hot + `%s}`, capacity, `{}`},
+		{"BatchWriteItem", `{"RequestItems": {"delta": [{"DeleteRequest": {"Key": ` + hot + `}}, {"DeleteRequest": {"Key": ` + cool + `}}]}%s}`,
+			"[" + capacity + "]", `{"UnprocessedItems": {}}`},
+		{"TransactWriteItems", `{"TransactItems": [{"Delete": {"TableName": "delta", "Key": ` + hot + `}}]%s}`, "[" + capacity + "]", `{}`},
+		{"ExecuteStatement", fmt.Sprintf(statement, "hot", "%s"), capacity, `{"Items": []}`},
+		{"BatchExecuteStatement", `{"Statements": [` + fmt.Sprintf(statement, "hot", "") + `, ` + fmt.Sprintf(statement, "cool", "") + `]%s}`,
+			"[" + capacity + "]", `{"Responses": [{"TableName": "delta"}, {"TableName": "delta"}]}`},
+	} {
+		for _, asked := range [...]string{"", `, "ReturnConsumedCapacity": "NONE"`, `, "ReturnConsumedCapacity": "TOTAL"`} {
+			w := startWorld(t, options{partitions: 2, isNew: true, parameters: slowPartitions(t)})
+			w.engine.answer = `{"ConsumedCapacity": ` + example.report + strings.Replace(", "+example.answer[1:], ", }", "}", 1)
+			status, answer := w.call(example.operation, fmt.Sprintf(example.body, asked))
+			if !strings.Contains(w.engine.requests[0], `"TOTAL"`) {
+				t.Errorf("the engine was sent %s", w.engine.requests[0])
+			}
+			expected := example.answer
+			if strings.Contains(asked, "TOTAL") {
+				expected = w.engine.answer
+			}
+			if status != http.StatusOK || compact(t, answer) != sorted(t, expected) {
+				t.Errorf("%s%s: status %d, %v", example.operation, asked, status, answer)
+			}
+			if units := w.statistics().Services[dynamoDBService][example.operation].UnitsWritten; units != 800 {
+				t.Errorf("%s%s: %v units", example.operation, asked, units)
+			}
+			for _, store := range [...]string{"hot", "cool"} {
+				isThrottled := store == "hot" || strings.HasPrefix(example.operation, "Batch")
+				if status, _ := w.call("PutItem", put(store, 1, "x")); (status != http.StatusOK) != isThrottled {
+					t.Errorf("a put beside %s, into the store %s: status %d", example.operation, store, status)
+				}
+			}
+		}
+	}
+}
+
+func TestMembersAreReplacedAndRemoved(t *testing.T) {
+	for text, expected := range map[string]struct{ replaced, removed string }{
+		`{"x": [1], "y": 2}`:         {`{"x":3,"y":2}`, `{"y":2}`},
+		`{"y": {"x": 1} , "x": "}"}`: {`{"y":{"x":1},"x":3}`, `{"y":{"x":1}}`},
+		`{"w": 1, "x": 1 , "y": 2}`:  {`{"w":1,"x":3,"y":2}`, `{"w":1,"y":2}`},
+		` { "x" : 1 } `:              {`{"x":3}`, `{}`},
+		`{"y": "x"}`:                 {`{"x":3,"y":"x"}`, `{"y":"x"}`},
+		`{}`:                         {`{"x":3}`, `{}`},
+	} {
+		replaced := bytes.Join(replaceMember([]byte(text), "x", []byte("3")), nil)
+		if compact(t, string(replaced)) != expected.replaced {
+			t.Errorf("%s with another member is %s", text, replaced)
+		}
+		if removed := withoutMember([]byte(text), "x"); compact(t, string(removed)) != expected.removed {
+			t.Errorf("%s without the member is %s", text, removed)
 		}
 	}
 }

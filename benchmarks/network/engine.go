@@ -31,10 +31,10 @@ var notForwarded = map[string]bool{
 	"Connection": true, "Content-Length": true, "Expect": true, "Transfer-Encoding": true,
 }
 
-// send sends a request of a client with a body in place of its own, and reads the answer when it is due, so that it waits
-// once and not twice.
-func (g *engine) send(e *exchange, body []byte) answer {
-	connection, err := g.begin(e.host, e.header, body)
+// send sends a request of a client with a body in place of its own, given in pieces, and reads the answer when it is due,
+// so that it waits once and not twice.
+func (g *engine) send(e *exchange, pieces ...[]byte) answer {
+	connection, err := g.begin(e.host, e.header, pieces...)
 	if err == nil {
 		sleep(time.Until(e.due))
 		begin := time.Now()
@@ -51,16 +51,20 @@ func (g *engine) send(e *exchange, body []byte) answer {
 }
 
 // begin sends a request, and returns the connection on which its answer comes.
-func (g *engine) begin(host string, header http.Header, body []byte) (*engineConnection, error) {
+func (g *engine) begin(host string, header http.Header, pieces ...[]byte) (*engineConnection, error) {
 	connection, err := g.connect()
 	if err != nil {
 		return nil, err
 	}
+	length := 0
+	for _, piece := range pieces {
+		length += len(piece)
+	}
 	var head bytes.Buffer
-	fmt.Fprintf(&head, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", host, len(body))
+	fmt.Fprintf(&head, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", host, length)
 	header.WriteSubset(&head, notForwarded)
 	head.WriteString("\r\n")
-	request := net.Buffers{head.Bytes(), body}
+	request := append(net.Buffers{head.Bytes()}, pieces...)
 	if _, err := request.WriteTo(connection.Conn); err != nil {
 		connection.Close()
 		return nil, err

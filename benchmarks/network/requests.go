@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"regexp"
 	"strings"
+	"time"
 )
 
-// A part is what one item of a request takes: units of a kind, from the partition at its position.
+// A part is what one item of a request takes: units of a kind, from the partition at its position. Before the answer,
+// the units are the fewest that it can take.
 type part struct {
 	table    *table
 	kind     kind
@@ -14,8 +16,53 @@ type part struct {
 	units    float64
 }
 
-// singleParts make the part of a request about one item, with the fewest units that it can take.
-var singleParts = map[string]func(table *table, members map[string][]byte) part{
+// take takes the units of a part, or returns the limit that throttles it.
+func (p *part) take() limit {
+	return p.table.capacity.take(p.kind, p.position, p.units, time.Now())
+}
+
+// raise takes what an admitted part needs beyond its units.
+func (p *part) raise(units float64) {
+	if units > p.units {
+		p.table.capacity.settle(p.kind, p.position, units-p.units, time.Now())
+		p.units = units
+	}
+}
+
+// Parts of one request.
+type parts []*part
+
+// of returns the parts of a table.
+func (p parts) of(name string) parts {
+	var some parts
+	for _, part := range p {
+		if part.table.name == name {
+			some = append(some, part)
+		}
+	}
+	return some
+}
+
+// raiseToItems raises the parts of a BatchGetItem to the sizes of the items in its answer.
+func (p parts) raiseToItems(responses []byte) {
+	for _, answered := range parseBatch(responses) {
+		parts := map[position]*part{}
+		var schema schema
+		for _, part := range p.of(answered.table) {
+			parts[part.position] = part
+			schema = part.table.schema
+		}
+		for _, text := range answered.elements {
+			item := itemOf(text, schema)
+			if part := parts[item.position()]; part != nil {
+				part.raise(unitsOf(item.bytes, readUnitBytes) * part.units)
+			}
+		}
+	}
+}
+
+// singleParts make the part of a request about one item or one page.
+var singleParts = map[string]func(table *table, members map[string][]byte) *part{
 	"PutItem":    putPart,
 	"UpdateItem": keyPart(write),
 	"DeleteItem": keyPart(write),
@@ -24,23 +71,23 @@ var singleParts = map[string]func(table *table, members map[string][]byte) part{
 	"Scan":       scanPart,
 }
 
-func putPart(table *table, members map[string][]byte) part {
+func putPart(table *table, members map[string][]byte) *part {
 	item := itemOf(members["Item"], table.schema)
-	return part{table, write, item.position(), unitsOf(item.bytes, writeUnitBytes)}
+	return &part{table, write, item.position(), unitsOf(item.bytes, writeUnitBytes)}
 }
 
-func keyPart(kind kind) func(table *table, members map[string][]byte) part {
-	return func(table *table, members map[string][]byte) part {
+func keyPart(kind kind) func(table *table, members map[string][]byte) *part {
+	return func(table *table, members map[string][]byte) *part {
 		units := 1.0
 		if kind == read {
 			units = unitsOfRead(members)
 		}
-		return part{table, kind, itemOf(members["Key"], table.schema).position(), units}
+		return &part{table, kind, itemOf(members["Key"], table.schema).position(), units}
 	}
 }
 
 // queryPart takes all units of a page from the partition where the page begins.
-func queryPart(table *table, members map[string][]byte) part {
+func queryPart(table *table, members map[string][]byte) *part {
 	name := table.schema.partitionKey
 	for alias, attribute := range membersOf(members["ExpressionAttributeNames"]) {
 		if string(textOf(attribute)) == name {
@@ -51,12 +98,12 @@ func queryPart(table *table, members map[string][]byte) part {
 	value := cursor{text: membersOf(members["ExpressionAttributeValues"])[placeholder]}
 	partitionKey, _ := value.attribute()
 	start := itemOf(members["ExclusiveStartKey"], table.schema)
-	return part{table, read, positionOf(partitionKey, start.sortKey), unitsOfRead(members)}
+	return &part{table, read, positionOf(partitionKey, start.sortKey), unitsOfRead(members)}
 }
 
-func scanPart(table *table, members map[string][]byte) part {
+func scanPart(table *table, members map[string][]byte) *part {
 	start := itemOf(members["ExclusiveStartKey"], table.schema)
-	return part{table, read, start.position(), unitsOfRead(members)}
+	return &part{table, read, start.position(), unitsOfRead(members)}
 }
 
 // unitsOfRead returns the units that 4 KB take.
@@ -68,7 +115,7 @@ func unitsOfRead(members map[string][]byte) float64 {
 }
 
 // actionPart makes the part of an action of a transaction or of a BatchWriteItem, such as {"Put": {...}}.
-func actionPart(table *table, action string, members map[string][]byte) part {
+func actionPart(table *table, action string, members map[string][]byte) *part {
 	switch action {
 	case "Put", "PutRequest":
 		return putPart(table, members)
@@ -89,7 +136,7 @@ func tableOfStatement(statement string) string {
 }
 
 // statementPart makes the part of a statement in PartiQL with its parameters.
-func statementPart(table *table, statement string, members map[string][]byte) part {
+func statementPart(table *table, statement string, members map[string][]byte) *part {
 	parameters := elementsOf(members["Parameters"])
 	value := func(name string) []byte {
 		operand, begin := operandOf(statement, name)
@@ -106,7 +153,7 @@ func statementPart(table *table, statement string, members map[string][]byte) pa
 	}
 	position := positionOf(value(table.schema.partitionKey), value(table.schema.sortKey))
 	if strings.EqualFold(strings.SplitN(strings.TrimSpace(statement), " ", 2)[0], "select") {
-		return part{table, read, position, unitsOfRead(members)}
+		return &part{table, read, position, unitsOfRead(members)}
 	}
 	size := 0
 	for _, parameter := range parameters {
@@ -114,7 +161,7 @@ func statementPart(table *table, statement string, members map[string][]byte) pa
 		_, bytes := value.attribute()
 		size += bytes
 	}
-	return part{table, write, position, unitsOf(size, writeUnitBytes)}
+	return &part{table, write, position, unitsOf(size, writeUnitBytes)}
 }
 
 // operandOf returns what comes after a name and `=` or `:` in an expression, and where it begins: a placeholder or `?`,
@@ -229,8 +276,8 @@ func arrayOf(elements [][]byte) []byte {
 	return append(append([]byte{'['}, bytes.Join(elements, []byte{','})...), ']')
 }
 
-// replaceMember returns an object with another value of a member, which is added if it is missing.
-func replaceMember(object []byte, name string, value []byte) []byte {
+// replaceMember returns the pieces of an object with another value of a member, which is added if it is missing.
+func replaceMember(object []byte, name string, value []byte) [][]byte {
 	c := cursor{text: object}
 	begin, end, separator := 0, 0, ""
 	c.members(func(member []byte) {
@@ -242,8 +289,27 @@ func replaceMember(object []byte, name string, value []byte) []byte {
 		}
 	})
 	if end > 0 {
-		return bytes.Join([][]byte{object[:begin], value, object[end:]}, nil)
+		return [][]byte{object[:begin], value, object[end:]}
 	}
 	inner := bytes.TrimPrefix(bytes.TrimSpace(object), []byte("{"))
-	return bytes.Join([][]byte{[]byte(`{"` + name + `":`), value, []byte(separator), inner}, nil)
+	return [][]byte{[]byte(`{"` + name + `":`), value, []byte(separator), inner}
+}
+
+// withoutMember removes a member from an object, in the object's memory.
+func withoutMember(object []byte, name string) []byte {
+	c := cursor{text: object}
+	begin, end, separator := 0, 0, 0
+	c.members(func(member []byte) {
+		c.skip()
+		if string(member) == name {
+			begin = separator
+			if begin == 0 { // the first member
+				begin = bytes.IndexByte(object, '{') + 1
+				c.read(',')
+			}
+			end = c.offset
+		}
+		separator = c.offset
+	})
+	return append(object[:begin], object[end:]...)
 }
