@@ -67,7 +67,7 @@ type tableCapacity struct {
 }
 
 // newTableCapacity makes the capacity of a table that has never been used, or of one that was used for long: it has
-// reached its quotas, and saved all its burst. It has the partitions that its limits need, unless their number is given.
+// reached its quotas, and saved all its burst. If no number of partitions is given, it has as many as its limits need.
 func newTableCapacity(
 	parameters dynamoDBParameters, arn string, partitions int, isNew bool, instant time.Time,
 ) *tableCapacity {

@@ -15,7 +15,7 @@ type load struct {
 
 const unitsOfWrite = 10
 
-// run offers units for some seconds, and returns the units a second that were admitted, and the limit of the last refusal.
+// run offers units for some seconds. It returns the admitted units a second, and the limit of the last refusal.
 func (l *load) run(seconds, unitsEachSecond int, key func(number int) position) (float64, limit) {
 	units, refusal := 0, none
 	writes := unitsEachSecond / unitsOfWrite
@@ -50,10 +50,10 @@ func manyKeys(number int) position { return positionOf(positionKey(number), nil)
 
 func positionKey(number int) []byte { return []byte(fmt.Sprintf("%09d", number*7919%1000003)) }
 
-func within(t *testing.T, what string, value, low, high float64) {
+func within(t *testing.T, name string, value, low, high float64) {
 	t.Helper()
 	if value < low || value > high {
-		t.Errorf("%s: %.0f, not %.0f to %.0f", what, value, low, high)
+		t.Errorf("%s: %.0f, not %.0f to %.0f", name, value, low, high)
 	}
 }
 

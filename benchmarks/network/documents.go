@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/xml"
 	"net/http"
 	"time"
@@ -67,6 +68,24 @@ type uploadEnded struct {
 	Bucket  string
 	Key     string
 	ETag    string
+}
+
+// firstKey returns the first key in the document of a DeleteObjects, or "" if there is none.
+func firstKey(text []byte) string {
+	decoder := xml.NewDecoder(bytes.NewReader(text))
+	for {
+		token, err := decoder.Token()
+		if err != nil {
+			return "" // the end, or broken text, which the operation refuses
+		}
+		if element, ok := token.(xml.StartElement); ok && element.Name.Local == "Key" {
+			var key string
+			if decoder.DecodeElement(&key, &element) != nil {
+				return ""
+			}
+			return key
+		}
+	}
 }
 
 func document(content any) s3Answer {

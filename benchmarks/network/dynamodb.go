@@ -185,7 +185,8 @@ func (d *dynamoDB) batch(e *exchange) answer {
 	parts.raiseToItems(members["Responses"])
 	e.settle(parts, members)
 	if a.status == http.StatusOK && !throttled.isEmpty() {
-		a = a.with(bytes.Join(replaceMember(a.body, unprocessed, parseBatch(members[unprocessed]).with(throttled).text()), nil))
+		rest := parseBatch(members[unprocessed]).with(throttled)
+		a = a.with(bytes.Join(replaceMember(a.body, unprocessed, rest.text()), nil))
 	}
 	return a
 }

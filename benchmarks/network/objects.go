@@ -154,8 +154,8 @@ type listing struct {
 	next     string // where the next page begins, or "" after the last one
 }
 
-// list returns up to `most` keys and common prefixes after a key, or from the `next` of another listing.
-func (o *objects) list(bucket, prefix, delimiter, after string, most int) listing {
+// list returns up to `limit` keys and common prefixes after a marker, which is a key or the `next` of another listing.
+func (o *objects) list(bucket, prefix, delimiter, marker string, limit int) listing {
 	o.mutex.RLock()
 	defer o.mutex.RUnlock()
 	var page listing
@@ -164,12 +164,12 @@ func (o *objects) list(bucket, prefix, delimiter, after string, most int) listin
 		return page
 	}
 	index := sort.SearchStrings(b.keys, prefix)
-	if after >= prefix && after != "" {
-		index = sort.Search(len(b.keys), func(i int) bool { return b.keys[i] > after })
+	if marker >= prefix && marker != "" {
+		index = sort.Search(len(b.keys), func(i int) bool { return b.keys[i] > marker })
 	}
 	last := ""
 	for index < len(b.keys) && strings.HasPrefix(b.keys[index], prefix) {
-		if len(page.keys)+len(page.prefixes) == most {
+		if len(page.keys)+len(page.prefixes) == limit {
 			page.next = last
 			break
 		}

@@ -18,7 +18,7 @@ const (
 )
 
 // A position is the place of an item: DynamoDB orders items by the hash of the partition key, then by the sort key.
-// Sort keys are compared as texts, which those of dynastate are.
+// Sort keys are compared as texts, as dynastate writes them.
 type position struct {
 	hash uint64
 	sort string
@@ -33,7 +33,7 @@ func (p position) isBelow(other position) bool {
 	return p.hash < other.hash || p.hash == other.hash && p.sort < other.sort
 }
 
-// A partition has the items from its lowest position up to that of the next partition.
+// A partition has the items from its lowest position up to the lowest of the next partition.
 type partition struct {
 	parameters partitionParameters
 	lowest     position
@@ -89,7 +89,7 @@ func (p *partition) split() (position, bool) {
 	return middle(requests, func(a, b position) bool { return a != b })
 }
 
-// middle returns the boundary next to the median of positions, among those between two positions that differ.
+// middle returns the boundary next to the median of positions, between two positions that differ.
 func middle(positions []position, differ func(a, b position) bool) (position, bool) {
 	ordered := append([]position(nil), positions...)
 	sort.Slice(ordered, func(i, j int) bool { return ordered[i].isBelow(ordered[j]) })

@@ -93,7 +93,7 @@ func (s *s3) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // admits returns whether the rate of the request's prefix allows it.
 func (s *s3) admits(request *s3Request, instant time.Time) bool {
 	depth := int(s.parameters.Prefix.Value)
-	segments := strings.SplitN(request.bucket+"/"+request.key, "/", depth+2)
+	segments := strings.SplitN(request.bucket+"/"+request.place(), "/", depth+2)
 	prefix := strings.Join(segments[:len(segments)-1], "/")
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -155,9 +155,17 @@ func (s *s3) send(w http.ResponseWriter, r *http.Request, a s3Answer) int {
 	return sent
 }
 
+// place returns the key of a request, the prefix of a listing, or the first key of several.
+func (r *s3Request) place() string {
+	if r.Method == http.MethodPost && r.key == "" {
+		return firstKey(r.data)
+	}
+	return r.key + r.query.Get("prefix")
+}
+
 // service returns the service that a request is counted for.
 func (r *s3Request) service() string {
-	if strings.Contains(r.key+r.query.Get("prefix"), stateFolder) {
+	if strings.Contains("/"+r.place(), stateFolder) {
 		return s3StateService
 	}
 	return s3Service

@@ -243,20 +243,20 @@ func (s *s3) abortUpload(r *s3Request) s3Answer {
 // list answers both versions of ListObjects: the first has a marker, the second a token.
 func (s *s3) list(r *s3Request) s3Answer {
 	query := r.query
-	most := 1000
-	if number, err := strconv.Atoi(query.Get("max-keys")); err == nil && number < most {
-		most = number
+	limit := 1000
+	if number, err := strconv.Atoi(query.Get("max-keys")); err == nil && number < limit {
+		limit = number
 	}
-	after := query.Get("marker")
-	if after == "" {
-		after = query.Get("continuation-token")
+	marker := query.Get("marker")
+	if marker == "" {
+		marker = query.Get("continuation-token")
 	}
-	if after == "" {
-		after = query.Get("start-after")
+	if marker == "" {
+		marker = query.Get("start-after")
 	}
-	page := s.objects.list(r.bucket, query.Get("prefix"), query.Get("delimiter"), after, most)
+	page := s.objects.list(r.bucket, query.Get("prefix"), query.Get("delimiter"), marker, limit)
 	result := listResult{
-		Name: r.bucket, Prefix: query.Get("prefix"), Delimiter: query.Get("delimiter"), MaxKeys: most,
+		Name: r.bucket, Prefix: query.Get("prefix"), Delimiter: query.Get("delimiter"), MaxKeys: limit,
 		KeyCount: len(page.keys) + len(page.prefixes), IsTruncated: page.next != "",
 	}
 	if query.Get("list-type") == "2" {

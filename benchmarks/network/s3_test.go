@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"sort"
 	"strings"
 	"testing"
@@ -33,10 +34,10 @@ func (w *testWorld) ask(method, path, body string, headers ...string) (int, stri
 	return response.StatusCode, string(text), response.Header
 }
 
-func (w *testWorld) expect(what string, status, expected int) {
+func (w *testWorld) expect(name string, status, expected int) {
 	w.Helper()
 	if status != expected {
-		w.Errorf("%s: status %d, not %d", what, status, expected)
+		w.Errorf("%s: status %d, not %d", name, status, expected)
 	}
 }
 
@@ -194,25 +195,38 @@ func TestCopyAndDelete(t *testing.T) {
 func TestS3SlowsDownAboveItsRates(t *testing.T) {
 	s := newS3(published(t).S3["standard"], 0, newLatencies(nil, 1, scaleOf(0)), newStatistics())
 	instant := time.Unix(0, 0)
-	admitted := func(method, key string) int {
+	admitted := func(method, key, query, body string) int {
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
 		count := 0
 		for number := 0; number < 10000; number++ {
-			request := &s3Request{Request: &http.Request{Method: method}, bucket: "bucket", key: fmt.Sprintf("%s/%d", key, number)}
+			request := &s3Request{Request: &http.Request{Method: method}, bucket: "bucket", key: key, query: values, data: []byte(body)}
 			if s.admits(request, instant) {
 				count++
 			}
 		}
 		return count
 	}
-	if writes, reads := admitted("PUT", "a"), admitted("GET", "a"); writes != 3500 || reads != 5500 {
+	if writes, reads := admitted("PUT", "a/1", "", ""), admitted("GET", "a/2", "", ""); writes != 3500 || reads != 5500 {
 		t.Errorf("%d writes and %d reads of one prefix", writes, reads)
 	}
-	if writes := admitted("PUT", "b"); writes != 3500 {
+	if writes := admitted("PUT", "b/1", "", ""); writes != 3500 {
 		t.Errorf("%d writes of another prefix", writes)
 	}
 	instant = instant.Add(time.Second)
-	if writes := admitted("PUT", "a"); writes != 3500 {
+	if writes := admitted("PUT", "a/3", "", ""); writes != 3500 {
 		t.Errorf("%d writes in the next second", writes)
+	}
+	// A listing and a DeleteObjects have no key in their paths.
+	const keys = "<Delete><Object><Key>%s/1</Key></Object><Object><Key>a/2</Key></Object></Delete>"
+	for prefix, shares := range map[string]struct{ writes, reads int }{"a": {0, 5500}, "c": {3500, 5500}} {
+		writes := admitted("POST", "", "delete", fmt.Sprintf(keys, prefix))
+		reads := admitted("GET", "", "list-type=2&prefix="+prefix+"/4", "")
+		if writes != shares.writes || reads != shares.reads {
+			t.Errorf("%d deletes and %d listings below %s", writes, reads, prefix)
+		}
 	}
 }
 
@@ -221,14 +235,21 @@ func TestFilesOfStateAreCountedApart(t *testing.T) {
 	w.ask("PUT", "/bucket/query/state/0/1/2.changelog", "changes")
 	w.ask("GET", "/bucket?list-type=2&prefix=query%2Fstate%2F0%2F", "")
 	w.ask("PUT", "/bucket/query/commits/1", "log")
+	w.ask("GET", "/bucket/state/0/1/2.changelog", "") // the checkpoint is the whole bucket
+	const keys = "<Delete><Object><Key>query/%s/1</Key></Object><Object><Key>query/other</Key></Object></Delete>"
+	w.ask("POST", "/bucket?delete", fmt.Sprintf(keys, "state"))
+	w.ask("POST", "/bucket?delete", fmt.Sprintf(keys, "statement"))
 	services := w.statistics().Services
-	for service, operations := range map[string]string{s3StateService: "ListObjects PutObject", s3Service: "PutObject"} {
+	for service, operations := range map[string]string{
+		s3StateService: "1 DeleteObjects, 1 GetObject, 1 ListObjects, 1 PutObject",
+		s3Service:      "1 DeleteObjects, 1 PutObject",
+	} {
 		var names []string
-		for name := range services[service] {
-			names = append(names, name)
+		for name, counts := range services[service] {
+			names = append(names, fmt.Sprintf("%d %s", counts.Requests, name))
 		}
 		sort.Strings(names)
-		if strings.Join(names, " ") != operations {
+		if strings.Join(names, ", ") != operations {
 			t.Errorf("%s has %v", service, names)
 		}
 	}

@@ -14,7 +14,7 @@ const (
 	timerFlags     = syscall.O_NONBLOCK | syscall.O_CLOEXEC
 )
 
-// Timers of the kernel, which are precise. Those of Go's library end up to a millisecond late, a tenth of a latency
+// Timers of the kernel, which are precise. Timers of Go's library end up to a millisecond late, a tenth of a latency
 // here, and they take a third more of the processor: while one is due, Go looks for it every 20 µs.
 var timers struct {
 	mutex sync.Mutex
