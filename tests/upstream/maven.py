@@ -1,10 +1,16 @@
-"""Jars from Maven Central, as pom.xml beside this lists them, below build/upstream/."""
+"""Jars from Maven Central, as pom.xml beside this lists them, below build/upstream/.
+
+    python -m tests.upstream.maven s3a
+
+fetches the jars of one profile, and prints their folder.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -58,3 +64,7 @@ def _missing(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+if __name__ == "__main__":
+    print(jars(sys.argv[1]))  # noqa: T201  # what it is for
