@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from database import add_arguments, names_of, numbers
 from jvm import CONF, CONTENDERS, OURS, build, on, run
@@ -38,7 +37,7 @@ SHOWN = [
     ("batch_p95_ms", "95th percentile, ms"),
     ("jvm_ms", "processor time of a commit: JVM, ms"),
     ("sidecar_ms", "sidecars, ms"),
-    ("requests", "requests of a commit"),
+    ("requests", "requests of a commit, loads included"),
     ("waits_ms", "their waits, ms"),
 ]
 
@@ -49,17 +48,17 @@ def measure(store: str, stores: int, options: argparse.Namespace, seed: int) -> 
     """One JVM's figures, in a world of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder,
-        world(options.endpoint, options.engine, "-seed", str(seed)) as here,
+        world(options.endpoint, options.engine, "-seed", str(seed)) as aws,
     ):
-        contender = on(CONTENDERS[OURS], here.database) if store == OURS else CONTENDERS[store]
+        contender = on(CONTENDERS[OURS], aws.database) if store == OURS else CONTENDERS[store]
         conf = {
-            **hadoop_conf(here.s3),
+            **hadoop_conf(aws.s3),
             "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
             # As in queries of today, in which the driver names the version: then an open sends no request.
             f"{CONF}.checkpointFormatVersion": "2",
         }
         workload = {
-            "checkpoint": f"{BUCKET}/state",
+            "checkpoint": f"{BUCKET}/{Path(folder).name}/state",
             "stores": stores,
             "threads": options.threads,
             "rows": ROWS_A_CHANGE * options.rows,
@@ -77,7 +76,7 @@ def measure(store: str, stores: int, options: argparse.Namespace, seed: int) -> 
             log=f"distance_stores-{store}",
             jars=[JARS],
         )
-        counts = [each for operations in here.statistics()["services"].values() for each in operations.values()]
+        counts = [each for operations in aws.statistics()["services"].values() for each in operations.values()]
     commits = stores * (1 + WARMUP + options.batches)
     requests, waits_ms = (sum(each[name] for each in counts) / commits for name in ("requests", "wait_ms"))
     return {**figures, "requests": requests, "waits_ms": waits_ms}

@@ -31,5 +31,7 @@ def hadoop_conf(endpoint: str) -> Mapping[str, str]:
         "connection.ssl.enabled": "false",
         "checksum.generation": "false",
         "input.stream.type": "classic",
+        # Without looking for what a new file would replace.
+        "performance.flags": "create,mkdir",
     }
     return {f"fs.s3a.{name}": value for name, value in conf.items()}
