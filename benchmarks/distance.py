@@ -49,7 +49,7 @@ SCHEMA = "key string, amount long, note string, at timestamp"
 START_US = 1_700_000_000_000_000
 MINUTE_US = 60_000_000
 #: The most of RocksDB's part of a batch, by cell: of medians, and of 99th percentiles. The world's own processor time.
-STATE_AT_MOST = {"aggregation-64": 0.1, "join-64": 0.15, "transform-64": 0.15}
+STATE_AT_MOST = {"aggregation-64": 0.1, "join-64": 0.15}
 P99_AT_MOST = 0.2
 #: The fewest batches of a store that have a 99th percentile.
 P99_BATCHES = 100
@@ -294,12 +294,14 @@ def measure(cell: Cell, store: str, options: argparse.Namespace, seed: int, file
 
 
 def measure_cell(cell: Cell, options: argparse.Namespace, name: str, out: Console) -> dict[str, Figures]:
-    """Every store in turn, as many times as there are rounds; their batches together."""
-    runs: dict[str, list[Figures]] = {store: [] for store in options.stores}
+    """Every store in turn, once a round; the batches of all rounds together."""
+    # Spark runs transformWithState on stores of a list only, and the store that keeps nothing is not on it.
+    stores = [store for store in options.stores if store != EMPTY or cell.query != "transform"]
+    runs: dict[str, list[Figures]] = {store: [] for store in stores}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
         make_input(cell, parts_of(cell)[-1].last, options.seed, Path(folder))
         for turn in range(options.rounds):
-            for store in options.stores:
+            for store in stores:
                 with out.status(f"{name}: {store}, round {turn + 1}"):
                     log = f"distance-{name}-{store}"
                     runs[store].append(
@@ -357,12 +359,15 @@ def targets(by_cell: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
             ratio = by_store[OURS]["batch_ms"] / by_store[ROCKSDB]["batch_ms"]
             judged.append(Target(f"{name}, first batch: dynastate / RocksDB", ratio, 0.5))
         elif EMPTY in by_store and name in STATE_AT_MOST:
-            judged_figures = [("batch_ms", "median", STATE_AT_MOST[name])]
-            if min(figures["batches"] for figures in by_store.values()) >= P99_BATCHES:
-                judged_figures.append(("batch_p99_ms", "99th percentile", P99_AT_MOST))
-            for figure, text, limit in judged_figures:
+            fewest = min(figures["batches"] for figures in by_store.values())
+            for figure, text, limit in (
+                ("batch_ms", "median", STATE_AT_MOST[name]),
+                ("batch_p99_ms", "99th percentile", P99_AT_MOST),
+            ):
                 ours, rocksdb = (part_of_state(by_store, store, figure) for store in (OURS, ROCKSDB))
                 ratio = ours / rocksdb if rocksdb > 0 else math.inf
+                if figure == "batch_p99_ms" and fewest < P99_BATCHES:
+                    ratio = math.nan
                 judged.append(Target(f"{name}, state's part of a batch, {text}: dynastate / RocksDB", ratio, limit))
     cores = [each["world_cores"] for each in by_cell.get("aggregation-64", {}).values()]
     if cores:

@@ -83,7 +83,7 @@ def measure(store: str, stores: int, options: argparse.Namespace, seed: int) -> 
 
 
 def measure_all(options: argparse.Namespace, out: Console) -> dict[str, dict[str, Figures]]:
-    """Every store in turn, as many times as there are rounds; medians of the rounds, by the number of stores."""
+    """Every store in turn, once a round; medians of the rounds, by the number of stores."""
     by_case: dict[str, dict[str, Figures]] = {}
     for stores in options.stores:
         runs: dict[str, list[Figures]] = {store: [] for store in options.contenders}

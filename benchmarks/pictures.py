@@ -20,10 +20,17 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 IMAGES: Final = ROOT / "docs" / "images"
 WIDTH: Final = 88
-LABELS: Final = 200
-SCALE: Final = 450
-COLORS: Final = {"dynastate": "#2f6fde", "HDFS-backed": "#9aa3b2", "RocksDB with changelog": "#c98a3b"}
-ROWS: Final = ("whole batch, ms", "open, ms", "commit, ms", "cold open, fresh process, ms")
+LABELS: Final = 300
+SCALE: Final = 380
+COLORS: Final = {"dynastate": "#2f6fde", "RocksDB with changelog": "#c98a3b", "no store": "#9aa3b2"}
+#: The label of each figure that is drawn.
+ROWS: Final = {
+    "aggregation-64: batch, median, ms": "aggregation: batch, ms",
+    "aggregation-64: part of state in it, ms": "aggregation: part of state, ms",
+    "join-64: batch, median, ms": "join: batch, ms",
+    "join-64: part of state in it, ms": "join: part of state, ms",
+    "restart-mid-interval: part of state in it, ms": "first batch after a restart: part of state, ms",
+}
 
 
 def record() -> str:
@@ -43,12 +50,13 @@ def record() -> str:
 
 
 def draw(figures: Mapping[str, Mapping[str, float]]) -> str:
-    """Bars of the provider's figures, as benchmarks/results has them."""
+    """Bars of the figures at a distance, as benchmarks/results has them, all at one scale."""
     lines, y = [], 56
-    for row in ROWS:
-        lines.append(f'<text x="{LABELS - 12}" y="{y + 30}" text-anchor="end">{escape(row)}</text>')
-        most = max(figures[row].values())
-        for store, value in figures[row].items():
+    most = max(value for row in ROWS for value in figures[row].values())
+    for row, label in ROWS.items():
+        lines.append(f'<text x="{LABELS - 12}" y="{y + 24}" text-anchor="end">{escape(label)}</text>')
+        for store in (store for store in COLORS if store in figures[row]):
+            value = figures[row][store]
             length = max(2, round(value / most * SCALE))
             lines.append(f'<rect x="{LABELS}" y="{y}" width="{length}" height="16" rx="2" fill="{COLORS[store]}"/>')
             text = f"{value:,.1f}".removesuffix(".0")
@@ -59,7 +67,7 @@ def draw(figures: Mapping[str, Mapping[str, float]]) -> str:
     for store, color in COLORS.items():
         lines.append(f'<rect x="{x}" y="20" width="12" height="12" rx="2" fill="{color}"/>')
         lines.append(f'<text x="{x + 18}" y="31">{escape(store)}</text>')
-        x += 150
+        x += 185
     size = f'width="760" height="{y + 6}" viewBox="0 0 760 {y + 6}"'
     style = "text { font: 13px system-ui, sans-serif; fill: #24292f }"
     background = '<rect width="100%" height="100%" fill="#ffffff"/>'
@@ -79,7 +87,7 @@ def main() -> None:
     parser.add_argument("which", choices=["demo", "figures"])
     which = parser.parse_args().which
     IMAGES.mkdir(exist_ok=True)
-    (IMAGES / f"{which}.svg").write_text(record() if which == "demo" else draw(newest("provider")["figures"]))
+    (IMAGES / f"{which}.svg").write_text(record() if which == "demo" else draw(newest("distance")["figures"]))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 package io.dynastate.benchmarks
 
+import java.util.UUID
 import java.util.concurrent.{Callable, Executors}
 
 import scala.jdk.CollectionConverters._
@@ -13,9 +14,10 @@ object ScaleBenchmark {
     val arguments = new Arguments(args, Plan.Names ++ Set("stores", "threads"))
     val plan = Plan.of(arguments)
     val numbers = 0 until arguments.int("stores", 1)
-    val threads = Executors.newFixedThreadPool(arguments.int("threads", 1))
+    val threads = Executors.newFixedThreadPool(arguments.int("threads", 1), daemon)
     val drivers = numbers.map(new StateDriver(plan, _))
-    val providers = drivers.map(_.newProvider())
+    val run = UUID.randomUUID()
+    val providers = drivers.map(_.newProvider(run))
 
     /** Do the same with each store; the time, ms. */
     def each(work: Int => Unit): Double = {
@@ -48,6 +50,13 @@ object ScaleBenchmark {
     figures("processes") = ofEach.size
     providers.foreach(_.close())
     figures.printAndExit()
+  }
+
+  /** A thread that does not outlive a failure. */
+  private def daemon(work: Runnable): Thread = {
+    val thread = new Thread(work)
+    thread.setDaemon(true)
+    thread
   }
 
   /** Processor time of each sidecar so far, ms, by process id. */

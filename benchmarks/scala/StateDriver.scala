@@ -49,8 +49,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
 
   def this(plan: Plan, partition: Int = 0) = this(plan, partition, new Array[Int](plan.rows))
 
-  /** A provider as an executor makes it, of a new run of the query. */
-  def newProvider(): StateStoreProvider = {
+  /** A provider as an executor makes it, of a run of the query. */
+  def newProvider(run: UUID = UUID.randomUUID()): StateStoreProvider = {
     val session = new SQLConf
     val hadoop = new Configuration
     val fixed = Map(
@@ -61,7 +61,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
       session.setConfString(name, value)
       hadoop.set(name, value)
     }
-    hadoop.set("sql.streaming.runId", UUID.randomUUID().toString)
+    hadoop.set("sql.streaming.runId", run.toString)
     val provider = StateStoreProvider.create(plan.provider)
     provider.init(id, Rows.KeySchema, Rows.ValueSchema, NoPrefixKeyStateEncoderSpec(Rows.KeySchema),
       useColumnFamilies = false, new StateStoreConf(session, Map.empty[String, String]), hadoop)

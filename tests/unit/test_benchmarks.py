@@ -148,7 +148,7 @@ MET: dict[str, tuple[Any, ...]] = {
     ),
     "distance": (
         {
-            **dict.fromkeys(("aggregation-64", "join-64", "transform-64"), AT_A_DISTANCE),
+            **dict.fromkeys(("aggregation-64", "join-64"), AT_A_DISTANCE),
             **{
                 f"restart-{name}": {"ours": {"batch_ms": 4_000}, "rocksdb-changelog": {"batch_ms": 9_000}}
                 for name in ("after-snapshot", "mid-interval", "25-stores")
