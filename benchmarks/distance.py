@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from database import add_arguments, names_of
 from jvm import CONF, JAR, OURS, build
-from pyspark_runs import EMPTY, NO_DATABASE, in_own_process, spark_session
+from pyspark_runs import EMPTY, NO_DATABASE, in_own_process, spark_session, write_batch
 from queries_beyond_memory import join, timers_and_ttl_in_scala
 from rich.console import Console
 from rich.table import Table
@@ -174,7 +172,6 @@ def make_input(cell: Cell, files: int, seed: int, folder: Path) -> None:
     for side in range(2):
         random = np.random.default_rng((seed, side))
         every = random.permutation(cell.keys)
-        (folder / str(side)).mkdir(parents=True)
         for number in range(files):
             keys = every[number * cell.rows : (number + 1) * cell.rows]
             if len(keys) == 0:
@@ -188,10 +185,7 @@ def make_input(cell: Cell, files: int, seed: int, folder: Path) -> None:
                     "at": pa.array(times, pa.timestamp("us", tz="UTC")),
                 }
             )
-            file = folder / str(side) / f"{number:04d}.parquet"
-            pq.write_table(table, file)
-            # Spark's file source goes by the time of change; files of one second would come in any order.
-            os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+            write_batch(table, folder / str(side), number)
 
 
 def confs(cell: Cell, part: Part, s3: str) -> dict[str, str]:
@@ -281,8 +275,10 @@ def wait_until_quiet(aws: World) -> None:
 
 def measure(cell: Cell, store: str, options: argparse.Namespace, seed: int, files: Path, log: str) -> Figures:
     """One store's run of a cell, in a world of its own; the figures of its last part."""
-    with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder, ExitStack() as stack:
-        aws = stack.enter_context(world(options.endpoint, options.engine, "-seed", str(seed), *cell.world))
+    with (
+        tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder,
+        world(options.endpoint, options.engine, "-seed", str(seed), *cell.world) as aws,
+    ):
         figures: Figures = {}
         for number, part in enumerate(parts_of(cell)):
             scratch = Path(folder) / str(number)

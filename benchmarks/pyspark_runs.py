@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from database import REGION, Database
 from jvm import CONF, CONTENDERS, JAR, OURS, PACKAGE
 from processes import run_logged
@@ -57,6 +59,15 @@ def spark_session(
 
         builder = dynastate.configure(builder, endpoint=endpoint, region=REGION, **settings)
     return builder.getOrCreate()
+
+
+def write_batch(table: pa.Table, folder: Path, number: int) -> None:
+    """Write the rows of one batch as a parquet file, which Spark's file source takes in the order of numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{number:04d}.parquet"
+    pq.write_table(table, file)
+    # The source goes by the time of change; files of one second would come in any order.
+    os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
 def in_own_process(script: str, work: Mapping[str, Any], database: Database, scratch: Path, log: str) -> Any:

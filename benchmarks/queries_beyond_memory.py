@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from database import Database, add_arguments, database, names_of
 from jvm import CONF, JAR, OURS, build
-from pyspark_runs import NO_DATABASE, OTHER_STORES, in_own_process, spark_session
+from pyspark_runs import NO_DATABASE, OTHER_STORES, in_own_process, spark_session, write_batch
 from rich.console import Console
 from rich.table import Table
 from targets import Target, console, finish
@@ -208,11 +208,7 @@ def make_input(plan: Plan, folder: Path) -> None:
                     "at": pa.array(times, pa.timestamp("us", tz="UTC")),
                 }
             )
-            file = folder / str(side) / f"{number:04d}.parquet"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, file)
-            # Spark's file source goes by the time of change; files of one second would come in any order.
-            os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+            write_batch(table, folder / str(side), number)
 
 
 def confs(plan: Plan) -> dict[str, str]:

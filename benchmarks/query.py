@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -23,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from database import Database, add_arguments, database, numbers
 from jvm import OURS, build
-from pyspark_runs import EMPTY, NO_DATABASE, OTHER_STORES, PARTITIONS, in_own_process, spark_session
+from pyspark_runs import EMPTY, NO_DATABASE, OTHER_STORES, PARTITIONS, in_own_process, spark_session, write_batch
 from rich.console import Console
 from rich.table import Table
 from targets import Target, console, finish
@@ -80,10 +78,7 @@ def make_input(plan: Plan, folder: Path) -> None:
     for number, keys in enumerate([*fill, *measured]):
         names = pa.array([f"customer-{key:09d}" for key in keys.tolist()])
         table = pa.table({"customer": names, "amount": random.random(len(keys))})
-        file = folder / f"{number:04d}.parquet"
-        pq.write_table(table, file)
-        # Spark's file source goes by the time of change; files of one second would come in any order.
-        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+        write_batch(table, folder, number)
 
 
 def aggregation(spark: SparkSession, folder: Path) -> DataFrame:
