@@ -44,8 +44,8 @@ READ_TIMEOUT_S: Final = 10.0
 #: Connections that are kept open. Every task that opens or commits has a request of its own under way, beside the
 #: parallel ones. A connection above this number is closed after one request, and a new one costs a handshake.
 CONNECTIONS_MAX: Final = 256
-#: The operations of every batch, by their names in boto3. It sends all others.
-HOT: Final = frozenset({"batch_write_item", "batch_get_item", "update_item", "query"})
+#: The operations of batches, of maintenance and of a store's first open, by their names in boto3. It sends all others.
+HOT: Final = frozenset({"batch_write_item", "batch_get_item", "put_item", "update_item", "query"})
 _JSON: Final = "application/x-amz-json-1.0"
 #: A text that no valid text has: half of a pair of surrogates.
 _PLACE: Final = "\ud800"

@@ -56,6 +56,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "KeyConditionExpression": "store_shard = :h",
         "ExpressionAttributeValues": {":h": {"S": "requests#0"}},
     },
+    "put_item": {"TableName": DELTA_TABLE, "Item": to_wire(ITEM)},
     "update_item": {
         "TableName": SNAPSHOT_TABLE,
         "Key": to_wire({"store_shard": "requests#0", "entry": "é"}),
