@@ -1,7 +1,7 @@
 """Damage to the stored items of one store, for the checks in the JVM.
 
-python -m tests.support.table_surgery ENDPOINT STORE ACTION, which is oldest, newest-snapshot, format N, delete-parts or
-delete-last-bucket
+python -m tests.support.table_surgery ENDPOINT STORE ACTION, which is oldest, newest, newest-snapshot, format N,
+delete-parts or delete-last-bucket
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dynastate.settings import Settings
 
 
 def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
-    """Do what `action` says; the oldest version, the newest snapshot's (0: none), or a number of items."""
+    """Do what `action` says; the oldest or newest version, the newest snapshot's (0: none), or a number of items."""
     settings = Settings(endpoint=endpoint, region="us-east-1")
     tables = BotoTables(settings)
 
@@ -26,10 +26,12 @@ def main(endpoint: str, store: str, action: str, *numbers: str) -> int | None:
         shards = [store_shard(store, number) for number in range(4)]
         return [key for shard in shards for key in tables.list_keys(role, shard, low, high)]
 
-    if action in ("oldest", "newest-snapshot"):
+    if action in ("oldest", "newest", "newest-snapshot"):
         graph = VersionGraph(store, tables.query("snapshot", store_shard(store, 0), *graph_range(0, 1000)))
         snapshots = [each.of.version for each in graph.done_snapshots()]
-        return graph.versions()[0] if action == "oldest" else max(snapshots, default=0)
+        if action == "newest-snapshot":
+            return max(snapshots, default=0)
+        return graph.versions()[0] if action == "oldest" else max(graph.versions(), default=0)
     if action == "format":
         make_client(settings).update_item(
             TableName=settings.snapshot_table,

@@ -51,6 +51,14 @@ object Checks {
   def same(actual: Any, expected: Any, what: => String = ""): Unit =
     require(actual == expected, s"$what: found $actual, expected $expected".stripPrefix(": "))
 
+  def waitUntil(what: => String)(isTrue: => Boolean): Unit = {
+    val deadline = System.nanoTime() + 30000000000L
+    while (!isTrue) {
+      require(System.nanoTime() < deadline, s"not within 30 s: $what")
+      Thread.sleep(20)
+    }
+  }
+
   /** The messages of what a body throws, and of its causes. */
   def failure(body: => Any): String = {
     val error =

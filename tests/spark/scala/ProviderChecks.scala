@@ -15,6 +15,7 @@ import io.dynastate.spark.{DiskSettings, DynamoDBStateStoreProvider, MemorySetti
 import org.apache.spark.{SPARK_VERSION, SparkConf, SparkContext}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.dynastate.internals.SparkInternals
+import org.apache.spark.sql.dynastate.tests.TestTask
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.unsafe.Platform
 
@@ -150,6 +151,8 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         if (turn == 2) DiskChecks.overwrite(folder))
     }
     check("many stores at once, each in its own thread")(together())
+    check("two sets of stores of one operator in a task commit one by one")(joinedTwice())
+    checkBothWays("the stores of one operator in a task commit together, those of another one do not")(joined)
   }
 
   private def memoryAndDisk(): Unit = {
@@ -329,12 +332,10 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         keys.filter(_.getLong(1) >= 500).foreach(store.remove(_, Family))
       }
       full.doMaintenance()
-      val deadline = System.nanoTime() + 30000000000L
-      def isLoaded: Boolean = {
+      waitUntil("a disk that has room again is used") {
         System.gc()
         metric(full.getStore(4, lastId), "dynastateCacheMisses") == 1
       }
-      while (!isLoaded) require(System.nanoTime() < deadline, "a disk that has room again is not used")
       val more =
         write(full, 4, lastId)(store => (500L until 1500L).foreach(each => writes.write(store, each, each, "n" * 1000)))
       val last = full.getStore(5, more)
@@ -660,6 +661,71 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     threads.foreach(_.join())
     if (!failures.isEmpty) throw failures.peek()
+  }
+
+  private def storesOfJoin(id: StateStoreId): Seq[StateStoreId] =
+    Seq(id, id.copy(storeName = "second"), id.copy(storeName = "third"))
+
+  private def newestVersion(id: StateStoreId): String = world.onTables(id, "newest")
+
+  private def joined(writes: Writes): Unit = {
+    val id = world.freshStore()
+    val ids = storesOfJoin(id) :+ id.copy(operatorId = 1)
+    val providers = ids.map(world.provider(_, lists = true))
+    def opened(): Seq[StateStore] = {
+      val stores = providers.map(_.getStore(0, None))
+      stores.foreach(store => (0L until 2000L).foreach(each => writes.write(store, each, each)))
+      stores
+    }
+    val versions = TestTask.run {
+      val Seq(first, second, third, other) = opened()
+      first.commit()
+      same((second.hasCommitted, third.hasCommitted, other.hasCommitted), (false, false, false))
+      waitUntil("a version before its own store commits")(newestVersion(ids(2)) == "1")
+      same(newestVersion(ids(3)), "0", "of another operator")
+      mustFail("put after a commit that began")(put(second, 1, 1))
+      same(get(second, 1), Some(1L), "a row of its own, before its commit")
+      second.commit()
+      writes.write(other, 7, -7)
+      other.commit()
+      mustFail("commit after commit")(first.commit())
+      Seq(first, second, other).map(idOf)
+    }
+    Seq(ids(0), ids(1), ids(3)).zip(versions).foreach { case (id, version) =>
+      val store = world.provider(id, lists = true).getStore(1, version)
+      same(values(store, 7), if (id == ids(3)) writes.after(List(7), -7) else List(7L), id.toString)
+      same(store.metrics.numKeys, 2000L)
+      store.abort()
+    }
+    // The third store did not commit, and its task is tried again: with whatever is left of the first try.
+    val stores = TestTask.run {
+      val stores = opened().take(3)
+      stores.foreach(writes.write(_, 7, -7))
+      stores.foreach(_.commit())
+      stores
+    }
+    stores.zip(ids).foreach { case (retried, id) =>
+      val store = world.provider(id, lists = true).getStore(1, idOf(retried))
+      same(values(store, 7), writes.after(List(7), -7), id.toString)
+      store.abort()
+    }
+  }
+
+  /** A join of a batch with itself may compute its state twice in one task: Spark opens both before it reads either. */
+  private def joinedTwice(): Unit = {
+    val ids = storesOfJoin(world.freshStore())
+    val providers = ids.map(world.provider(_))
+    TestTask.run {
+      val sets = Seq.fill(2)(providers.map(_.getStore(0, None)))
+      sets.head.foreach(put(_, 1, 1))
+      sets.head.head.commit()
+      same(ids.map(newestVersion), Seq("1", "0", "0"), "versions after the first commit")
+      sets(1).foreach(put(_, 2, 2))
+      sets.flatten.tail.foreach(_.commit())
+      sets(1).zip(ids).foreach { case (store, id) =>
+        same(rows(world.provider(id).getReadStore(1, idOf(store))), Map(2L -> 2L))
+      }
+    }
   }
 
   private def kept(most: Int): Unit = {

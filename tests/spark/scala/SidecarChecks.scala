@@ -88,7 +88,7 @@ final class SidecarChecks(checks: Checks, world: World) {
       useAndKill()
       val count = sockets()
       (1 to 3).foreach(_ => useAndKill())
-      awaitSockets(count)
+      waitUntil(s"as few sockets as before: $count, now ${sockets()}")(sockets() <= count)
     }
     check(
       "two sidecars share an executor's stores, always the same ones, and the death of one fails only tasks of its " +
@@ -110,7 +110,7 @@ final class SidecarChecks(checks: Checks, world: World) {
         sidecar.lease(s"""{"endpoint": "${world.endpoint}", "region": "us-east-1"}""")).foreach(_.release())
       val count = sockets()
       use()
-      awaitSockets(count)
+      waitUntil(s"as few sockets as before: $count, now ${sockets()}")(sockets() <= count)
       use()
       kill()
     }
@@ -185,12 +185,6 @@ final class SidecarChecks(checks: Checks, world: World) {
     catch { case _: java.nio.file.NoSuchFileException => false }
   }
 
-  private def awaitSockets(most: Int): Unit = {
-    val deadline = System.nanoTime() + 20000000000L
-    while (sockets() > most && System.nanoTime() < deadline) Thread.sleep(20)
-    require(sockets() <= most, s"$most sockets were open, then ${sockets()}")
-  }
-
   private def twoSidecars(): Unit = {
     val interpreter = world.interpreter()
     val conf = Map("namespace" -> "two", "sidecars" -> "2", "python" -> interpreter).map { case (name, set) =>
@@ -252,7 +246,7 @@ final class SidecarChecks(checks: Checks, world: World) {
     send()
     store.abort()
     mustFail("after its attempt has ended")(send())
-    awaitSockets(count)
+    waitUntil(s"as few sockets as before: $count, now ${sockets()}")(sockets() <= count)
     (0 until 20).foreach { turn =>
       val store = open()
       val thread = new Thread(() =>
@@ -264,7 +258,7 @@ final class SidecarChecks(checks: Checks, world: World) {
       thread.join(30000)
       require(!thread.isAlive, "a thread whose attempt was aborted does not end")
     }
-    awaitSockets(count)
+    waitUntil(s"as few sockets as before: $count, now ${sockets()}")(sockets() <= count)
     same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
   }
 

@@ -32,7 +32,7 @@ final case class Wanted(base: Long, bits: Int)
 /** One conversation with the sidecar. Legal order, as in docs/protocol.md:
  *
  * {{{
- * (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] commit
+ * (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] beginCommit committed
  *  | (snapshot | import) [(bucket append*)* endSnapshot])* [abort]
  * }}}
  *
@@ -143,16 +143,22 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   def flush(deadlineSeconds: Long): Unit =
     converse("writing changes")(within(deadlineSeconds)(sendAll(Protocol.flush())))
 
-  /** Commit a version, and return counters. */
-  def commit(version: Version, schema: String, deadlineSeconds: Long): Map[String, Long] =
-    converse("committing: it may or may not have happened, and a retry of the task is safe", ErrorKind.Unknown) {
-      // Queued behind changes that wait for DynamoDB, it may take as long as an answer.
-      hold(deadlineSeconds, Protocol.added(version.added))
-      within(deadlineSeconds)(sendAll(Protocol.commit(version.keys, schema)))
-      val body = expect(Protocol.Committed, receive(deadlineSeconds))
-      body.getLong
-      Protocol.takeCounters(body)
-    }
+  /** Let the engine commit a version. */
+  def beginCommit(version: Version, schema: String, deadlineSeconds: Long): Unit = committing {
+    // Queued behind changes that wait for DynamoDB, it may take as long as an answer.
+    hold(deadlineSeconds, Protocol.added(version.added))
+    within(deadlineSeconds)(sendAll(Protocol.commit(version.keys, schema)))
+  }
+
+  /** Wait until the version is committed, and return counters. */
+  def committed(deadlineSeconds: Long): Map[String, Long] = committing {
+    val body = expect(Protocol.Committed, receive(deadlineSeconds))
+    body.getLong
+    Protocol.takeCounters(body)
+  }
+
+  private def committing[A](body: => A): A =
+    converse("committing: it may or may not have happened, and a retry of the task is safe", ErrorKind.Unknown)(body)
 
   /** Offer a version as a snapshot. Left: it is not wanted now, with counters. Right: send its buckets, by `bucket` and
    * `append`, then `endSnapshot`.

@@ -4,10 +4,10 @@ import java.util.concurrent.TimeUnit.NANOSECONDS
 
 import scala.util.control.NonFatal
 
+import io.dynastate.bridge.Connection
 import io.dynastate.memory.{Attempt, ChangeSink, ValueSuffix, Version, VersionOverlay}
 import org.slf4j.LoggerFactory
 
-import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.dynastate.internals.SparkInternals
 import org.apache.spark.sql.execution.streaming.state._
@@ -17,8 +17,8 @@ import org.apache.spark.unsafe.Platform
 /** One attempt: a version opened to make the next one.
  *
  * {{{
- * UPDATING --commit--> COMMITTED        then reads show the new version
- * UPDATING --abort---> ABORTED          then reads show the base
+ * UPDATING --beginCommit--> COMMITTING --commit--> COMMITTED    then reads show the new version
+ * UPDATING or COMMITTING --abort--> ABORTED                     then reads show the base
  * }}}
  *
  * One that `isImport` is imported: all its rows are kept here, and written at commit. After the commit of one that
@@ -41,13 +41,15 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
   private[this] val hasRowChecksums = provider.hasRowChecksums
   private[this] val connection = new AttemptConnection(provider.client, base, attempt)
   @volatile private[this] var state: Phase = Updating
+  /** While COMMITTING: the version to come, and where the answer to its commit will arrive; null for an import. */
+  private[this] var next: Version = _
+  private[this] var answer: Connection = _
   private[this] var read, commitCounters, maintenanceCounters = Map.empty[String, Long]
   private[this] var commitMillis = 0L
   private[this] var sentBytes = 0L
   private[this] val diskBefore = base.versions.disk
 
-  // Spark aborts write stores of StateStoreRDD only; joins and others rely on the store itself.
-  Option(TaskContext.get()).foreach(_.addTaskCompletionListener[Unit](_ => abort()))
+  TaskStores.add(this)
 
   override def version: Long = base.number
 
@@ -114,7 +116,9 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
     hadFamily
   }
 
-  /** Make the next version durable, then visible.
+  /** Make the next version durable, then visible. The stores that the task writes for the same operator begin theirs at
+   * the same time: a stream-stream join has four, whose requests overlap. Spark's own join commits all of them, or its
+   * task fails.
    *
    * 1. Send what has not been sent; the engine compresses and writes it in the background. (Failure: nothing is
    *    committed.)
@@ -124,15 +128,35 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
    * 4. Retain the new version, and show it.
    * 5. Report to Spark's coordinator, which checks that every partition committed.
    */
-  override def commit(): Long = synchronized {
-    requireUpdating("commit")
+  override def commit(): Long = {
     val startNanos = System.nanoTime()
-    try {
-      provider.writeMarker()
-      overlay.flush() // 1
-      if (sentBytes >= FlushedBytesMin) connection.get().flush(provider.client.deadlineSeconds)
-      val next = overlay.fold(attempt, schema.text) // 2
-      commitCounters = if (isImport) provider.maintenance.importVersion(next) else commitAttempt(next) // 3
+    requireUncommitted()
+    beginCommit()
+    TaskStores.besides(this).foreach(_.beginCommit())
+    completeCommit(startNanos)
+  }
+
+  /** It has neither committed nor aborted. */
+  private[spark] def isUnderWay: Boolean = state == Updating || state == Committing
+
+  /** Steps 1 and 2, and the request of 3. After that the store takes no changes. */
+  private[spark] def beginCommit(): Unit = synchronized(if (state == Updating) orAbort {
+    provider.writeMarker()
+    overlay.flush() // 1
+    if (sentBytes >= FlushedBytesMin) connection.get().flush(provider.client.deadlineSeconds)
+    next = overlay.fold(attempt, schema.text) // 2
+    if (!isImport) {
+      answer = connection.get()
+      connection.end()
+      answer.beginCommit(next, schema.text, provider.client.deadlineSeconds)
+    }
+    state = Committing
+  })
+
+  private def completeCommit(startNanos: Long): Long = synchronized {
+    requireUncommitted()
+    orAbort {
+      commitCounters = if (isImport) provider.maintenance.importVersion(next) else committed() // 3
       read = provider.read.take()
       maintenanceCounters = provider.maintained.take()
       if (!isImport) provider.retained.retainCommitted(base, next) // 4
@@ -142,21 +166,15 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
       provider.reportCommit(next.number) // 5
       commitMillis = NANOSECONDS.toMillis(System.nanoTime() - startNanos)
       next.number
-    } catch {
-      case NonFatal(e) =>
-        // The changes may be folded and sent already: a second commit of this store would commit a version without
-        // them.
-        abort()
-        throw SparkInternals.failedToCommit(toString, e)
     }
   }
 
   override def abort(): Unit = synchronized {
-    if (state == Updating) {
+    if (isUnderWay) {
       state = Aborted
       overlay.discard()
       // Not for the pool: the engine is busy deleting what the attempt wrote.
-      Option(connection.end()).foreach(_.abort())
+      Option(if (answer == null) connection.end() else answer).foreach(_.abort())
       log.info(s"aborted store=${provider.client.store} version=${version + 1} attempt=$attempt")
     }
   }
@@ -236,19 +254,22 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
     require(values.forall(_ != null), "Cannot put a null value in the array")
   }
 
-  /** Commit in the engine, where the attempt then ends, whatever the answer. */
-  private def commitAttempt(next: Version): Map[String, Long] = {
-    val last = connection.get()
-    connection.end()
-    try {
-      val counters = last.commit(next, schema.text, provider.client.deadlineSeconds)
-      last.release()
-      counters
-    } catch {
-      // Not for the pool: the engine is busy deleting what the attempt wrote.
-      case e: Throwable => last.close(); throw e
-    }
+  /** Wait for the answer of the engine, where the attempt then ends. */
+  private def committed(): Map[String, Long] = {
+    val counters = answer.committed(provider.client.deadlineSeconds)
+    answer.release()
+    answer = null
+    counters
   }
+
+  /** Do a part of a commit. After a failure the changes may be folded and sent already: a second commit of this store
+   * would commit a version without them.
+   */
+  private def orAbort[A](body: => A): A =
+    try body
+    catch { case NonFatal(e) => abort(); throw SparkInternals.failedToCommit(toString, e) }
+
+  private def requireUncommitted(): Unit = if (state != Committing) requireUpdating("commit")
 
   private def requireUpdating(operation: String): Unit =
     if (state != Updating) throw StateStoreErrors.stateStoreOperationOutOfOrder(s"$operation after $state")
@@ -263,6 +284,7 @@ private[spark] object DynamoDBStateStore {
     override def toString: String = name
   }
   case object Updating extends Phase("updating")
+  case object Committing extends Phase("a commit that began")
   case object Committed extends Phase("commit")
   case object Aborted extends Phase("abort")
 }
