@@ -1,6 +1,7 @@
 package io.dynastate.tests
 
 import java.lang.management.{BufferPoolMXBean, ManagementFactory}
+import java.net.URI
 import java.nio.file.{Files, Path}
 import java.util.{Random, UUID}
 import java.util.concurrent.ConcurrentLinkedQueue
@@ -151,6 +152,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
         if (turn == 2) DiskChecks.overwrite(folder))
     }
     check("many stores at once, each in its own thread")(together())
+    check("the file that names the store is written by a commit, also after a failure, and by nothing else")(marked())
     check("two sets of stores of one operator in a task commit one by one")(joinedTwice())
     checkBothWays("the stores of one operator in a task commit together, those of another one do not")(joined)
   }
@@ -661,6 +663,29 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
     }
     threads.foreach(_.join())
     if (!failures.isEmpty) throw failures.peek()
+  }
+
+  private def marked(): Unit = {
+    val id = world.freshStore()
+    val folder = Path.of(URI.create(id.checkpointRootLocation)).resolve("0").resolve(id.partitionId.toString)
+    val marker = folder.resolve("dynastate")
+    Files.createDirectories(folder.getParent)
+    Files.writeString(folder, "no folder")
+    val provider = world.provider(id)
+    mustFail(folder.toString)(commit(provider, 0)(1L -> 1L))
+    Files.delete(folder)
+    val ids = commit(provider, 0)(1L -> 1L)
+    require(Files.readString(marker).contains(world.storeOf(id)), "the file names another store")
+    // Of a checkpoint that was copied from elsewhere. Who reads it, or fails to open it, leaves its file.
+    Files.writeString(marker, "state of this partition is in DynamoDB store=other/0/1/default\n")
+    Files.delete(folder.resolve(".dynastate.crc")) // Hadoop's checksum
+    val other = world.provider(id)
+    other.getStore(1, ids).abort()
+    other.getReadStore(1, ids).abort()
+    mustFail("CANNOT_LOAD_STATE_STORE")(other.getStore(7, None))
+    require(Files.readString(marker).contains("store=other/"), "a reader wrote the file")
+    commit(other, 1, ids)(2L -> 2L)
+    require(Files.readString(marker).contains(world.storeOf(id)), "the file names the store that it was copied from")
   }
 
   private def storesOfJoin(id: StateStoreId): Seq[StateStoreId] =

@@ -141,7 +141,7 @@ final class DynamoDBStateStore private[spark] (protected val provider: DynamoDBS
 
   /** Steps 1 and 2, and the request of 3. After that the store takes no changes. */
   private[spark] def beginCommit(): Unit = synchronized(if (state == Updating) orAbort {
-    provider.writeMarker()
+    provider.marker.write()
     overlay.flush() // 1
     if (sentBytes >= FlushedBytesMin) connection.get().flush(provider.client.deadlineSeconds)
     next = overlay.fold(attempt, schema.text) // 2

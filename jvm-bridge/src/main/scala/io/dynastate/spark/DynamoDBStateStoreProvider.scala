@@ -1,13 +1,7 @@
 package io.dynastate.spark
 
-import java.io.FileNotFoundException
-import java.nio.charset.StandardCharsets.UTF_8
-
-import scala.util.Using
-
 import io.dynastate.DynastateException
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileSystem, Path}
 
 import org.apache.spark.sql.dynastate.internals.{ChangeIterator, SparkInternals}
 import org.apache.spark.sql.execution.streaming.state._
@@ -20,7 +14,8 @@ import org.apache.spark.sql.types.StructType
  *
  * It is the facade that Spark calls: `ProviderSettings` has identity and settings, `FamilyRegistry` the column
  * families, `VersionLoader` opens versions, `RetainedVersions` holds them, `Maintenance` writes snapshots and cleans
- * up, `ChangeReader` is the change feed, `ProviderMetrics` makes the metrics. Each of them is safe for threads.
+ * up, `ChangeReader` is the change feed, `ProviderMetrics` makes the metrics, `PartitionMarker` leaves a file for
+ * Spark's state reader. Each of them is safe for threads.
  */
 class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   private[this] var id: StateStoreId = _
@@ -28,12 +23,12 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   private[this] var hadoopConf: Configuration = _
   private[this] var loader: VersionLoader = _
   private[this] val readStores = new ReadStores41
-  @volatile private[this] var markerIsWritten = false
 
   private[spark] var client: EngineClient = _
   private[spark] var families: FamilyRegistry = _
   private[spark] var retained: RetainedVersions = _
   private[spark] var maintenance: Maintenance = _
+  private[spark] var marker: PartitionMarker = _
   /** Counters since the last commit: of buckets and background loads, and of maintenance. */
   private[spark] val read, maintained = new PendingCounters
 
@@ -50,6 +45,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
     val default = ColumnFamily(StateStore.DEFAULT_COL_FAMILY_NAME, keyStateEncoderSpec, valueSchema,
       useMultipleValuesPerKey, internal = false)
     families = new FamilyRegistry(default, useColumnFamilies, stateStoreId, storeConfs, stateSchemaProvider)
+    marker = new PartitionMarker(stateStoreId, hadoopConf, client.store)
     retained = new RetainedVersions(storeConfs.maxVersionsToRetainInMemory)
     loader = new VersionLoader(client, retained, read)
     maintenance = new Maintenance(client, retained, storeConfs, maintained)
@@ -59,6 +55,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
 
   override def getStore(version: Long, stateStoreCkptId: Option[String], forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
+    marker.find()
     // At version 0 every store is empty. Above it, the next version has no parent, and is written with all its rows.
     if (loadEmpty && version > 0) new DynamoDBStateStore(this, loader.empty(version), None, None, isImport = true)
     else readStores.take(version, stateStoreCkptId) match {
@@ -83,6 +80,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
       case read: DynamoDBReadStateStore =>
         require(read.version == version && read.id == id,
           s"a read store of ${read.id} at version ${read.version} cannot be written as $id at $version")
+        marker.find()
         new DynamoDBStateStore(this, read.base, uniqueId, read.load, forceSnapshotOnCommit)
       case other => throw new IllegalArgumentException(s"not a read store of dynastate: ${other.getClass.getName}")
     }
@@ -140,23 +138,4 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   private[spark] def readVerifier(): RowVerifier = RowVerifier.ofReads(id, conf)
 
   private[spark] def reportCommit(newVersion: Long): Unit = Spark41.reportCommit(newVersion, id, conf, hadoopConf)
-
-  /** Leave a file in the partition's folder, once, that names the store. Spark's state reader lists folders to find
-   * partitions, and would otherwise silently read partition 0 only. In a copied checkpoint the file names the store of
-   * the query that it was copied from: it is written again.
-   */
-  private[spark] def writeMarker(): Unit = if (!markerIsWritten) {
-    val marker = new Path(
-      new Path(new Path(id.checkpointRootLocation, id.operatorId.toString), id.partitionId.toString), "dynastate")
-    val fileSystem = marker.getFileSystem(hadoopConf)
-    val text = s"state of this partition is in DynamoDB store=${client.store}\n"
-    // Stores of a join share the folder: any of them may be named.
-    if (!beginsWith(fileSystem, marker, text.substring(0, text.lastIndexOf('/') + 1).getBytes(UTF_8)))
-      Using.resource(fileSystem.create(marker, true))(_.write(text.getBytes(UTF_8)))
-    markerIsWritten = true
-  }
-
-  private[this] def beginsWith(fileSystem: FileSystem, file: Path, bytes: Array[Byte]): Boolean =
-    try Using.resource(fileSystem.open(file))(_.readNBytes(bytes.length).sameElements(bytes))
-    catch { case _: FileNotFoundException => false }
 }
