@@ -32,10 +32,17 @@ from queries_beyond_memory import join, timers_and_ttl_in_scala
 from rich.console import Console
 from rich.table import Table
 from s3a import BUCKET, FILE_MANAGER, JARS, fetch_jars, hadoop_conf
-from targets import Target, console, finish
+from targets import Target, console, finish, save
+from traces import requests_in_sequence
 from world import World, world
 
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.format.keys import namespace_of
+from dynastate.operations.cost.prediction import DAY_S, predict
+from dynastate.operations.cost.scenarios import workload
+from dynastate.operations.cost.usage import usage_of_namespace
 from dynastate.prices import DEFAULT_PRICES
+from dynastate.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,8 +59,11 @@ P99_AT_MOST = 0.2
 #: The fewest batches of a store that have a 99th percentile.
 P99_BATCHES = 100
 WORLD_CORES_MAX = 0.05
-#: Batches at a distance before those that are measured.
-WARMUP = 2
+#: How far the price of a batch may be from that of `predict`, as a part of it.
+PRICE_WITHIN = 0.15
+#: The most requests that a task waits for one after the other: in the median, and in the 99th percentile.
+IN_SEQUENCE_AT_MOST = {"50": 2, "99": 3}
+MAINTENANCE_S = 15
 FEW_ROWS = 6_400
 POLL_S = 0.02
 #: A store has nothing left to upload when it has sent nothing for as long.
@@ -88,7 +98,8 @@ class Cell:
     """One query, and where it runs. `slots` are task slots, `rows` those of a batch and side.
 
     With `changes` it is a restart: so many rows are changed after the last snapshot, and the first batch is measured.
-    Otherwise `batches` are, after the state is filled. `world` are options of the world.
+    Otherwise `batches` are, after the state is filled and `warmup` batches at a distance. `retain` is Spark's
+    `minBatchesToRetain`, `world` are options of the world.
     """
 
     query: str = "aggregation"
@@ -98,6 +109,8 @@ class Cell:
     rows: int = FEW_ROWS
     changes: int | None = None
     batches: int = 10
+    warmup: int = 2
+    retain: int = 100
     world: tuple[str, ...] = ()
 
     @property
@@ -119,6 +132,7 @@ CELLS = {
     "aggregation-200": Cell(partitions=200),
     "join-64": Cell("join", batches=MANY),
     "transform-64": Cell("transform", batches=MANY),
+    "price": Cell(batches=MANY, warmup=20, retain=10),
     "2-slots": Cell(slots=2),
     "32-slots": Cell(slots=32),
     "restart-after-snapshot": replace(LARGE, partitions=2, changes=0),
@@ -161,7 +175,7 @@ def parts_of(cell: Cell) -> list[Part]:
     """The processes that run a cell, one after the other. The figures of the last one are those of the cell."""
     filled = -(-cell.keys // cell.rows)
     if cell.changes is None:
-        return [Part(filled, filled + WARMUP, filled + WARMUP + cell.batches)]
+        return [Part(filled, filled + cell.warmup, filled + cell.warmup + cell.batches)]
     changed = filled + cell.changes // cell.rows
     fill, change = Part(filled, filled, filled, has_snapshot=True), Part(changed, changed, changed)
     return [fill, *([change] if cell.changes else []), Part(0, changed, changed + 1)]
@@ -199,7 +213,8 @@ def confs(cell: Cell, part: Part, s3: str) -> dict[str, str]:
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
         f"{CONF}.minDeltasForSnapshot": "1" if part.has_snapshot else "1000" if cell.is_restart else "10",
         # A run is too short for the usual minute.
-        f"{CONF}.maintenanceInterval": "2s" if part.has_snapshot else "15s",
+        f"{CONF}.maintenanceInterval": "2s" if part.has_snapshot else f"{MAINTENANCE_S}s",
+        "spark.sql.streaming.minBatchesToRetain": str(cell.retain),
     }
 
 
@@ -220,18 +235,52 @@ def run_part(cell: Cell, part: Part, store: str, *, aws: World, scratch: Path) -
         wait_for_batch(query, part.first - 1)
         aws.reset()
     wait_for_batch(query, part.last - 1)
-    statistics = aws.statistics()  # before a last batch without rows
+    statistics, trace = aws.statistics(), aws.trace()  # before a last batch without rows
     query.stop()
     progress = [json.loads(each.json) for each in query.recentProgress]
     spark.stop()
     measured = [each for each in progress if part.first <= each["batchId"] < part.last]
+    batches_ms = [each["durationMs"]["triggerExecution"] for each in measured]
+    figures: dict[str, Any] = {}
+    if store == OURS and not cell.is_restart:
+        figures = {
+            "in_sequence": requests_in_sequence(trace),
+            "predicted_microdollars": predicted_microdollars(cell, aws, scratch, sum(batches_ms) / len(batches_ms)),
+        }
     return {
-        "batches_ms": [each["durationMs"]["triggerExecution"] for each in measured],
+        **figures,
+        "batches_ms": batches_ms,
         "add_batch_ms": [each["durationMs"]["addBatch"] for each in measured],
-        "state_rows": sum(each["numRowsTotal"] for each in progress[-1]["stateOperators"]),
+        "state_rows": sum(each["numRowsTotal"] for each in (measured or progress)[-1]["stateOperators"]),
         "services": statistics["services"],
         "world_cores": statistics["processor_seconds"] / statistics["seconds"],
     }
+
+
+def predicted_microdollars(cell: Cell, aws: World, scratch: Path, batch_ms: float) -> float:
+    """What `predict` says of a batch in the long run, with the workload that the stores list."""
+    tables = BotoTables(Settings(endpoint=aws.database.endpoint, region="us-east-1"))
+    aws.scale(0)
+    usage = usage_of_namespace(tables, namespace_of(f"{checkpoint_of(scratch)}/state"))
+    batches_a_day = DAY_S * 1000 / batch_ms
+    operators = [
+        replace(
+            workload(
+                each,
+                batch_ms / 1000,
+                snapshot_threshold=float(Settings().snapshot_threshold),
+                retain=cell.retain,
+                objects_threshold_kb=None,
+            ),
+            maintenance_s=MAINTENANCE_S,
+        )
+        for each in usage.values()
+    ]
+    return sum(predict(each).day.dollars(DEFAULT_PRICES) for each in operators) * 1e6 / batches_a_day
+
+
+def checkpoint_of(scratch: Path) -> str:
+    return f"{BUCKET}/{scratch.parent.name}"
 
 
 def start(spark: SparkSession, cell: Cell, part: Part, scratch: Path) -> StreamingQuery:
@@ -247,7 +296,7 @@ def start(spark: SparkSession, cell: Cell, part: Part, scratch: Path) -> Streami
         sides.append(reader.parquet(str(folder)))
     build_query, mode = QUERIES[cell.query]
     writer = build_query(sides[0], sides[1]).writeStream.format("noop").outputMode(mode)
-    return writer.option("checkpointLocation", f"{BUCKET}/{scratch.parent.name}").start()
+    return writer.option("checkpointLocation", checkpoint_of(scratch)).start()
 
 
 def wait_for_batch(query: StreamingQuery, number: int) -> None:
@@ -277,7 +326,7 @@ def measure(cell: Cell, store: str, options: argparse.Namespace, seed: int, file
     """One store's run of a cell, in a world of its own; the figures of its last part."""
     with (
         tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder,
-        world(options.endpoint, options.engine, "-seed", str(seed), *cell.world) as aws,
+        world(options.endpoint, options.engine, "-trace", "-seed", str(seed), *cell.world) as aws,
     ):
         figures: Figures = {}
         for number, part in enumerate(parts_of(cell)):
@@ -303,7 +352,11 @@ def measure_cell(cell: Cell, options: argparse.Namespace, name: str, out: Consol
                     runs[store].append(
                         measure(cell, store, options, seed=options.seed + turn, files=Path(folder), log=log)
                     )
-    return {store: summary(rounds) for store, rounds in runs.items()}
+    by_store = {store: summary(rounds) for store, rounds in runs.items()}
+    state_rows = {store: figures["state_rows"] for store, figures in by_store.items() if store != EMPTY}
+    if len(set(state_rows.values())) > 1:
+        sys.exit(f"benchmark: the stores of {name} do not have the same rows: {state_rows}")
+    return by_store
 
 
 def summary(rounds: list[Figures]) -> Figures:
@@ -320,6 +373,8 @@ def summary(rounds: list[Figures]) -> Figures:
         )
         return float(sum(sums))
 
+    in_sequence = [count for each in rounds for count in each.get("in_sequence", [])]
+    predicted = [each["predicted_microdollars"] for each in rounds if "predicted_microdollars" in each]
     units = (round(total(f"units_{kind}", "dynamodb")) for kind in ("written", "read"))
     files = (int(total("requests", "s3_state", operations)) for operations in (PUTS, GETS))
     return {
@@ -328,6 +383,10 @@ def summary(rounds: list[Figures]) -> Figures:
         "batch_p99_ms": float(np.percentile(batches_ms, 99)),
         "add_batch_ms": float(np.median([ms for each in rounds for ms in each["add_batch_ms"]])),
         "microdollars": DEFAULT_PRICES.nanodollars(*units, *files) / 1000 / len(batches_ms),
+        "in_sequence": {
+            each: float(np.percentile(in_sequence, int(each))) for each in IN_SEQUENCE_AT_MOST if in_sequence
+        },
+        "predicted_microdollars": float(np.mean(predicted)) if predicted else None,
         "batches": len(batches_ms),
         "slowest_ms": max(batches_ms),
         "throttled": total("throttled_items", "dynamodb") / len(batches_ms),
@@ -349,26 +408,50 @@ def targets(by_cell: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
     """The targets that what was measured allows to judge."""
     judged = []
     for name, by_store in by_cell.items():
-        if not {OURS, ROCKSDB} <= set(by_store):
-            continue
-        if CELLS[name].is_restart:
-            ratio = by_store[OURS]["batch_ms"] / by_store[ROCKSDB]["batch_ms"]
-            judged.append(Target(f"{name}, first batch: dynastate / RocksDB", ratio, 0.5))
-        elif EMPTY in by_store and name in STATE_AT_MOST:
-            fewest = min(figures["batches"] for figures in by_store.values())
-            for figure, text, limit in (
-                ("batch_ms", "median", STATE_AT_MOST[name]),
-                ("batch_p99_ms", "99th percentile", P99_AT_MOST),
-            ):
-                ours, rocksdb = (part_of_state(by_store, store, figure) for store in (OURS, ROCKSDB))
-                ratio = ours / rocksdb if rocksdb > 0 else math.inf
-                if figure == "batch_p99_ms" and fewest < P99_BATCHES:
-                    ratio = math.nan
-                judged.append(Target(f"{name}, state's part of a batch, {text}: dynastate / RocksDB", ratio, limit))
+        judged += targets_of_rocksdb(name, by_store)
+        if name in STATE_AT_MOST:
+            judged += targets_in_sequence(name, by_store)
+    price = by_cell.get("price", {}).get(OURS)
+    if price is not None:
+        distance = abs(price["microdollars"] / price["predicted_microdollars"] - 1)
+        judged.append(Target("price of a batch: its distance from `predict`, as a part of it", distance, PRICE_WITHIN))
     cores = [each["world_cores"] for each in by_cell.get("aggregation-64", {}).values()]
     if cores:
         judged.append(Target("aggregation-64: cores that the world itself takes", max(cores), WORLD_CORES_MAX))
     return judged
+
+
+def targets_of_rocksdb(name: str, by_store: Mapping[str, Figures]) -> list[Target]:
+    """Those of one cell that compare dynastate with RocksDB."""
+    if not {OURS, ROCKSDB} <= set(by_store):
+        return []
+    if CELLS[name].is_restart:
+        ratio = by_store[OURS]["batch_ms"] / by_store[ROCKSDB]["batch_ms"]
+        return [Target(f"{name}, first batch: dynastate / RocksDB", ratio, 0.5)]
+    if EMPTY not in by_store or name not in STATE_AT_MOST:
+        return []
+    judged = []
+    fewest = min(figures["batches"] for figures in by_store.values())
+    for figure, text, limit in (
+        ("batch_ms", "median", STATE_AT_MOST[name]),
+        ("batch_p99_ms", "99th percentile", P99_AT_MOST),
+    ):
+        ours, rocksdb = (part_of_state(by_store, store, figure) for store in (OURS, ROCKSDB))
+        ratio = ours / rocksdb if rocksdb > 0 else math.inf
+        if figure == "batch_p99_ms" and fewest < P99_BATCHES:
+            ratio = math.nan
+        judged.append(Target(f"{name}, state's part of a batch, {text}: dynastate / RocksDB", ratio, limit))
+    return judged
+
+
+def targets_in_sequence(name: str, by_store: Mapping[str, Figures]) -> list[Target]:
+    counts = by_store[OURS]["in_sequence"] if OURS in by_store else {}
+    return [
+        Target(
+            f"{name}, requests of a task in sequence, percentile {percentile}", count, IN_SEQUENCE_AT_MOST[percentile]
+        )
+        for percentile, count in counts.items()
+    ]
 
 
 def show_figures(out: Console, name: str, cell: Cell, by_store: Mapping[str, Figures]) -> None:
@@ -389,6 +472,13 @@ def show_figures(out: Console, name: str, cell: Cell, by_store: Mapping[str, Fig
             "state's part of a batch, ms", *(f"{part_of_state(by_store, each, 'batch_ms'):,.0f}" for each in by_store)
         )
     row("state's requests of a batch, millionths of a dollar", lambda figures: f"{figures['microdollars']:,.0f}")
+    ours = by_store.get(OURS)
+    if ours and ours["in_sequence"]:
+        in_sequence = ", ".join(f"{count:g}" for count in ours["in_sequence"].values())
+        out.print(
+            f"dynastate: predicted are {ours['predicted_microdollars']:,.0f} millionths of a dollar a batch; requests "
+            f"of a task in sequence, median and 99th percentile: {in_sequence}"
+        )
     row("what the engine took longer than AWS, ms", lambda figures: f"{figures['late_ms']:,.0f}")
     row("throttled items of a batch", lambda figures: f"{figures['throttled']:,.0f}")
     for text in REQUESTS:
@@ -434,12 +524,13 @@ def main() -> None:
         build()
     fetch_jars()
     out = console()
+    asked = {name: getattr(options, name) for name in ("rounds", "batches", "seed")}
     by_cell: dict[str, dict[str, Figures]] = {}
     for name in options.cells:
         cell = replace(CELLS[name], batches=options.batches or CELLS[name].batches)
         by_cell[name] = measure_cell(cell, options, name, out)
         show_figures(out, name, cell, by_cell[name])
-    asked = {name: getattr(options, name) for name in ("rounds", "batches", "seed")}
+        save("distance", asked, by_cell, targets(by_cell))  # a later cell may fail
     finish(
         out,
         "distance",

@@ -45,8 +45,13 @@ class World:
         statistics: dict[str, Any] = json.loads(self._request("GET", "/statistics"))
         return statistics
 
+    def trace(self) -> list[dict[str, Any]]:
+        """Every request to DynamoDB since the last reset, of a world with `-trace`; see `tracedRequest` in Go."""
+        requests: list[dict[str, Any]] = json.loads(self._request("GET", "/trace"))
+        return requests
+
     def reset(self) -> None:
-        """Begin the statistics again. Tables and objects remain, and so does the capacity that they have left."""
+        """Begin statistics and trace again. Tables and objects remain, and so does the capacity that they have left."""
         self._request("POST", "/reset")
 
     def scale(self, factor: float) -> None:

@@ -25,6 +25,7 @@ type dynamoDB struct {
 	connection float64 // ms
 	latencies  *latencies
 	statistics *statistics
+	trace      *trace
 	engine     *engine
 	partitions int
 	isNew      bool
@@ -48,6 +49,7 @@ type exchange struct {
 	members   map[string][]byte // of the body
 	due       time.Time
 	counts    counts
+	positions []position // of the items that it is about
 }
 
 // handle answers a request when it is due.
@@ -78,6 +80,7 @@ func (d *dynamoDB) handle(r *http.Request, isFirst bool) (answer, error) {
 	e.counts.Requests, e.counts.BytesUp, e.counts.BytesDown = 1, len(body), len(a.body)
 	e.counts.WaitMs = inMilliseconds(time.Since(arrival))
 	d.statistics.record(dynamoDBService, operation, e.counts)
+	d.trace.add(arrival, operation, a.status, e.positions)
 	return a, nil
 }
 
@@ -107,7 +110,7 @@ func (d *dynamoDB) single(e *exchange) answer {
 	if part == nil {
 		return d.engine.send(e, e.body)
 	}
-	if limit := part.take(); limit != none {
+	if limit := e.take(part); limit != none {
 		e.counts.ThrottledRequests, e.counts.ThrottledItems = 1, 1
 		return throttledAnswer(part, limit)
 	}
@@ -162,7 +165,7 @@ func (d *dynamoDB) batch(e *exchange) answer {
 		admittedHere.elements, throttledHere.elements = nil, nil
 		for _, element := range elements.elements {
 			part := table.batchPart(e.operation, elements, element)
-			if limit := part.take(); limit != none {
+			if limit := e.take(part); limit != none {
 				refusal = throttledAnswer(part, limit)
 				throttledHere.elements = append(throttledHere.elements, element)
 				continue
@@ -215,7 +218,7 @@ func (d *dynamoDB) statements(e *exchange) answer {
 	var admitted [][]byte
 	for number, statement := range statements {
 		part := d.statementPart(e, membersOf(statement))
-		if part != nil && part.take() != none {
+		if part != nil && e.take(part) != none {
 			responses[number] = throttledStatement(part)
 			e.counts.ThrottledItems++
 			continue
@@ -269,7 +272,7 @@ func (d *dynamoDB) transaction(e *exchange) answer {
 				part.units = 1 // reads of transactions are consistent
 			}
 			part.units *= 2
-			if limit = part.take(); limit == none {
+			if limit = e.take(part); limit == none {
 				parts = append(parts, part)
 			}
 		})
@@ -285,6 +288,12 @@ func (d *dynamoDB) transaction(e *exchange) answer {
 	a, members := d.sendCounted(e, e.body)
 	e.settle(parts, members)
 	return a
+}
+
+// take takes the units of a part of the request, or returns the limit that throttles it.
+func (e *exchange) take(p *part) limit {
+	e.positions = append(e.positions, p.position)
+	return p.table.capacity.take(p.kind, p.position, p.units, time.Now())
 }
 
 // asksForCapacity returns whether the client wants ConsumedCapacity in the answer.

@@ -28,6 +28,7 @@ type options struct {
 	s3         string
 	partitions int
 	isNew      bool
+	isTraced   bool
 }
 
 func main() {
@@ -42,6 +43,7 @@ func main() {
 	flag.StringVar(&o.s3, "s3", "standard", "the S3 of the parameters: standard, express")
 	flag.IntVar(&o.partitions, "partitions", 0, "of each table at first; 0: as many as its limits need")
 	flag.BoolVar(&o.isNew, "new-table", false, "tables are new ones on demand, without burst")
+	flag.BoolVar(&o.isTraced, "trace", false, "keep every request to DynamoDB until the next reset, for GET /trace")
 	flag.Parse()
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "network:", err)
@@ -89,7 +91,7 @@ func newWorld(o options) (map[string]func(net.Listener) error, error) {
 	if !ok {
 		return nil, fmt.Errorf("no S3 is named %q; the parameters have %s", o.s3, namesOf(parameters.S3))
 	}
-	statistics := newStatistics()
+	statistics, trace := newStatistics(), newTrace(o.isTraced)
 	factor := scaleOf(o.scale)
 	connection := parameters.Connection.Value
 	dynamoDB := &dynamoDB{
@@ -97,6 +99,7 @@ func newWorld(o options) (map[string]func(net.Listener) error, error) {
 		connection: connection,
 		latencies:  newLatencies(parameters.DynamoDB.Latencies, o.seed, factor),
 		statistics: statistics,
+		trace:      trace,
 		engine:     &engine{address: o.engine},
 		partitions: o.partitions,
 		isNew:      o.isNew,
@@ -106,7 +109,7 @@ func newWorld(o options) (map[string]func(net.Listener) error, error) {
 	return map[string]func(net.Listener) error{
 		dynamoDBService: func(l net.Listener) error { return serve(l, dynamoDB.handle) },
 		s3Service:       (&http.Server{Handler: s3, ConnContext: withConnection}).Serve,
-		"control":       (&http.Server{Handler: control(statistics, factor, dynamoDB.describe)}).Serve,
+		"control":       (&http.Server{Handler: control(statistics, trace, factor, dynamoDB.describe)}).Serve,
 	}, nil
 }
 

@@ -20,13 +20,14 @@ const (
 // A position is the place of an item: DynamoDB orders items by the hash of the partition key, then by the sort key.
 // Sort keys are compared as texts, as dynastate writes them.
 type position struct {
-	hash uint64
-	sort string
+	hash      uint64
+	partition string // the partition key
+	sort      string
 }
 
 func positionOf(partitionKey, sortKey []byte) position {
 	digest := md5.Sum(partitionKey)
-	return position{hash: binary.BigEndian.Uint64(digest[:8]), sort: string(sortKey)}
+	return position{binary.BigEndian.Uint64(digest[:8]), string(partitionKey), string(sortKey)}
 }
 
 func (p position) isBelow(other position) bool {

@@ -16,11 +16,6 @@ type part struct {
 	units    float64
 }
 
-// take takes the units of a part, or returns the limit that throttles it.
-func (p *part) take() limit {
-	return p.table.capacity.take(p.kind, p.position, p.units, time.Now())
-}
-
 // raise takes what an admitted part needs beyond its units.
 func (p *part) raise(units float64) {
 	if units > p.units {

@@ -95,8 +95,8 @@ func processorTime() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// control serves GET /statistics, POST /reset, and POST /scale?factor=NUMBER.
-func control(s *statistics, latency *scale, tables func() map[string]any) http.Handler {
+// control serves GET /statistics, GET /trace, POST /reset, and POST /scale?factor=NUMBER.
+func control(s *statistics, t *trace, latency *scale, tables func() map[string]any) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/statistics", only(http.MethodGet, func(w http.ResponseWriter, _ *http.Request) {
 		described := tables()
@@ -110,7 +110,11 @@ func control(s *statistics, latency *scale, tables func() map[string]any) http.H
 			"tables":            described,
 		})
 	}))
-	mux.HandleFunc("/reset", only(http.MethodPost, func(http.ResponseWriter, *http.Request) { s.reset() }))
+	mux.HandleFunc("/trace", only(http.MethodGet, func(w http.ResponseWriter, _ *http.Request) { t.write(w) }))
+	mux.HandleFunc("/reset", only(http.MethodPost, func(http.ResponseWriter, *http.Request) {
+		s.reset()
+		t.reset()
+	}))
 	mux.HandleFunc("/scale", only(http.MethodPost, func(w http.ResponseWriter, r *http.Request) {
 		factor, err := strconv.ParseFloat(r.URL.Query().Get("factor"), 64)
 		if err != nil || !(factor >= 0) {
