@@ -192,6 +192,7 @@ final class DiskChecks(checks: Checks, seed: Long) {
       }
       Files.delete(folder)
     }
+    check("disk: a load does not read the rows that it replaces, and takes no two keys for one")(replacingLoads())
     check("disk: an iterator that the disk fails gives every row once, also those whose hashes are equal")(
       failingIterators())
     check("disk: stores have equal shares of the heap, and a closed one leaves its own to others") {
@@ -387,9 +388,40 @@ final class DiskChecks(checks: Checks, seed: Long) {
     }
   }
 
+  private def replacingLoads(): Unit = {
+    val random = new Random(seed + 9)
+    val keys = (equalHashes.flatten ++ (400000 until 402000).map(Key(_))).toArray
+    def load(changes: Seq[((Int, Key), Array[Byte])], expected: Long): Version = {
+      val collector =
+        new ChangeCollector(storage = new OnDisk(0).storage, expected = Array(expected), isLoad = true)
+      changes.grouped(300).foreach(each => collector.add(each.size, encoded(each)))
+      VersionTree.load(collector.asRows, 1, Attempt.random(), "")
+    }
+    Seq(false, true).foreach { hasLongRows =>
+      def value() =
+        randomBytes(random,
+          if (hasLongRows && random.nextInt(20) == 0) 1900 + random.nextInt(900) else random.nextInt(80))
+      val puts = keys.toSeq.map(key => Put -> key -> value())
+      val changes =
+        (0 until 6000).map(_ =>
+          (if (random.nextInt(9) == 0) Remove else Put) -> keys(random.nextInt(keys.length)) -> value())
+      val model = mutable.LinkedHashMap.empty[Key, Array[Byte]]
+      (puts ++ changes).foreach { case ((operation, key), value) =>
+        if (operation == Put) model(key) = value else model -= key
+      }
+      // With too few expected rows the slots grow.
+      val version = load(puts ++ changes, if (hasLongRows) 20 else keys.length.toLong)
+      val reads = version.versions.disk.reads
+      if (hasLongRows) require(reads > 100, s"of long rows $reads were read") else require(reads < 20, s"$reads reads")
+      val plain = load(model.toSeq.map { case (key, value) => Put -> key -> value }, keys.length.toLong)
+      same(version.versions.stateBytes(version), plain.versions.stateBytes(plain), "bytes of rows and slots")
+      compare(new VersionOverlay(version, Ignored), model.map { case (key, value) => (0, key) -> value.toSeq }.toMap,
+        s"long rows: $hasLongRows")
+    }
+  }
+
   private def failingIterators(): Unit = {
-    val byHash = (0 until 400000).map(Key(_)).groupBy(_.hash).values.filter(_.size > 1).toSeq
-    require(byHash.size > 5, s"${byHash.size} pairs of keys with equal hashes")
+    val byHash = equalHashes
     val keys = byHash.map(_.head) ++ (400000 until 402000).map(Key(_)) ++ byHash.map(_.last)
     val model = keys.map(each => (0, each) -> each.bytes.toSeq).toMap
     Seq(0, 1, 20, 500, 1500, keys.size - 200).foreach { count =>
@@ -458,10 +490,18 @@ object DiskChecks {
 
   private val Put = 0
   private val Merge = 1
+  private val Remove = 2
+
+  /** Keys whose hashes are equal. */
+  private def equalHashes: Seq[Seq[Key]] = {
+    val byHash = (0 until 400000).map(Key(_)).groupBy(_.hash).values.filter(_.size > 1).toSeq
+    require(byHash.size > 5, s"${byHash.size} pairs of keys with equal hashes")
+    byHash
+  }
 
   /** Changes as the engine sends them. */
   private def encoded(changes: Seq[((Int, Key), Array[Byte])]): ByteBuffer = {
-    val out = ByteBuffer.allocate(changes.size * 200).order(ByteOrder.LITTLE_ENDIAN)
+    val out = ByteBuffer.allocate(changes.map(_._2.length + 200).sum).order(ByteOrder.LITTLE_ENDIAN)
     changes.foreach { case ((operation, key), value) =>
       out.putShort((if (operation == Merge) 1 << 12 else 0).toShort).put(if (operation > Merge)
           Row.probe(key.bytes).bytes

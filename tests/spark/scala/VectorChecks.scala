@@ -11,7 +11,7 @@ import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.bridge.{Protocol, QueryRun}
-import io.dynastate.memory.{Attempt, ChangeRecords, ChangeSink, EncodedRow, Row, VersionOverlay, VersionTree}
+import io.dynastate.memory.{Attempt, ChangeRecords, ChangeSink, EncodedRow, Row, RowMark, VersionOverlay, VersionTree}
 import io.dynastate.spark.ProviderSettings
 import org.apache.hadoop.conf.Configuration
 import org.json4s.JsonAST.{JArray, JInt, JNull, JObject, JString, JValue}
@@ -81,6 +81,14 @@ final class VectorChecks(checks: Checks, folder: Path) {
       same(hex(sink.run), single.reverse.mkString, "run, in the order of hashes")
       same(sink.bounds, List((long(example \ "records"), long(example \ "hash_min"), long(example \ "hash_max"))),
         "records and hashes")
+    }
+    check("SipHash-1-3 gives what CPython's hash of bytes does, with a key of zeros") {
+      val expected = Seq(1 -> 7541581120933061747L, 7 -> 3389392686435873370L, 8 -> -1525574692105212182L,
+        9 -> 8471974163824919394L, 15 -> -932606700130547222L, 16 -> -8542738587087157833L, 40 -> -7657190176164314618L)
+      expected.foreach { case (length, hash) =>
+        val bytes = Array.tabulate(length)(_.toByte)
+        same(RowMark.sipHash(0, 0, bytes, Platform.BYTE_ARRAY_OFFSET, length), hash, s"of $length bytes")
+      }
     }
     check("namespaces are those of the vectors") {
       list(format \ "namespaces").foreach { vector =>

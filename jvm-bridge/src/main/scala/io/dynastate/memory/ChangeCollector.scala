@@ -77,7 +77,10 @@ final class ChangeCollector(isWanted: Int => Boolean = null, storage: RowStorage
   def asChanges: RowTables = rows
 
   /** The rows that the changes make of an empty store. */
-  def asRows: RowTables = rows
+  def asRows: RowTables = {
+    rows.foreach((_, table) => table.endLoad())
+    rows
+  }
 
   private def append(family: Int, hash: Int, row: Row): Unit = {
     val hasBefore = base != null &&

@@ -16,7 +16,8 @@ import org.apache.spark.unsafe.Platform
  *
  * Rows that were replaced are garbage in their page. `evacuate` moves the live rows of the page with the most garbage
  * to the end; a change does so itself when a third of all is garbage. A load may leave more, where there is room: rows
- * that it moved would be replaced next.
+ * that it moved would be replaced next. A load of which rows are on disk does not read those that it replaces: until
+ * `endLoad`, each slot has the mark of its row.
  *
  * Iterators work on shared slots: `share` marks them, and the next change copies them first if a reader still has them.
  * Not safe for threads; the owner of the table guards it. `get` neither fails nor blocks beside a change, but may be
@@ -34,6 +35,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   /** Somebody reads rows: lists do not grow where they are. */
   private[this] var isSeen = false
   private[this] val row, old, target, ignored = new Row
+  private[this] var isLoading = false
   /** The share of garbage from which on a change evacuates pages; after a load it falls with the garbage. */
   private[this] var garbageMax = GarbageShareMax
   /** Slots that were replaced while somebody read them, and pages on disk: free as soon as these have no reader. */
@@ -42,10 +44,11 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   count(slots.capacity)
 
   /** @param share of the storage of the executor's rows; null: all rows stay on the heap
-   * @param isLoad the rows of a version are put into it first, with those that replace them
+   * @param isLoad the rows of a version are put into it first, with those that replace them, until `endLoad`
    */
   private[memory] def this(expectedRows: Int, share: StorageShare, isLoad: Boolean) = {
     this(new Slots(RowTable.capacityFor(expectedRows)), new RowArena(share))
+    isLoading = isLoad
     if (isLoad) garbageMax = RowTable.GarbageShareOfLoadMax
     publish()
   }
@@ -168,16 +171,17 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   }
 
   /** Remove the row of a key, with its segments, which are put into `undo`, if it is not null. Points `previous` to the
-   * row; false: there was none.
+   * row, unless this is a load; false: there was none.
    */
   def remove(hash: Int, base: AnyRef, offset: Long, length: Int, previous: Row, undo: RowTable = null,
       replaced: RowTable = null): Boolean = {
-    val slot = indexOf(hash, base, offset, length, row, replaced)
+    val slot =
+      if (slots.marks == null) indexOf(hash, base, offset, length, previous, replaced)
+      else slots.indexOf(hash, RowMark.ofKey(base, offset, length))
     !slots.isFree(slot) && {
       own()
-      previous.pointTo(row)
-      if (row.isSegment) segments -= 1 else if (order != null) order.remove(row, slots.addressAt(slot))
-      arena.free(slots.addressAt(slot), row.length)
+      arena.free(slots.addressAt(slot), lengthAt(slot, previous))
+      if (previous.isSegment) segments -= 1 else if (order != null) order.remove(previous, slots.addressAt(slot))
       slots.close(slot)
       count -= 1
       if (count < slots.capacity / 8 && slots.capacity > CapacityMin) resize(slots.capacity / 2)
@@ -277,12 +281,44 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     if (onlySlot >= 0) onlySlot else slots.indexOf(hash, base, offset, length, into)
   }
 
+  /** The length of the row of a slot. `into` points to the row, as it does already without marks; to no row, where the
+   * mark tells the length.
+   */
+  private def lengthAt(slot: Int, into: Row): Int = {
+    val marked = if (slots.marks == null) 0 else RowMark.length(slots.marks(slot))
+    if (marked > 0) into.pointTo(NoRow, 0) else if (slots.marks != null) slots.read(slot, into)
+    if (marked > 0) marked else into.length
+  }
+
+  /** Begin to have the marks of the rows. */
+  private def markRows(): Unit = {
+    slots.marks = new Array(slots.capacity)
+    arena.share.add(8L * slots.capacity)
+    eachSlot { slot =>
+      slots.read(slot, target)
+      slots.marks(slot) = RowMark.of(target)
+    }
+  }
+
+  /** End a load. */
+  private[memory] def endLoad(): Unit = {
+    isLoading = false
+    if (slots.marks != null) arena.share.add(-8L * slots.capacity)
+    slots.marks = null
+  }
+
   /** Let a slot have the row that was begun. */
   private def set(hash: Int, address: Int, previous: Row, undo: RowTable, replaced: RowTable = null): Boolean = {
-    val slot = indexOf(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, previous, replaced)
+    if (isLoading && arena.diskPages != null && slots.marks == null) markRows()
+    val mark = if (slots.marks == null) 0L else RowMark.of(row)
+    val slot =
+      if (slots.marks == null) indexOf(hash, row.bytes, row.keyOffset, row.keyLengthAndKind, previous, replaced)
+      else slots.indexOf(hash, mark)
     val entry = slots.entries(slot)
     // Who sees the slot sees the row.
     VarHandle.releaseFence()
+    val oldLength = if (entry == 0) 0 else lengthAt(slot, previous)
+    if (slots.marks != null) slots.marks(slot) = mark
     if (entry == 0) {
       slots.entries(slot) = Slots.entry(hash, address)
       count += 1
@@ -291,7 +327,7 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
     } else {
       slots.entries(slot) = Slots.entry(hash, address)
       if (order != null && !row.isSegment) order.replace(row, Slots.addressOf(entry), address)
-      arena.free(Slots.addressOf(entry), previous.length)
+      arena.free(Slots.addressOf(entry), oldLength)
       val count = row.segmentCount
       evacuate()
       if (previous.segmentCount > count) removeSegments(hash, previous, count, undo)
@@ -368,7 +404,10 @@ final class RowTable private (private[this] var slots: Slots, private[this] val 
   }
 
   /** Count slots for the storage. */
-  private def count(more: Int): Unit = if (arena.share != null) arena.share.addIndex(8L * more)
+  private def count(more: Int): Unit = if (arena.share != null) {
+    arena.share.addIndex(8L * more)
+    if (slots.marks != null) arena.share.add(8L * more)
+  }
 
   /** Count the order of the keys for the storage. */
   private[memory] def countOrder(): Unit = if (order != null && arena.share != null) {
@@ -397,6 +436,8 @@ object RowTable {
   private val UnboundedLoadBytesMax = Runtime.getRuntime.maxMemory / 4
   /** Less garbage is left. */
   private val GarbageMin = 16L * 1024
+  /** What points to it points to no list, and no segment. */
+  private val NoRow = new Array[Byte](EncodedRow.HeaderBytes)
   /** Pages of a table that is copied once more: then its rows are copied. */
   private val CopiesMax = 16
 

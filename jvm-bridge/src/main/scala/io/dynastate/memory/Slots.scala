@@ -14,6 +14,8 @@ final class Slots(val capacity: Int) {
   private[memory] var diskPages: Array[DiskPage] = _
   /** Of pages on disk: it lasts as long as somebody has slots. */
   private[memory] var share: StorageShare = _
+  /** The marks of the rows, by slot, while a version is loaded; null: there are none. */
+  private[memory] var marks: Array[Long] = _
   private[memory] val readers = new AtomicInteger
   private[this] val shift = Integer.numberOfLeadingZeros(capacity) + 1
   private[this] val mask = capacity - 1
@@ -110,6 +112,13 @@ final class Slots(val capacity: Int) {
     at
   }
 
+  /** The slot of the key that has a mark, or the free one for it; no row is read. */
+  private[memory] def indexOf(hash: Int, mark: Long): Int = {
+    var at = home(hash)
+    while (entries(at) != 0 && !(hashAt(at) == hash && RowMark.isOfSameKey(marks(at), mark))) at = (at + 1) & mask
+    at
+  }
+
   /** The slots that have a hash. */
   private[memory] def slotsOf(hash: Int): List[Int] = {
     var matches = List.empty[Int]
@@ -147,6 +156,10 @@ final class Slots(val capacity: Int) {
     while (each < count) {
       read += entries(home(hashes(each)))
       each += 1
+    }
+    while (marks != null && each > 0) {
+      each -= 1
+      read += marks(home(hashes(each)))
     }
     lastRead = read
   }
@@ -201,6 +214,7 @@ final class Slots(val capacity: Int) {
     while (entries(at) != 0) {
       if (distanceFromHome(at) >= ((at - hole) & mask)) {
         entries(hole) = entries(at)
+        if (marks != null) marks(hole) = marks(at)
         hole = at
       }
       at = (at + 1) & mask
@@ -213,11 +227,14 @@ final class Slots(val capacity: Int) {
     copy.pages = pages
     copy.diskPages = diskPages
     copy.share = share
-    if (newCapacity == capacity) System.arraycopy(entries, 0, copy.entries, 0, capacity)
-    else {
+    if (marks != null) copy.marks = new Array(newCapacity)
+    if (newCapacity == capacity) {
+      System.arraycopy(entries, 0, copy.entries, 0, capacity)
+      if (marks != null) System.arraycopy(marks, 0, copy.marks, 0, capacity)
+    } else {
       var slot = 0
       while (slot < capacity) {
-        if (entries(slot) != 0) copy.add(entries(slot))
+        if (entries(slot) != 0) copy.add(entries(slot), if (marks == null) 0L else marks(slot))
         slot += 1
       }
     }
@@ -225,10 +242,11 @@ final class Slots(val capacity: Int) {
   }
 
   /** Add a row with a new key. */
-  private def add(entry: Long): Unit = {
+  private def add(entry: Long, mark: Long): Unit = {
     var at = home(Slots.hashOf(entry))
     while (entries(at) != 0) at = (at + 1) & mask
     entries(at) = entry
+    if (marks != null) marks(at) = mark
   }
 }
 
