@@ -4,22 +4,25 @@
     python benchmarks/beyond_memory.py --rows 20000 --updates 500 --turns 1         to try it
 
 Each store is driven through Spark's trait in fresh JVMs, at each number of rows. Batches have uniform keys, and popular
-keys. At the first of the numbers, the first batch after a restart is measured, too. Ours is also measured with all rows
-in memory, with and without a bound. Prints the figures and the ratios that have a target, keeps them in
+keys. Then the store restarts right after a snapshot, and between two of its snapshots. Ours is also measured with all
+rows in memory, with and without a bound. Prints the figures and the ratios that have a target, keeps them in
 build/benchmarks/beyond_memory.json, and exits 1 when a target is missed. See benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from database import add_arguments, names_of, numbers
-from jvm import CONF, CONTENDERS, OURS, Contender, Figures, build, prepared, run
+from jvm import CONF, CONTENDERS, OURS, Contender, Figures, build, objects_in_s3, prepared, run, run_with_pauses
 from rich.console import Console
 from rich.table import Table
 from targets import Target, console, finish
@@ -36,6 +39,12 @@ READ_UNITS = ("uniform_dynastateReadUnits", "zipf_dynastateReadUnits")
 ROW_BYTES = 150
 #: What is in memory, of the state; and the bound where all fits, in states.
 SHARE, ROOMY = 0.2, 4
+#: The changes after the snapshot before a restart between two snapshots, in states.
+CHANGED = 0.4
+#: The most that our first batch of such a restart may take, in those of RocksDB right after its snapshot.
+RESTART_AT_MOST, LARGER_RESTARTS_AT_MOST = 2.0, {"5,000,000": 2.5}
+#: The large state is judged by the small one.
+SMALL, LARGE = "1,000,000", "20,000,000"
 SHOWN = [
     ("uniform_batch_ms", "uniform: whole batch, ms"),
     ("uniform_batch_p95_ms", "uniform: whole batch, 95th percentile, ms"),
@@ -44,6 +53,7 @@ SHOWN = [
     ("uniform_commit_ms", "uniform: commit, ms"),
     ("uniform_heap_mb", "uniform: heap of the state, MB"),
     ("uniform_rss_mb", "uniform: resident memory of the process, MB"),
+    ("uniform_written_mb", "uniform: written to disk a batch, MB"),
     ("zipf_batch_ms", "Zipf: whole batch, ms"),
     ("zipf_batch_p95_ms", "Zipf: whole batch, 95th percentile, ms"),
     ("zipf_get_ns", "Zipf: get, ns"),
@@ -52,13 +62,23 @@ SHOWN = [
     ("zipf_heap_mb", "Zipf: heap of the state, MB"),
     ("first_batch_ms", "restart: first batch, ms"),
     ("first_open_ms", "restart: its open, ms"),
+    ("first_row_ms", "restart: open and first get, ms"),
     ("first_gets_ms", "restart: its gets, ms"),
     ("first_commit_ms", "restart: its commit, ms"),
     ("first_cpu_ms", "restart: processor time of the JVM, ms"),
     ("first_sidecar_cpu_ms", "restart: processor time of the sidecar, ms"),
     ("next_batch_ms", "restart: the five batches after it, median, ms"),
+    ("snapshot_first_batch_ms", "restart after a snapshot: first batch, ms"),
+    ("snapshot_first_row_ms", "restart after a snapshot: open and first get, ms"),
+    ("snapshot_next_batch_ms", "restart after a snapshot: the five batches after it, median, ms"),
     ("load_s", "initial load, s"),
     ("snapshot_ms", "snapshot maintenance, ms"),
+    ("beside_snapshot_ms", "snapshot maintenance beside batches, ms"),
+    ("beside_batch_ms", "batch beside it, ms"),
+    ("beside_batch_max_ms", "longest batch beside it, ms"),
+    ("pauses_max_ms", "longest GC pause, ms"),
+    ("pauses_p99_ms", "GC pauses, 99th percentile, ms"),
+    ("sidecar_rss_max_mb", "sidecar's peak memory, MB"),
 ]
 
 
@@ -77,24 +97,30 @@ def contender_of(kind: str, rows: int) -> Contender:
         BOUNDED: {f"{CONF}.rocksdb.boundedMemoryUsage": "true", f"{CONF}.rocksdb.maxMemoryUsageMB": small},
     }[kind]
     plain = CONTENDERS[ROCKSDB if kind in (ROCKSDB, BOUNDED) else OURS]
-    # A restart finds a snapshot of the last version where the store makes one then.
-    return replace(plain, conf={**plain.conf, **conf, f"{CONF}.minDeltasForSnapshot": "1"})
+    return replace(plain, conf={**plain.conf, **conf})
 
 
 def measure(contender: Contender, kind: str, rows: int, options: argparse.Namespace, folder: Path) -> Figures:
-    """The batches in one fresh JVM; at the first number of rows, the restart in as many others as there are turns."""
+    """The batches in one fresh JVM; the restarts in as many others as there are turns, after the snapshot and later."""
     workload = {name: getattr(options, name) for name in ("updates", "batches", "warmup", "seed")} | {"rows": rows}
     log = f"beyond_memory-{kind}-{rows}"
     jvm = {"folder": folder, "heap": options.heap, "collector": options.collector}
-    figures = run("BeyondMemoryBenchmark", contender, workload, **jvm, log=log)
+    figures: dict[str, Any] = run_with_pauses("BeyondMemoryBenchmark", contender, workload, **jvm, log=log)
     figures |= {"memory_mb": memory_mb(rows, SHARE), "engine": contender.engine}
-    if kind in (OURS, ROCKSDB) and rows == options.rows[0]:
-        workload["version"] = figures["version"]
+    if kind not in (OURS, ROCKSDB) or options.turns == 0:
+        return figures
+
+    def restart() -> dict[str, Any]:
         turns = [
             run("BeyondMemoryRestart", contender, workload, **jvm, log=f"{log}.restart") for _ in range(options.turns)
         ]
-        figures |= {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} | {"turns": turns}
-    return figures
+        return {key: statistics.median(turn[key] for turn in turns) for key in turns[0]} | {"turns": turns}
+
+    workload |= {name: figures[name] for name in ("version", "more")}
+    figures |= {f"snapshot_{key}": value for key, value in restart().items()}
+    changed = {"changed": math.ceil(CHANGED * rows / options.updates)}
+    workload |= run("BeyondMemoryChanges", contender, workload | changed, **jvm, log=f"{log}.changes")
+    return figures | restart()
 
 
 def measure_all(options: argparse.Namespace, out: Console) -> dict[str, dict[str, Figures]]:
@@ -102,11 +128,12 @@ def measure_all(options: argparse.Namespace, out: Console) -> dict[str, dict[str
     by_rows: dict[str, dict[str, Figures]] = {}
     for rows in options.rows:
         for kind in options.kinds:
-            with (
-                tempfile.TemporaryDirectory(prefix="dynastate-bench-") as scratch,
-                out.status(f"{kind}: {rows:,} rows"),
-                prepared(contender_of(kind, rows), options.endpoint, options.engine) as contender,
-            ):
+            with ExitStack() as stack:
+                scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dynastate-bench-"))
+                stack.enter_context(out.status(f"{kind}: {rows:,} rows"))
+                contender = stack.enter_context(prepared(contender_of(kind, rows), options.endpoint, options.engine))
+                if options.objects and contender.engine:
+                    contender = stack.enter_context(objects_in_s3(contender, options.engine))
                 by_rows.setdefault(f"{rows:,}", {})[kind] = measure(
                     contender, kind, rows, options, folder=Path(scratch)
                 )
@@ -123,12 +150,20 @@ def targets(by_rows: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
         for key, text, limit in (
             ("uniform_batch_ms", "uniform keys", 0.8),
             ("zipf_batch_ms", "popular keys", 0.5),
-            ("first_batch_ms", "first batch of a restart", 1),
+            ("snapshot_first_batch_ms", "first batch of a restart after a snapshot", 1),
         ):
             if key in ours and key in rocksdb:
                 judged.append(
                     Target(f"{beyond}, {text}: ours / RocksDB with changelog", ours[key] / rocksdb[key], limit)
                 )
+        if "first_batch_ms" in ours and "snapshot_first_batch_ms" in rocksdb:
+            judged.append(
+                Target(
+                    f"{beyond}, first batch of a restart between snapshots: ours / RocksDB's right after one",
+                    ours["first_batch_ms"] / rocksdb["snapshot_first_batch_ms"],
+                    LARGER_RESTARTS_AT_MOST.get(rows, RESTART_AT_MOST),
+                )
+            )
         if ours:
             heap = max(ours["uniform_heap_mb"], ours["zipf_heap_mb"])
             judged.append(Target(f"{beyond}: heap / memoryMb", heap / ours["memory_mb"], 1.2))
@@ -138,6 +173,23 @@ def targets(by_rows: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
         if fits and unbounded:
             ratio = fits["uniform_batch_ms"] / unbounded["uniform_batch_ms"]
             judged.append(Target(f"{rows} rows, batch: all fits in memoryMb / no bound", ratio, 1.1))
+    return judged + targets_of_large({rows: kinds.get(OURS, {}) for rows, kinds in by_rows.items()})
+
+
+def targets_of_large(ours: Mapping[str, Figures]) -> list[Target]:
+    """What must not grow with the rows."""
+    small, large = ours.get(SMALL, {}), ours.get(LARGE, {})
+    if not small or not large:
+        return []
+    judged = [
+        Target(
+            f"batch of uniform keys: {LARGE} rows / {SMALL}", large["uniform_batch_ms"] / small["uniform_batch_ms"], 1.3
+        ),
+        Target(f"{LARGE} rows: GC pauses, 99th percentile, ms", large["pauses_p99_ms"], 200),
+    ]
+    if "first_row_ms" in small and "first_row_ms" in large:
+        more = large["first_row_ms"] - small["first_row_ms"]
+        judged.append(Target(f"restart, open and first get: {LARGE} rows, more than {SMALL}, ms", more, 1000))
     return judged
 
 
@@ -160,7 +212,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--updates", type=int, default=20_000, help="keys got and put a batch (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=15, help="measured batches of each kind (default: %(default)s)")
     parser.add_argument("--warmup", type=int, default=25, help="batches before them (default: %(default)s)")
-    parser.add_argument("--turns", type=int, default=3, help="restarts of each store (default: %(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="restarts of each store, of both kinds (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the choice of keys (default: %(default)s)")
     parser.add_argument(
         "--kinds",
@@ -172,6 +226,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--collector", choices=("G1GC", "ParallelGC"), default="G1GC", help="of garbage (default: %(default)s)"
     )
+    parser.add_argument("--objects", action="store_true", help="ours has its large parts in an S3, which needs Go")
     add_arguments(parser)
     parser.add_argument("--no-build", action="store_true", help="take the jars as they are")
     return parser.parse_args()
@@ -186,6 +241,13 @@ def main() -> None:
     by_rows = measure_all(options, out)
     engines = {figures["engine"] for kinds in by_rows.values() for figures in kinds.values()} - {""}
     out.print(f"{OURS}: on {', '.join(sorted(engines)) or 'nothing'}")
+    for rows, kinds in by_rows.items():
+        ours, rocksdb = kinds.get(OURS, {}), kinds.get(ROCKSDB, {})
+        if "first_batch_ms" in ours and "first_batch_ms" in rocksdb:
+            ratio = ours["first_batch_ms"] / rocksdb["first_batch_ms"]
+            out.print(
+                f"{rows} rows, first batch of a restart, both between their snapshots: ours / RocksDB {ratio:.2f}"
+            )
     judged = targets(by_rows)
     finish(out, "beyond_memory", vars(options), by_rows, judged)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import compileall
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +30,8 @@ OURS = "ours"
 #: What Spark's launcher passes (org.apache.spark.launcher.JavaModuleOptions), as far as state stores need it.
 MODULE_OPTIONS = ROOT / "jvm-bridge" / "module.options"
 Figures = Mapping[str, Any]
+#: In the JVM's log; the milliseconds.
+PAUSE = re.compile(r"\bPause (?!Full \(System\.gc\(\)\)).* ([\d.]+)ms$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def run(
     heap: str,
     log: str,
     collector: str = "G1GC",
+    options: Sequence[str] = (),
     jars: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """One process of a benchmark; its last line is the figures.
@@ -90,10 +95,11 @@ def run(
     Args:
         main: the name of an object of benchmarks/scala.
         workload: its arguments (`Plan.scala`).
+        options: more options of the JVM.
     """
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", f"-XX:+Use{collector}", f"@{MODULE_OPTIONS}"]
+    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", f"-XX:+Use{collector}", *options, f"@{MODULE_OPTIONS}"]
     jvm += [f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={ROOT / 'benchmarks' / 'log4j2.properties'}"]
     state = (folder / "state").as_uri()
     arguments = {"provider": contender.provider, "checkpoint": state, **workload, **contender.conf}
@@ -107,6 +113,20 @@ def run(
     printed = run_logged(command, contender.environment, log)
     figures: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return figures
+
+
+def run_with_pauses(
+    main: str, contender: Contender, workload: Mapping[str, object], *, folder: Path, **options: Any
+) -> dict[str, Any]:
+    """The same, with the pauses of the collector, except those that the benchmark asked for.
+
+    The JVM of a small state may have none.
+    """
+    log = folder / "gc.log"
+    figures = run(main, contender, workload, folder=folder, **options, options=[f"-Xlog:gc:file={log}::filecount=0"])
+    pauses = sorted(map(float, PAUSE.findall(log.read_text()))) or [0.0]
+    ninety_nine = pauses[math.ceil(0.99 * len(pauses)) - 1]
+    return figures | {"pauses": len(pauses), "pauses_max_ms": pauses[-1], "pauses_p99_ms": ninety_nine}
 
 
 def on(contender: Contender, database: Database) -> Contender:
@@ -124,3 +144,14 @@ def prepared(contender: Contender, endpoint: str | None, engine: str) -> Iterato
         return
     with database(endpoint, engine) as running:
         yield on(contender, running)
+
+
+@contextmanager
+def objects_in_s3(contender: Contender, engine: str) -> Iterator[Contender]:
+    """Ours with its large parts in the S3 of a world without distances, which needs Go."""
+    from world import world
+
+    with world(contender.conf[f"{CONF}.dynastate.endpoint"], engine, "-scale", "0") as aws:
+        objects = {"objects": "s3://checkpoints/objects", "objectsEndpoint": aws.s3}
+        conf = {f"{CONF}.dynastate.{setting}": value for setting, value in objects.items()}
+        yield replace(contender, conf={**contender.conf, **conf})

@@ -10,6 +10,12 @@ import scala.util.Try
 /** Memory and processor time of this process, and of the sidecar below it. */
 private[benchmarks] object Memory {
 
+  /** Bytes that this process has written to disk so far, or left to the kernel to write. */
+  def writtenBytes: Long =
+    Files.readAllLines(Paths.get("/proc/self/io")).asScala
+      .collectFirst { case line if line.startsWith("write_bytes: ") => line.drop("write_bytes: ".length).toLong }
+      .get
+
   /** User and system time of this process so far, all its threads, ms. */
   def cpuMs: Double =
     ManagementFactory.getOperatingSystemMXBean.asInstanceOf[

@@ -10,9 +10,11 @@ import org.apache.spark.sql.execution.streaming.state.{
 }
 import org.apache.spark.sql.internal.SQLConf
 
-/** Times of one batch, ns. `keys` is the number of gets and of puts; `metrics` are the provider's, of its commit. */
-private[benchmarks] final case class BatchTimes(open: Long, get: Long, put: Long, commit: Long, keys: Int,
-    metrics: Map[String, Long]) {
+/** Times of one batch, ns. `get` is of all gets, `firstGet` of the first of them; `keys` is the number of gets and of
+ * puts; `metrics` are the provider's, of its commit.
+ */
+private[benchmarks] final case class BatchTimes(open: Long, firstGet: Long, get: Long, put: Long, commit: Long,
+    keys: Int, metrics: Map[String, Long]) {
   def whole: Long = open + get + put + commit
 }
 
@@ -43,8 +45,8 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
 
   /** A permutation of all row numbers; a batch shuffles the first `updates` of it. */
   private val ids = Array.range(0, plan.rows)
-  /** The checkpoint id of the last commit, in format 2. */
-  private var checkpointId = Option.empty[String]
+  /** The checkpoint id of the last commit, of this process or of another one, in format 2. */
+  var checkpointId: Option[String] = None
   private val zipf = new ZipfRows(plan.rows, plan.seed)
 
   def this(plan: Plan, partition: Int = 0) = this(plan, partition, new Array[Int](plan.rows))
@@ -89,22 +91,26 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     ns / 1e9
   }
 
-  /** Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. `isMade`
-   * is called after the rows were made, and before the clock starts.
+  /** Get and put `updates` distinct random rows of a version: each as likely as the others, or by Zipf's law. With
+   * `isForced` the next maintenance makes a snapshot. `isMade` is called after the rows were made, and before the clock
+   * starts.
    */
-  def runBatch(provider: StateStoreProvider, version: Long, isZipf: Boolean = false,
+  def runBatch(provider: StateStoreProvider, version: Long, isZipf: Boolean = false, isForced: Boolean = false,
       isMade: () => Unit = () => ()): BatchTimes = {
     val expected = prepareBatch(isZipf)
     isMade()
-    runPrepared(provider, version, expected)
+    runPrepared(provider, version, expected, isForced)
   }
 
   /** Get and put the rows that `prepareBatch` has made; `expected` is what that returned. */
-  def runPrepared(provider: StateStoreProvider, version: Long, expected: Long): BatchTimes = {
+  def runPrepared(provider: StateStoreProvider, version: Long, expected: Long,
+      isForced: Boolean = false): BatchTimes = {
     val start = System.nanoTime()
-    val store = provider.getStore(version, checkpointId)
+    val store = provider.getStore(version, checkpointId, forceSnapshotOnCommit = isForced)
     val opened = System.nanoTime()
-    val found = getAll(store, plan.updates)
+    val firstFound = getAll(store, 0, 1)
+    val gotFirst = System.nanoTime()
+    val found = firstFound + getAll(store, 1, plan.updates)
     val got = System.nanoTime()
     putAll(store, plan.updates)
     val put = System.nanoTime()
@@ -113,7 +119,7 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     check(found == expected, s"gets of version $version added up to $found, expected $expected")
     check(store.metrics.numKeys == plan.rows, s"version ${version + 1} counts ${store.metrics.numKeys} keys")
     val metrics = store.metrics.customMetrics.map { case (metric, value) => metric.name -> value }
-    BatchTimes(opened - start, got - opened, put - got, committed - put, plan.updates, metrics)
+    BatchTimes(opened - start, gotFirst - opened, got - opened, put - got, committed - put, plan.updates, metrics)
   }
 
   /** Time from getStore of a version to the answer of the first get, and until every row was read. */
@@ -130,9 +136,9 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     ColdOpen(firstGet, everyRow)
   }
 
-  /** Count all updates of the plan's batches, without a store: another process has run them. */
-  def replayBatches(isZipf: Boolean = false): Unit =
-    (0 until plan.warmup + plan.batches).foreach(_ => choose(isZipf).foreach(row => counts(row) += 1))
+  /** Count all updates of batches, by default of the plan's, without a store: another process has run them. */
+  def replayBatches(isZipf: Boolean = false, batches: Int = plan.warmup + plan.batches): Unit =
+    (0 until batches).foreach(_ => choose(isZipf).foreach(row => counts(row) += 1))
 
   /** Get distinct random rows of a version that is not in memory; then put others, and commit. */
   def lookUp(provider: StateStoreProvider, version: Long, gets: Int, puts: Int, seed: Long): LookUps = {
@@ -216,10 +222,10 @@ private[benchmarks] final class StateDriver(plan: Plan, partition: Int, counts: 
     }
   }
 
-  private def getAll(store: StateStore, size: Int): Long = {
+  private def getAll(store: StateStore, from: Int, until: Int): Long = {
     var sum = 0L
-    var i = 0
-    while (i < size) {
+    var i = from
+    while (i < until) {
       sum += store.get(keys.at(i), StateStore.DEFAULT_COL_FAMILY_NAME).getLong(Rows.Count)
       i += 1
     }

@@ -32,7 +32,7 @@ TINY = {
     "scale": "--stores 4 --rows 5 --threads 2 --commits 60 --turns 1 --heap 256m",
 }
 #: Targets of queries and of a size that are not run here.
-OMITTED = re.compile("^PySpark (?!sessions)|^5,000,000 rows")
+OMITTED = re.compile("^PySpark (?!sessions)|^5,000,000 rows|.*20,000,000 rows")
 #: The sizes of these runs, and those of the targets.
 SIZES = {"500 rows": "1,000,000 rows", "4 stores of 5 rows, 2 threads": "400 stores of 20 rows, 8 threads"}
 #: The figures of each benchmark that its `targets` get.
