@@ -341,7 +341,7 @@ def test_prices() -> None:
 
 
 def test_example_of_the_documentation() -> None:
-    text = "".join((ROOT / "docs" / page).read_text() for page in ("costs.md", "objects-in-s3.md"))
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("costs.md", "objects-in-s3.md", "scale.md"))
     programs = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n(.*?)```", text, re.DOTALL)
     assert programs
     for program, shown in programs:
