@@ -12,6 +12,7 @@ import pytest
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
+from dynastate.format.checkpoint import FileEntry
 from dynastate.format.codec import LZ4, RAW, decompress
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Home, Key, namespace_of, schema_digest, version_list_key
@@ -159,12 +160,14 @@ def name_of(message: type) -> str:
 def field(message: type, name: str, value: Any) -> Any:
     if name in ("attempt", "parent", "base_attempt", "held_attempt"):
         return attempt(value)
-    if name == "token" or (name == "run" and message in (protocol.Append, protocol.Rows, protocol.Packed)):
+    if name in ("token", "data") or (name == "run" and message in (protocol.Append, protocol.Rows, protocol.Packed)):
         return bytes.fromhex(value)
     if name == "have":
         return tuple((each["version"], attempt(each["attempt"])) for each in value)
-    if name == "buckets":
+    if name in ("buckets", "files"):
         return tuple(value)
+    if name == "entries":
+        return tuple(FileEntry(*each) for each in value)
     return dict(value) if name in ("keys", "counters") else value
 
 

@@ -22,12 +22,12 @@ from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, VersionId
 from dynastate.settings import PREFIX
 from dynastate.sidecar import protocol
 from dynastate.sidecar.process import ALIVE_EVERY_S, SWITCH_INTERVAL_S
-from dynastate.sidecar.protocol import Commit, Hello, Open
+from dynastate.sidecar.protocol import Commit, FileDelete, FileGet, FileList, FilePut, Hello, Open
 from tests.support.contents import graph, parts_of
 from tests.support.engine_driver import fold
 from tests.support.frames import ABORT, BEGIN, COMMIT, HELLO, OPEN, TOKEN, UNKNOWN, WELCOME, append, hello, raw_frame
 from tests.support.processes import wait_until
-from tests.support.samples import SCHEMA, A, B, C, State, attempt
+from tests.support.samples import SCHEMA, A, B, C, State, attempt, namespace_of, noise
 from tests.support.sidecar import ROWS, WITHIN_S, Start, Talk, chunk_of, error_of
 
 
@@ -351,3 +351,38 @@ def test_a_version_is_found_and_read_by_buckets(talk: Talk, store: str) -> None:
     assert isinstance(talk.answer(), protocol.Opened)
     assert talk.fail(protocol.Find(store, 2, NO_ATTEMPT))[0] == VersionMissingError.kind
     assert len(talk.state(store, 1)) == 40
+
+
+def test_files_of_a_checkpoint(talk: Talk, store: str) -> None:
+    """Files are put, read, listed and deleted; a refusal or an error leaves the connection ready."""
+    checkpoint = f"{namespace_of(store)}/clicks"
+    large = noise(900_000)
+
+    def put(file: str, data: bytes, *, overwrites: bool = False) -> int:
+        return int(talk.ask(FilePut(checkpoint, file, int(overwrites), data)).is_stored)
+
+    def get(file: str) -> bytes | None:
+        file_answer = talk.ask(FileGet(checkpoint, file))
+        return file_answer.data if file_answer.exists else None
+
+    def entries(folder: str) -> list[tuple[str, int, int]]:
+        talk.send(protocol.encode(FileList(checkpoint, folder)))
+        listed: list[tuple[str, int, int]] = []
+        while isinstance(answer := talk.answer(), protocol.Files):
+            listed += [(entry.name, entry.is_folder, entry.bytes) for entry in answer.entries]
+        assert isinstance(answer, protocol.Opened)
+        assert answer.counters["requests"] == 1
+        return listed
+
+    assert [put("offsets/10", b"ten"), put("offsets/9", b"nine"), put("sources/0/9.compact", large)] == [1, 1, 1]
+    assert [put("offsets/10", b"other"), put("sources/0/9.compact", b"other")] == [0, 0]
+    assert [get("offsets/10"), get("sources/0/9.compact"), get("offsets")] == [b"ten", large, None]
+    assert put("sources/0/9.compact", b"short", overwrites=True) == 1
+    assert get("sources/0/9.compact") == b"short"
+    assert entries("") == [("offsets", 1, 0), ("sources", 1, 0)]
+    assert entries("offsets") == [("9", 0, 4), ("10", 0, 3)]
+    assert entries("commits") == []
+    error = (ConfigurationError.kind, f"{namespace_of(store)}/checkpoint/clicks")
+    assert talk.fail(FileGet(checkpoint, "offsets//9"))[:2] == error
+    assert talk.ask(FileDelete(checkpoint, ("offsets/9", "sources", "commits/1"))).is_stored == 1
+    assert entries("") == [("offsets", 1, 0)]

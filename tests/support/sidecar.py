@@ -147,6 +147,11 @@ class Talk:
     def state(self, store: str, version: int) -> State:
         return fold(self.open(store, version).chunks)
 
+    def ask(self, message: Any) -> Any:
+        """Send a message that has one answer, and return it."""
+        self.send(protocol.encode(message))
+        return self.answer()
+
     def fail(self, message: Any) -> tuple[int, str, str]:
         self.send(protocol.encode(message))
         return error_of(self.answer())

@@ -9,6 +9,7 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine import snapshots
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.hash_ranges import ALL, HashRange
 from dynastate.engine.imported import ImportAttempt, ImportedVersion
@@ -21,6 +22,7 @@ from dynastate.engine.reader import PartReader
 from dynastate.engine.sessions import Sessions
 from dynastate.engine.writer import PartWriter
 from dynastate.errors import CorruptStateError, InternalError, VersionMissingError, message_of
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.codec import require
 from dynastate.format.items import size_of
 from dynastate.format.keys import NO_ATTEMPT, Attempt, Key, VersionId, check_store, schema_digest, schema_key, where
@@ -37,8 +39,9 @@ COMPRESSORS: Final = min(4, os.cpu_count() or 1)
 class Engine:
     """Everything durable, for all stores on one pair of tables. Safe for threads.
 
-    `clock` is the wall clock, in UTC, for times that people read; no decision depends on it. The sidecars of an
-    executor share its limits of memory and requests. Refuse settings whose codec is not installed.
+    `clock` is the wall clock, in UTC, for times that people read. Nothing but the age of a checkpoint's orphans depends
+    on it. The sidecars of an executor share its limits of memory and requests. Refuse settings whose codec is not
+    installed.
     """
 
     def __init__(self, tables: Tables, settings: Settings, clock: Callable[[], datetime] = runtime.now) -> None:
@@ -64,6 +67,8 @@ class Engine:
             object_writer=self._object_writer,
             object_rule=ObjectRule.of(tables, settings),
         )
+        self._listed_checkpoints: set[Checkpoint] = set()
+        self._codec, self._clock = settings.compression, clock
         self.maintenance = Maintenance(tables, sessions, self.known_stores, self._is_busy, settings=settings)
 
     def place_of(self, key: Key) -> str:
@@ -132,6 +137,10 @@ class Engine:
                 "an attempt needs an id, and a parent unless its base is version 0", store=store, base=base
             )
         return WriteAttempt(self.commits, store, run, base, parent=parent, attempt=attempt)
+
+    def checkpoint_files(self) -> CheckpointFiles:
+        """The files of checkpoints, with a meter of their own."""
+        return CheckpointFiles(self._tables.metered(Meter()), self._listed_checkpoints, self._codec, self._clock)
 
     def begin_import(self, store: str, run: QueryRun, version: ImportedVersion, state_bytes: int) -> ImportAttempt:
         """Start the import of a version, of about `state_bytes`: its rows are written as a snapshot.

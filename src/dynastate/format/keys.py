@@ -22,6 +22,8 @@ from dynastate.runtime import limits
 VERSION_MAX: Final = 10**20 - 1
 SHARDS_MAX: Final = 256
 STORE_BYTES_MAX: Final = 1_024
+#: DynamoDB's limit of a sort key.
+SORT_KEY_BYTES_MAX: Final = 1_024
 
 Role = Literal["delta", "snapshot"]
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO, ClassVar, Final
 
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.engine.commit import WriteAttempt
 from dynastate.engine.engine import Engine
 from dynastate.engine.imported import ImportedVersion
 from dynastate.engine.opening import HeldChanges, Opening, retry_routes
 from dynastate.engine.snapshots import SnapshotAttempt
 from dynastate.errors import DynastateError, InternalError, MismatchError
+from dynastate.format.checkpoint import Checkpoint, checkpoint_of
 from dynastate.format.codec import RAW
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId, location_of
 from dynastate.format.meta import QueryRun
@@ -280,6 +282,42 @@ class Connection:
             spent, versions = self._reached_engine().maintenance.clean_up(**request._asdict())
             self._send(protocol.Maintained(maintenance_counters(spent, self._prices) | {"versionsLeft": versions}))
 
+    def _on_fileput(self, request: protocol.FilePut) -> None:
+        with self._answering_files("file put", request.checkpoint, request.file):
+            files, checkpoint = self._files_of(request.checkpoint)
+            is_stored = files.put(checkpoint, request.file, request.data, overwrites=bool(request.overwrites))
+            self._send(protocol.Stored(int(is_stored), maintenance_counters(files.meter, self._prices)))
+
+    def _on_fileget(self, request: protocol.FileGet) -> None:
+        with self._answering_files("file get", request.checkpoint, request.file):
+            files, checkpoint = self._files_of(request.checkpoint)
+            file = files.get(checkpoint, request.file)
+            self._send(protocol.File(0, 0, b"") if file is None else protocol.File(1, file.time, file.data))
+
+    def _on_filelist(self, request: protocol.FileList) -> None:
+        with self._answering_files("file list", request.checkpoint, request.folder):
+            files, checkpoint = self._files_of(request.checkpoint)
+            entries = files.list(checkpoint, request.folder)
+            for start in range(0, len(entries), protocol.FILES_MAX):
+                self._send(protocol.Files(tuple(entries[start : start + protocol.FILES_MAX])))
+            self._send(protocol.Opened(counters(files.meter, self._prices)))
+
+    def _on_filedelete(self, request: protocol.FileDelete) -> None:
+        with self._answering_files("file delete", request.checkpoint, *request.files):
+            files, checkpoint = self._files_of(request.checkpoint)
+            files.delete(checkpoint, request.files)
+            self._send(protocol.Stored(1, maintenance_counters(files.meter, self._prices)))
+
+    def _files_of(self, text: str) -> tuple[CheckpointFiles, Checkpoint]:
+        checkpoint = checkpoint_of(text)
+        self._store = checkpoint.store
+        return self._reached_engine().checkpoint_files(), checkpoint
+
+    def _answering_files(self, operation: str, checkpoint: str, *paths: str) -> contextlib.AbstractContextManager[None]:
+        """Answer a frame about files of a checkpoint with any failure."""
+        self._store, self._about = checkpoint, f"checkpoint={checkpoint} file={' '.join(paths[:3])}"
+        return self._answering(operation)
+
     def _unless_failed(self, do: Callable[[], None]) -> None:
         """Handle a frame without an answer, unless an earlier one failed; keep a failure for COMMIT."""
         if self._failed is None:
@@ -366,6 +404,10 @@ class Connection:
         protocol.SnapshotEnd: _on_snapshotend,
         protocol.CleanUp: _on_cleanup,
         protocol.Abort: _on_abort,
+        protocol.FilePut: _on_fileput,
+        protocol.FileGet: _on_fileget,
+        protocol.FileList: _on_filelist,
+        protocol.FileDelete: _on_filedelete,
     }
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 
 from dynastate.errors import MismatchError
 from dynastate.format.binary import Cursor
+from dynastate.format.checkpoint import FileEntry
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
 from dynastate.format.manifest import BITS_MAX
 
@@ -25,6 +26,8 @@ TOKEN_BYTES: Final = 32
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024 + 4096
 #: Versions are below this one: Spark's are Java's long.
 VERSIONS: Final = 2**63
+#: The most entries of a FILES frame.
+FILES_MAX: Final = 1_000
 HEADER: Final = struct.Struct("<IB")
 
 
@@ -79,18 +82,19 @@ def _many(kind: Kind, collection: Callable[[Any], Any] = tuple) -> Kind:
     return Kind(pack, lambda body: collection(kind.take(body) for _ in range(_U16.take(body))))
 
 
-def _pair(first: Kind, second: Kind) -> Kind:
-    return Kind(
-        lambda pair: first.pack(pair[0]) + second.pack(pair[1]), lambda body: (first.take(body), second.take(body))
-    )
+def _tuple(*kinds: Kind) -> Kind:
+    def pack(values: Any) -> bytes:
+        return b"".join(kind.pack(value) for kind, value in zip(kinds, values, strict=True))
+
+    return Kind(pack, lambda body: tuple(kind.take(body) for kind in kinds))
 
 
-_U16, _U32, _U64 = _number("H"), _number("I"), _number("Q")
+_U8, _U16, _U32, _U64 = _number("B"), _number("H"), _number("I"), _number("Q")
 _I64 = _number("q")
 _TEXT: Final = _text()
 _ATTEMPT: Final = Kind(bytes, lambda body: Attempt(body.take(16)))
 
-U8 = Annotated[int, _number("B")]
+U8 = Annotated[int, _U8]
 U16 = Annotated[int, _U16]
 U32 = Annotated[int, _U32]
 U64 = Annotated[int, _U64]
@@ -105,11 +109,16 @@ Token = Annotated[bytes, Kind(bytes, lambda body: body.take(TOKEN_BYTES))]
 #: Everything up to the end of the frame.
 Rest = Annotated[bytes, Kind(bytes, Body.rest)]
 #: Number of keys by column family.
-Keys = Annotated[dict[int, int], _many(_pair(_U16, _U64), dict)]
-Counters = Annotated[Mapping[str, int], _many(_pair(_TEXT, _U64), dict)]
+Keys = Annotated[dict[int, int], _many(_tuple(_U16, _U64), dict)]
+Counters = Annotated[Mapping[str, int], _many(_tuple(_TEXT, _U64), dict)]
 Buckets = Annotated[tuple[int, ...], _many(_U16)]
 VersionIds = Annotated[
-    tuple[VersionId, ...], _many(_pair(_U64, _ATTEMPT), lambda pairs: tuple(starmap(VersionId, pairs)))
+    tuple[VersionId, ...], _many(_tuple(_U64, _ATTEMPT), lambda pairs: tuple(starmap(VersionId, pairs)))
+]
+Texts = Annotated[tuple[str, ...], _many(_TEXT)]
+FileEntries = Annotated[
+    tuple[FileEntry, ...],
+    _many(_tuple(_TEXT, _U8, _U64, _U64), lambda entries: tuple(FileEntry(*entry) for entry in entries)),
 ]
 
 # Fields of docs/protocol.md, which explains them: first the messages of the JVM, then the messages of the sidecar.
@@ -190,6 +199,10 @@ class Import(NamedTuple):
 Flush = NamedTuple("Flush", [])
 Added = NamedTuple("Added", [("values", I64)])
 Run = NamedTuple("Run", [("run_id", Text), ("query_id", Text), ("checkpoint", Text)])
+FilePut = NamedTuple("FilePut", [("checkpoint", Text), ("file", Text), ("overwrites", U8), ("data", Rest)])
+FileGet = NamedTuple("FileGet", [("checkpoint", Text), ("file", Text)])
+FileList = NamedTuple("FileList", [("checkpoint", Text), ("folder", Text)])
+FileDelete = NamedTuple("FileDelete", [("checkpoint", Text), ("files", Texts)])
 Welcome = NamedTuple("Welcome", [("package", Text)])
 Rows = NamedTuple("Rows", [("records", U32), ("changes", Rest)])
 Opened = NamedTuple("Opened", [("counters", Counters)])
@@ -205,15 +218,18 @@ Packed = NamedTuple(
     "Packed", [("records", U32), ("codec", Text), ("raw_bytes", U32), ("item", Text), ("changes", Rest)]
 )
 Held = NamedTuple("Held", [("is_applied", U8)])
+Stored = NamedTuple("Stored", [("is_stored", U8), ("counters", Counters)])
+File = NamedTuple("File", [("exists", U8), ("time", U64), ("data", Rest)])
+Files = NamedTuple("Files", [("entries", FileEntries)])
 Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable)])
 
 _OF_JVM: Final = (
     *(Hello, Open, Begin, Append, Commit, Abort, Changes, Snapshot, Bucket, SnapshotEnd, CleanUp, Find, Read, Check),
-    *(Import, Flush, Added, Run),
+    *(Import, Flush, Added, Run, FilePut, FileGet, FileList, FileDelete),
 )
 _OF_SIDECAR: Final = (
     *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked, Packed),
-    Held,
+    *(Held, Stored, File, Files),
 )
 #: The message of each number.
 MESSAGES: Final[dict[int, type[Any]]] = {**dict(enumerate(_OF_JVM, 1)), **dict(enumerate(_OF_SIDECAR, 64)), 127: Error}
@@ -265,6 +281,30 @@ def _(read: Read) -> None:
 def _(held: Held) -> None:
     if held.is_applied > 1:
         raise MismatchError("held changes are applied (1) or not (0)", got=held.is_applied)
+
+
+@check.register
+def _(put: FilePut) -> None:
+    if put.overwrites > 1:
+        raise MismatchError("a file is overwritten (1) or not (0)", got=put.overwrites)
+
+
+@check.register
+def _(stored: Stored) -> None:
+    if stored.is_stored > 1:
+        raise MismatchError("a file is stored (1) or not (0)", got=stored.is_stored)
+
+
+@check.register
+def _(file: File) -> None:
+    if file.exists > 1 or (not file.exists and (file.time or file.data)):
+        raise MismatchError("a file exists (1), or it does not (0) and has no data", got=file.exists, time=file.time)
+
+
+@check.register
+def _(files: Files) -> None:
+    if not 1 <= len(files.entries) <= FILES_MAX or any(entry.is_folder > 1 for entry in files.entries):
+        raise MismatchError("a listing has files (0) and folders (1)", entries=len(files.entries))
 
 
 @check.register
@@ -323,6 +363,7 @@ class Transition(NamedTuple):
 TRANSITIONS: Final[dict[tuple[State, type[Any]], Transition]] = {
     (State.NEW, Hello): Transition(State.READY),
     **{(State.READY, each): Transition(State.READY) for each in (Check, Run, Open, Find, Read, Changes, CleanUp)},
+    **{(State.READY, each): Transition(State.READY) for each in (FilePut, FileGet, FileList, FileDelete)},
     (State.READY, Begin): Transition(State.WRITING),
     (State.WRITING, Append): Transition(State.WRITING),
     (State.WRITING, Flush): Transition(State.WRITING),

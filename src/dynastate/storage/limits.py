@@ -7,7 +7,7 @@ from typing import Final
 
 from dynastate.errors import InternalError
 from dynastate.format.items import Item, item_bytes, text_bytes
-from dynastate.format.keys import Key
+from dynastate.format.keys import SORT_KEY_BYTES_MAX, Key
 
 KEYS_MAX: Final = 100
 #: 25 such items are 13.4 MB in base64, so no write can be larger than the 16 MB that BatchWriteItem takes on the wire.
@@ -23,7 +23,6 @@ ITEM_FULL: Final = (
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 PARTITION_ANSWER_BYTES_MAX: Final = 1024 * 1024
 PARTITION_KEY_BYTES_MAX: Final = 2_048
-SORT_KEY_BYTES_MAX: Final = 1_024
 
 
 def refuse_keys(keys: Sequence[Key], most: int) -> None:

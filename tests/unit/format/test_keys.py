@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import (
+    SORT_KEY_BYTES_MAX,
     Attempt,
     check_store,
     graph_range,
@@ -21,7 +22,7 @@ from dynastate.format.keys import (
 from dynastate.format.meta import parse_schema
 from dynastate.format.parts import PARTS_MAX
 from dynastate.runtime import Limits
-from dynastate.storage.limits import PARTITION_KEY_BYTES_MAX, SORT_KEY_BYTES_MAX
+from dynastate.storage.limits import PARTITION_KEY_BYTES_MAX
 from tests.support.samples import A
 
 STORE = "ns/0/0/default"

@@ -10,9 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynastate.errors import BY_KIND, DynastateError, MismatchError
+from dynastate.format.checkpoint import FileEntry
 from dynastate.format.keys import NO_ATTEMPT, Attempt
 from dynastate.sidecar import protocol
-from dynastate.sidecar.protocol import MESSAGES, Append, Begin, Changes, Import, Open, Read, State
+from dynastate.sidecar.protocol import (
+    MESSAGES,
+    Append,
+    Begin,
+    Changes,
+    File,
+    FilePut,
+    Files,
+    Import,
+    Open,
+    Read,
+    State,
+    Stored,
+)
 from tests.support.samples import QUERY
 
 HEAD = protocol.HEADER.size
@@ -35,6 +49,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     protocol.Keys: st.dictionaries(U16, U64, max_size=5),
     protocol.Counters: st.dictionaries(TEXT, U64, max_size=5),
     protocol.Buckets: st.lists(U16, max_size=3).map(tuple),
+    protocol.Texts: st.lists(TEXT, max_size=3).map(tuple),
+    protocol.FileEntries: st.lists(st.builds(FileEntry, TEXT, st.integers(0, 2), U64, U64), max_size=3).map(tuple),
     protocol.VersionIds: st.lists(st.tuples(U64, ATTEMPTS), max_size=3).map(tuple),
 }
 messages = pytest.mark.parametrize("message_type", MESSAGES.values(), ids=lambda message: str(message.__name__))
@@ -111,6 +127,13 @@ def test_text_that_is_not_utf8_is_refused() -> None:
         Append(1, 2, 1, b"x"),
         Changes("s", 0, 1, A),
         Changes("s", 2, 1, A),
+        FilePut("ns/q", "f", 2, b""),
+        Stored(2, {}),
+        File(2, 0, b""),
+        File(0, 1, b""),
+        File(0, 0, b"x"),
+        Files(()),
+        Files((FileEntry("f", 2, 0, 0),)),  # type: ignore[arg-type]  # neither a file nor a folder
     ],
     ids=str,
 )
@@ -151,6 +174,7 @@ LEGAL = {
     (State.READY, 13): State.READY,
     (State.READY, 14): State.READY,
     (State.READY, 18): State.READY,
+    **{(State.READY, number): State.READY for number in (19, 20, 21, 22)},
     (State.READY, 8): State.SNAPSHOT,
     (State.READY, 15): State.SNAPSHOT,
     (State.SNAPSHOT, 9): State.SNAPSHOT,

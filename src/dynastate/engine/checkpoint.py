@@ -1,0 +1,249 @@
+"""The files of a query's checkpoint: put once or overwritten, read, listed and deleted.
+
+A file exists if and only if its head does. A head is written after its fragments, and deleted before them, so no reader
+finds a head without its fragments. Fragments of puts that failed are orphans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Final, NamedTuple
+
+from dynastate import runtime
+from dynastate.errors import CorruptStateError, DynastateError, UnavailableError
+from dynastate.format.checkpoint import (
+    CHECKPOINT_RANGE,
+    FRAGMENT_RANGE,
+    Checkpoint,
+    FileEntry,
+    FileHead,
+    data_of,
+    file_items,
+    file_key,
+    folder_range,
+    fragment_keys,
+    fragment_range,
+    listed_checkpoint,
+    listed_item,
+    parse_head,
+    path_of,
+    writer_of_fragment,
+)
+from dynastate.format.codec import LZ4
+from dynastate.format.items import Item, Value, item_bytes
+from dynastate.format.keys import SPECS, Attempt, Key, store_shard, where
+from dynastate.redaction import get_logger
+from dynastate.runtime import limits
+from dynastate.storage.limits import KEYS_MAX
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables, delete_all
+from dynastate.storage.update import Condition, Update
+
+log = get_logger("dynastate.checkpoint")
+
+#: Fragments without a head are orphans at this age, by their own time. No put takes as long, and no clock is as wrong.
+ORPHAN_AGE: Final = timedelta(days=1)
+#: How often a file is written or read again if others replace it meanwhile.
+_TRIES: Final = 10
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class File(NamedTuple):
+    """The data of a file, and its time in milliseconds since 1970."""
+
+    data: bytes
+    time: int
+
+
+class CheckpointFiles:
+    """The files of checkpoints. Its requests are counted in `meter`.
+
+    `listed` are checkpoints that this process has listed. It is shared, and grows.
+    """
+
+    def __init__(
+        self, tables: Tables, listed: set[Checkpoint], codec: str = LZ4, clock: Callable[[], datetime] = runtime.now
+    ) -> None:
+        self._tables = tables
+        self._listed = listed
+        self._codec = codec
+        self._clock = clock
+
+    @property
+    def meter(self) -> Meter:
+        """The cost of all requests so far."""
+        return self._tables.meter
+
+    def put(self, checkpoint: Checkpoint, file: str, data: bytes, *, overwrites: bool) -> bool:
+        """Write a file. Returns False if the file of another writer exists, unless the put `overwrites` it.
+
+        1. List the checkpoint, if this process has not. 2. Write the fragments. 3. Write the head: the file exists.
+        4. Delete the fragments that no head names: of the replaced file, or own ones where the put was refused.
+
+        A crash after 1 leaves a checkpoint without files, a crash after 2 or 3 leaves orphans, which no reader takes.
+
+        Raises:
+            UnknownOutcomeError: the file may or may not have been written.
+        """
+        writer = Attempt(runtime.new_id().bytes)
+        key = file_key(checkpoint, file)
+        head, fragments = file_items(key, data, writer, self._now_ms(), self._codec)
+        self._list(checkpoint)  # 1
+        writes_max = limits().writes_max
+        for start in range(0, len(fragments), writes_max):
+            self._tables.write(fragments[start : start + writes_max])  # 2
+        replaced = self._head(key) if overwrites else None
+        for _ in range(_TRIES):
+            is_written = self._write_head(key, head, replaced)  # 3
+            current = None if is_written else self._head(key)
+            if is_written or _is_of(writer, current):
+                self._delete_fragments(key, replaced)  # 4
+                return True
+            if current is not None and not overwrites:
+                self._delete_fragments(key, head)  # 4
+                return False
+            replaced = current
+        raise UnavailableError("a checkpoint file is replaced all the time by other writers", **where(key))
+
+    def _list(self, checkpoint: Checkpoint) -> None:
+        """List a checkpoint before its first file, and delete what failed puts have left there."""
+        if checkpoint not in self._listed:
+            self._tables.put_new(*listed_item(checkpoint))
+            self._listed.add(checkpoint)
+            try:
+                self.delete_orphans(checkpoint)
+            except DynastateError:  # no error: no reader takes them, and the next run deletes them
+                log.warning("orphans were not deleted checkpoint=%s", checkpoint, exc_info=True)
+
+    def _write_head(self, key: Key, head: Item, replaced: Item | None) -> bool:
+        """Write a head in place of the one that was read, or of none. Returns whether an answer says that it is there.
+
+        After a lost answer the tables read the head, whose writer shows whose it is, before they send it again. A
+        request that is late may still be applied between the two, and refuse the second one.
+        """
+        absent = Condition(absent=[SPECS[key.role].hash_key])
+        condition = absent if replaced is None else Condition(equal={"writer": replaced.get("writer", b"")})
+        writer = head["writer"]
+        return self._tables.update(key, Update(condition, sets=head), lambda item: _is_of(writer, item)) is not None
+
+    def _head(self, key: Key) -> Item | None:
+        return self._tables.get([key]).get(key)
+
+    def _delete_fragments(self, key: Key, head: Item | None) -> None:
+        """Delete the fragments of a head that does not exist any longer, or never did."""
+        fragments = _fragments_of(key, head)
+        try:
+            self._delete(fragments, [limits().fragment_bytes_max] * len(fragments))
+        except DynastateError:  # no error: the file is as the answer says, and orphans are deleted later
+            log.warning(
+                "fragments of a checkpoint file were not deleted store_shard=%s item=%s", *key[1:], exc_info=True
+            )
+
+    def get(self, checkpoint: Checkpoint, file: str) -> File | None:
+        """The data of a file, which is whole. Returns None if it does not exist."""
+        key = file_key(checkpoint, file)
+        read_before: FileHead | None = None
+        for _ in range(_TRIES):
+            item = self._head(key)
+            if item is None:
+                return None
+            head = parse_head(key, item)
+            fragments = (
+                self._tables.query(key.role, key.store_shard, *fragment_range(head.writer)) if head.fragments else []
+            )
+            try:
+                return File(data_of(key, head, fragments), head.time)
+            except CorruptStateError:
+                if not head.fragments or head == read_before:
+                    raise
+                read_before = head  # the fragments of a file that is replaced meanwhile are deleted
+        raise UnavailableError("a checkpoint file is replaced all the time by other writers", **where(key))
+
+    def list(self, checkpoint: Checkpoint, folder: str) -> list[FileEntry]:
+        """The files and folders that are directly in a folder; an empty text is the checkpoint's own folder."""
+        entries: dict[str, FileEntry] = {}
+        for key, item in self._below(checkpoint, folder):
+            head = parse_head(key, item)
+            path = path_of(key)[len(folder) + 1 if folder else 0 :]
+            name, slash, _ = path.partition("/")
+            if not slash:
+                entries[name] = FileEntry(name, is_folder=False, bytes=head.raw_bytes, time=head.time)
+            elif name not in entries or entries[name].is_folder:
+                time = max(head.time, entries[name].time if name in entries else 0)
+                entries[name] = FileEntry(name, is_folder=True, bytes=0, time=time)
+        return list(entries.values())
+
+    def _below(self, checkpoint: Checkpoint, folder: str) -> Sequence[tuple[Key, Item]]:
+        """The heads of all files below a folder."""
+        return self._tables.query("snapshot", store_shard(checkpoint.store, 0), *folder_range(checkpoint, folder))
+
+    def delete(self, checkpoint: Checkpoint, files: Iterable[str]) -> None:
+        """Delete files, and all files below folders. Files that do not exist are not an error.
+
+        1. Delete the heads. 2. Delete their fragments. A crash after 1 leaves orphans.
+        """
+        paths = list(dict.fromkeys(files))
+        keys = [file_key(checkpoint, path) for path in paths if path]
+        heads: dict[Key, Item] = {}
+        for start in range(0, len(keys), KEYS_MAX):
+            heads |= self._tables.get(keys[start : start + KEYS_MAX])
+        for path in paths:
+            if not path or file_key(checkpoint, path) not in heads:
+                heads |= self._below(checkpoint, path)
+        self._delete(list(heads), [item_bytes(item) for item in heads.values()])  # 1
+        fragments = [fragment for key, item in heads.items() for fragment in _fragments_of(key, item)]
+        self._delete(fragments, [limits().fragment_bytes_max] * len(fragments))  # 2
+
+    def _delete(self, keys: Sequence[Key], sizes: Sequence[int]) -> None:
+        delete_all(self._tables, keys)
+        self.meter.deleted(sizes)
+
+    def orphans(self, checkpoint: Checkpoint) -> dict[Key, Item]:
+        """The fragments of puts that failed: no head names their writer, and they are old.
+
+        Fragments are read before heads, so that the head of every fragment is read that has one by then.
+        """
+        shard = store_shard(checkpoint.store, 0)
+        fragments = self._tables.list_keys("snapshot", shard, *FRAGMENT_RANGE)
+        if not fragments:
+            return {}
+        writers = {item.get("writer") for _, item in self._below(checkpoint, "")}
+        headless = [key for key in fragments if writer_of_fragment(key) not in writers]
+        items: dict[Key, Item] = {}
+        for start in range(0, len(headless), KEYS_MAX):
+            items |= self._tables.get(headless[start : start + KEYS_MAX])
+        latest_ms = self._now_ms() - ORPHAN_AGE // timedelta(milliseconds=1)
+        return {key: item for key, item in items.items() if _time_of(item) <= latest_ms}
+
+    def delete_orphans(self, checkpoint: Checkpoint) -> int:
+        """Delete the fragments of puts that failed; return how many are deleted."""
+        orphans = self.orphans(checkpoint)
+        self._delete(list(orphans), [item_bytes(item) for item in orphans.values()])
+        return len(orphans)
+
+    def _now_ms(self) -> int:
+        return (self._clock() - _EPOCH) // timedelta(milliseconds=1)
+
+
+def read_checkpoints(tables: Tables, namespace: str) -> list[Checkpoint]:
+    """The checkpoints that a namespace lists. A listed checkpoint need not have files."""
+    items = tables.query("snapshot", f"{namespace}/#", *CHECKPOINT_RANGE)
+    return [listed_checkpoint(namespace, key, item) for key, item in items]
+
+
+def _fragments_of(key: Key, head: Item | None) -> list[Key]:
+    """The keys of the fragments that a head names, also if it is corrupt."""
+    writer, fragments = (None, None) if head is None else (head.get("writer"), head.get("fragments"))
+    if not isinstance(writer, bytes) or len(writer) != 16 or not isinstance(fragments, int):
+        return []
+    return fragment_keys(key, Attempt(writer), min(fragments, 10**6))
+
+
+def _is_of(writer: Value, head: Item | None) -> bool:
+    return head is not None and head.get("writer") == writer
+
+
+def _time_of(fragment: Item) -> int:
+    time = fragment.get("time")
+    return time if isinstance(time, int) else 0
