@@ -11,10 +11,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
 from dynastate import runtime
-from dynastate.errors import CorruptStateError, DynastateError, UnavailableError
+from dynastate.errors import CorruptStateError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.checkpoint import (
     CHECKPOINT_RANGE,
     FRAGMENT_RANGE,
+    FRAGMENTS_MAX,
     Checkpoint,
     FileEntry,
     FileHead,
@@ -95,9 +96,8 @@ class CheckpointFiles:
             self._tables.write(fragments[start : start + writes_max])  # 2
         replaced = self._head(key) if overwrites else None
         for _ in range(_TRIES):
-            is_written = self._write_head(key, head, replaced)  # 3
-            current = None if is_written else self._head(key)
-            if is_written or _is_of(writer, current):
+            current = self._write_head(key, head, replaced, overwrites=overwrites)  # 3
+            if _is_of(writer, current):
                 self._delete_fragments(key, replaced)  # 4
                 return True
             if current is not None and not overwrites:
@@ -116,16 +116,27 @@ class CheckpointFiles:
             except DynastateError:  # no error: no reader takes them, and the next run deletes them
                 log.warning("orphans were not deleted checkpoint=%s", checkpoint, exc_info=True)
 
-    def _write_head(self, key: Key, head: Item, replaced: Item | None) -> bool:
-        """Write a head in place of the one that was read, or of none. Returns whether an answer says that it is there.
+    def _write_head(self, key: Key, head: Item, replaced: Item | None, *, overwrites: bool) -> Item | None:
+        """Write a head in place of the one that was read, or of none. Returns the head that is there then.
 
-        After a lost answer the tables read the head, whose writer shows whose it is, before they send it again. A
-        request that is late may still be applied between the two, and refuse the second one.
+        After a lost answer the tables read the head, whose writer shows whose it is, before they send it again. If that
+        one is refused, the lost request may have been late, so the head is read once more. An outcome is unknown if no
+        head is there, or if the head of another writer may have replaced this one.
         """
         absent = Condition(absent=[SPECS[key.role].hash_key])
         condition = absent if replaced is None else Condition(equal={"writer": replaced.get("writer", b"")})
         writer = head["writer"]
-        return self._tables.update(key, Update(condition, sets=head), lambda item: _is_of(writer, item)) is not None
+        try:
+            item = self._tables.update(key, Update(condition, sets=head), lambda item: _is_of(writer, item))
+        except UnknownOutcomeError as unknown:
+            try:
+                item = self._head(key)
+            except DynastateError:
+                raise unknown from None
+            if item is None or (overwrites and not _is_of(writer, item)):
+                raise
+            return item
+        return self._head(key) if item is None else item
 
     def _head(self, key: Key) -> Item | None:
         return self._tables.get([key]).get(key)
@@ -237,7 +248,7 @@ def _fragments_of(key: Key, head: Item | None) -> list[Key]:
     writer, fragments = (None, None) if head is None else (head.get("writer"), head.get("fragments"))
     if not isinstance(writer, bytes) or len(writer) != 16 or not isinstance(fragments, int):
         return []
-    return fragment_keys(key, Attempt(writer), min(fragments, 10**6))
+    return fragment_keys(key, Attempt(writer), min(fragments, FRAGMENTS_MAX))
 
 
 def _is_of(writer: Value, head: Item | None) -> bool:

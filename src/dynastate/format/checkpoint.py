@@ -25,6 +25,8 @@ from dynastate.format.parts import CHUNK_BYTES_MAX
 
 #: The largest file.
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+#: The most fragments of a file.
+FRAGMENTS_MAX: Final = 1_000
 #: Digits of a number at the beginning of a stored name.
 DIGITS: Final = 20
 #: Above every character of a name, none of which is a noncharacter.
@@ -212,7 +214,12 @@ def parse_head(key: Key, item: Item) -> FileHead:
     codec, writer, data = item.get("codec"), item.get("writer"), item.get("data")
     if not isinstance(codec, str) or not isinstance(writer, bytes) or not isinstance(data, bytes) or len(writer) != 16:
         raise CorruptStateError("a checkpoint file has no codec, writer or data", **where(key))
-    if codec not in CODECS or not 0 <= raw_bytes <= FILE_BYTES_MAX or not 0 <= time < 2**63 or fragments < 0:
+    if (
+        codec not in CODECS
+        or not 0 <= raw_bytes <= FILE_BYTES_MAX
+        or not 0 <= time < 2**63
+        or not 0 <= fragments <= FRAGMENTS_MAX
+    ):
         facts = {"codec": codec, "raw_bytes": raw_bytes, "time": time, "fragments": fragments}
         raise CorruptStateError("a checkpoint file has an unknown codec or impossible numbers", **facts, **where(key))
     return FileHead(codec, raw_bytes, crc, time, writer=Attempt(writer), fragments=fragments, data=data)

@@ -26,6 +26,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.changes import key_hash
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import NO_ATTEMPT, version_list_key
 from dynastate.sidecar import listener, protocol
 from dynastate.sidecar.connection import Connection
@@ -285,3 +286,63 @@ def test_an_engine_that_cannot_be_prepared_is_reported_to_the_first_request(monk
     kind, _, message = error_of(answer)
     assert kind == ConfigurationError.kind
     assert "no AWS Region is known" in message
+
+
+def test_files_of_a_checkpoint(engine: Engine) -> None:
+    """FILE_PUT is answered by whether the file is stored, with its cost; FILE_GET by the file, or by none."""
+    put = protocol.FilePut("ns/clicks", "offsets/7", 0, b"v1")
+    get = protocol.FileGet("ns/clicks", "offsets/7")
+    delete = protocol.FileDelete("ns/clicks", ("offsets",))
+    messages = [put, put, put._replace(overwrites=1, data=b"v2"), get, delete, get, put]
+    answers = converse(FixedEngines(engine), *map(protocol.encode, messages))
+    assert [answer.is_stored for answer in answers if isinstance(answer, protocol.Stored)] == [1, 0, 1, 1, 1]
+    assert [answer[::2] for answer in answers if isinstance(answer, protocol.File)] == [(1, b"v2"), (0, b"")]
+    first, *_, deleted, _, last = answers
+    assert (first.counters["requests"], last.counters["requests"], last.counters["writeUnits"]) == (3, 1, 1)
+    assert (deleted.counters["itemsDeleted"], deleted.counters["deleteUnits"]) == (1, 1)
+
+
+def test_a_long_listing_is_cut_into_frames(engine: Engine) -> None:
+    """FILES has 1,000 entries at most; a folder without files has no FILES."""
+    files = engine.checkpoint_files()
+    for number in range(protocol.FILES_MAX + 1):
+        files.put(Checkpoint("ns", "clicks"), f"offsets/{number}", b"", overwrites=False)
+    requests = [protocol.FileList("ns/clicks", folder) for folder in ("offsets", "commits")]
+    first, second, opened, empty = converse(FixedEngines(engine), *map(protocol.encode, requests))
+    assert [entry.name for entry in (*first.entries, *second.entries)] == [f"{number}" for number in range(1_001)]
+    assert len(first.entries) == protocol.FILES_MAX
+    assert (type(opened), type(empty)) == (protocol.Opened, protocol.Opened)
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        ("update", protocol.FilePut("ns/clicks", "f", 0, b"")),
+        ("get", protocol.FileGet("ns/clicks", "f")),
+        ("query", protocol.FileList("ns/clicks", "")),
+        ("get", protocol.FileDelete("ns/clicks", ("f",))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_failure_of_a_file_leaves_the_connection_ready(
+    failing_engine: Engine, failing_tables: FailingTables, verb: str, message: tuple[Any, ...]
+) -> None:
+    """Any failure is answered by its kind and the checkpoint, and the same message succeeds after it."""
+    failing_tables.fail(verb, Fault(UnknownOutcomeError("lost")), Fault(KeyError("a defect")))
+    answers = converse(FixedEngines(failing_engine), *[protocol.encode(message)] * 3)
+    assert [error_of(answer)[:2] for answer in answers[:2]] == [
+        (3, "ns/checkpoint/clicks"),
+        (7, "ns/checkpoint/clicks"),
+    ]
+    assert not isinstance(answers[2], protocol.Error)
+
+
+def test_wrong_names_of_files_and_checkpoints(engine: Engine) -> None:
+    """Names that cannot be keys are errors of the configuration, and reach no table."""
+    messages = [protocol.FileGet("clicks", "f"), protocol.FileGet("ns/clicks", "a//b"), protocol.FileList("ns/q", "/")]
+    answers = converse(FixedEngines(engine), *map(protocol.encode, messages))
+    assert [error_of(answer)[:2] for answer in answers] == [
+        (1, "clicks"),
+        (1, "ns/checkpoint/clicks"),
+        (1, "ns/checkpoint/q"),
+    ]
