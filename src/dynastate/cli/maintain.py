@@ -229,37 +229,48 @@ def drop(
 ) -> None:
     """Delete all state of a query, which must not run. Only a backup of the tables brings it back.
 
-    It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one writes. Exit code
-    1: it was not confirmed.
+    It deletes the files of a checkpoint at dynastate://NAMESPACE/NAME, too. It looks twice, for 5 to 30 seconds, by how
+    often the query has committed, and refuses while one writes. Exit code 1: it was not confirmed.
     """
     from dynastate.engine.catalog import every_store
+    from dynastate.engine.checkpoint import checkpoint_items
     from dynastate.operations.lifecycle.drop import (
+        drop_checkpoints,
         drop_stores,
         locations_of_others,
         look,
         refuse_made_meanwhile,
         refuse_written,
+        refuse_written_files,
         seconds_to_look,
     )
     from dynastate.operations.pins import refuse_forked
 
     with call.tables() as tables, progress("stores") as report:
-        names = every_store(tables, namespace)
+        checkpoints = checkpoint_items(tables, namespace)
+        names = every_store(tables, namespace, may_be_empty=bool(checkpoints))
         refuse_forked(tables, names)
         lists = {} if force else look(tables, names, report)
+    stores = plural(len(names), "store")
     if not yes:
         must = "A query that runs fails, and cannot be restarted." if force else "The query must not run."
-        typer.confirm(f"Delete all state of {namespace}, {plural(len(names), 'store')}? {must}", err=True, abort=True)
+        files = "".join(f", and the checkpoint {checkpoint}" for checkpoint in checkpoints)
+        typer.confirm(f"Delete all state of {namespace}, {stores}{files}? {must}", err=True, abort=True)
     with call.tables() as tables:
         if not force:
             seconds = seconds_to_look(lists)
             typer.echo(f"looking for {seconds:.0f} s whether a query writes to {namespace}", err=True)
             with progress("stores") as report:
                 refuse_written(tables, lists, seconds, report)
+            refuse_written_files(tables, namespace, checkpoints)
         with progress("stores") as report:
             others = locations_of_others(tables, names)
             items = drop_stores(tables, names, report)
+            files_deleted = drop_checkpoints(tables, namespace)
         refuse_made_meanwhile(tables, namespace)
-    if not call.json({"namespace": namespace, "stores": len(names), "items": items, "other_locations": others}):
-        call.say(f"{namespace}: {plural(len(names), 'store')} with {plural(items, 'item')} deleted")
+    counts = {"stores": len(names), "items": items, "files": files_deleted}
+    if not call.json({"namespace": namespace, **counts, "other_locations": others}):
+        call.say(f"{namespace}: {stores} with {plural(items, 'item')} deleted")
+        if files_deleted:
+            call.say(f"{', '.join(map(str, checkpoints))}: {plural(files_deleted, 'checkpoint file')} deleted")
         _say_left(call, others)

@@ -21,6 +21,7 @@ from dynastate.dynamodb.retries import Retry, RetryPolicy
 from dynastate.dynamodb.s3 import S3Objects
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.errors import CorruptStateError
+from dynastate.format.checkpoint import checkpoint_of_store
 from dynastate.format.items import Item, item_bytes, item_key
 from dynastate.format.keys import SPECS, Key, Role, where
 from dynastate.runtime import limits
@@ -197,8 +198,9 @@ class BotoTables(Metered):
             last = page.get("LastEvaluatedKey")  # a page may be empty before the end
             if page["Items"]:
                 store_shard = str(from_wire(page["Items"][0])[spec.hash_key])
-                if store_shard.endswith("#0"):
-                    yield store_shard.removesuffix("#0")
+                store = store_shard.removesuffix("#0")
+                if store != store_shard and checkpoint_of_store(store) is None:
+                    yield store
                 last = to_wire({spec.hash_key: store_shard, spec.range_key: "\U0010ffff"})
             if not last:
                 return

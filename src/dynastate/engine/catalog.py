@@ -281,10 +281,14 @@ def whole_namespace(tables: Tables, namespace: str) -> list[str]:
     return stores.current
 
 
-def every_store(tables: Tables, namespace: str) -> list[str]:
-    """The stores of a namespace, of all queries, by operator; then the lost ones. Refuse a namespace without any."""
+def every_store(tables: Tables, namespace: str, *, may_be_empty: bool = False) -> list[str]:
+    """The stores of a namespace, of all queries, by operator; then the lost ones.
+
+    Refuse a namespace without any, unless it `may_be_empty`.
+    """
     metas, lost = with_lost(tables, read_namespace(tables, namespace))
-    return nonempty([*metas, *lost], namespace)
+    stores = [*metas, *lost]
+    return stores if may_be_empty else nonempty(stores, namespace)
 
 
 def with_lost(tables: Tables, namespace_items: NamespaceItems) -> tuple[dict[str, Item], list[str]]:

@@ -14,6 +14,7 @@ from dynastate import runtime
 from dynastate.errors import CorruptStateError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.checkpoint import (
     CHECKPOINT_RANGE,
+    EVERY_ITEM,
     FRAGMENT_RANGE,
     FRAGMENTS_MAX,
     Checkpoint,
@@ -235,6 +236,15 @@ class CheckpointFiles:
 
     def _now_ms(self) -> int:
         return (self._clock() - _EPOCH) // timedelta(milliseconds=1)
+
+
+def checkpoint_items(tables: Tables, namespace: str) -> dict[Checkpoint, list[Key]]:
+    """The keys of all items of a namespace's checkpoints, heads first. Checkpoints without items are left out."""
+    keys = {
+        checkpoint: tables.list_keys("snapshot", store_shard(checkpoint.store, 0), *EVERY_ITEM)
+        for checkpoint in read_checkpoints(tables, namespace)
+    }
+    return {checkpoint: items for checkpoint, items in keys.items() if items}
 
 
 def read_checkpoints(tables: Tables, namespace: str) -> list[Checkpoint]:

@@ -31,6 +31,8 @@ FRAGMENTS_MAX: Final = 1_000
 DIGITS: Final = 20
 #: Above every character of a name, none of which is a noncharacter.
 _HIGHEST: Final = "\U0010ffff"
+#: Lowest and highest sort key of all items of a checkpoint: heads are below fragments.
+EVERY_ITEM: Final = ("\x00", _HIGHEST)
 #: Lowest and highest sort key of the fragments of all files.
 FRAGMENT_RANGE: Final = ("fragment/", f"fragment/{_HIGHEST}")
 #: Lowest and highest sort key of the list of a namespace's checkpoints.
@@ -107,6 +109,11 @@ def file_key(checkpoint: Checkpoint, path: str) -> Key:
         )
     padded = _NUMBER.sub(lambda match: match[0].zfill(DIGITS), name, count=1) if _NUMBER.match(name) else name
     return _file_key(checkpoint, path, "/".join([*folders, padded]))
+
+
+def is_head(key: Key) -> bool:
+    """Whether an item of a checkpoint is the head of a file."""
+    return key.sort.startswith("file/")
 
 
 def path_of(key: Key) -> str:

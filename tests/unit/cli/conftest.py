@@ -11,6 +11,7 @@ from moto import mock_aws
 from dynastate.dynamodb import boto_tables
 from dynastate.engine import pace
 from dynastate.engine.engine import Engine
+from dynastate.format.checkpoint import checkpoint_of_store
 from dynastate.operations.lifecycle import drop
 from dynastate.reader import state
 from tests.support.engine_driver import make_engine
@@ -25,7 +26,8 @@ class NamedTables(MemoryTables):
 
     def find_stores(self) -> Iterator[str]:
         shards = {key.store_shard for key in self.items if key.role == "snapshot"}
-        return (each.removesuffix("#0") for each in shards if each.endswith("#0"))
+        stores = (each.removesuffix("#0") for each in shards if each.endswith("#0"))
+        return (store for store in stores if checkpoint_of_store(store) is None)
 
     def __exit__(self, *_: object) -> None:
         """Stay, for the next command."""

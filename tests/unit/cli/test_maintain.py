@@ -11,8 +11,10 @@ from uuid import uuid4
 
 import pytest
 
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import Attempt, meta_key, version_list_key
 from dynastate.operations.lifecycle import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
@@ -324,6 +326,69 @@ def test_drop_says_what_a_query_made_meanwhile(engine: Engine, monkeypatch: pyte
     monkeypatch.setattr(drop, "drop_stores", drop_stores)
     assert shown("drop", "growing", "--yes")["stores"] == 1
     assert "no store of this namespace" in refused("stores", "growing")
+
+
+def put_files(engine: Engine, namespace: str, *files: str) -> CheckpointFiles:
+    """Put files of the checkpoint `clicks` of a namespace."""
+    result = engine.checkpoint_files()
+    for file in files:
+        assert result.put(Checkpoint(namespace, "clicks"), file, b"v1", overwrites=False)
+    return result
+
+
+def test_drop_deletes_checkpoint_files(engine: Engine, tables: MemoryTables) -> None:
+    """Files of a checkpoint in the tables go with the state, also where there is no state; those of others stay."""
+    StoreBuilder(engine, "with-files/0/0/default").count_to(1)
+    put_files(engine, "with-files", "offsets/0", "commits/0")
+    put_files(engine, "with-files-2", "offsets/0")
+    asked = run("drop", "with-files", typed="n\n")
+    assert "all state of with-files, 1 store, and the checkpoint with-files/clicks? The query must" in asked.err
+    assert "with-files/clicks: 2 checkpoint files deleted" in run("drop", "with-files", "--yes").out
+    assert "no store of this namespace" in refused("drop", "with-files", "--yes")
+    put_files(engine, "with-files", "offsets/0")
+    dropped = shown("drop", "with-files", "--yes")
+    assert (dropped["stores"], dropped["items"], dropped["files"]) == (0, 0, 1)
+    assert [key.sort for key in tables.items if key.store_shard == "with-files/checkpoint/clicks#0"] == []
+    assert engine.checkpoint_files().get(Checkpoint("with-files-2", "clicks"), "offsets/0") is not None
+
+
+def test_drop_refuses_while_files_are_written(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query without state that runs has written a file between two looks, or after the last one."""
+    put_files(engine, "files-only", "offsets/0")
+    refuse_written, drop_checkpoints = drop.refuse_written, drop.drop_checkpoints
+
+    def writing(*arguments: Any) -> None:
+        refuse_written(*arguments)
+        put_files(engine, "files-only", "commits/0")
+
+    monkeypatch.setattr(drop, "refuse_written", writing)
+    assert "a query writes to this namespace: stop it" in run("drop", "files-only", "--yes").err
+
+    def dropping(*arguments: Any) -> int:
+        files = drop_checkpoints(*arguments)
+        put_files(engine, "files-only", "offsets/1")
+        return files
+
+    monkeypatch.setattr(drop, "drop_checkpoints", dropping)
+    assert "has written files of its checkpoint while" in refused("drop", "files-only", "--yes", "--force")
+    monkeypatch.setattr(drop, "drop_checkpoints", drop_checkpoints)
+    assert shown("drop", "files-only", "--yes", "--force")["files"] == 1
+
+
+def test_commands_beside_checkpoint_files(engine: Engine) -> None:
+    """Other commands see the same stores, and succeed, where the namespace has files of a checkpoint."""
+    StoreBuilder(engine, "beside/0/0/default").count_to(3)
+    commands = (("stores", "beside"), ("verify", "beside"), ("clean", "beside"), ("compact", "beside"))
+    for words in commands:
+        shown(*words)
+    before = [shown(*words) for words in commands]
+    put_files(engine, "beside", "offsets/0", "sources/0/0")
+    assert [shown(*words) for words in commands] == before
+    assert {each["store"] for each in shown("stores") if each["store"].startswith("beside")} == {"beside/0/0/default"}
+    assert shown("fork", "beside", "beside-fork")["stores"] == 1
+    assert engine.checkpoint_files().list(Checkpoint("beside-fork", "clicks"), "") == []
+    assert shown("adopt", "beside", "--checkpoint", "dynastate://beside/clicks", "--yes")["stores"] == 1
+    assert shown("show", "beside/0/0/default")["checkpoint"] == "dynastate://beside/clicks/state"
 
 
 def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> None:

@@ -9,10 +9,12 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import find_stores, read_version_lists
+from dynastate.engine.checkpoint import checkpoint_items
 from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
+from dynastate.format.checkpoint import Checkpoint, is_head
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import MANIFEST_RANGE, META, SHARDS_MAX, SPECS, Key, meta_key, store_shard, version_list_key
@@ -119,14 +121,36 @@ def drop_stores(tables: Tables, stores: Sequence[str], progress: ProgressCallbac
     return deleted + sum(delete_fork(tables, each, plan) for each, plan in forks.items() if plan is not None)
 
 
+def refuse_written_files(tables: Tables, namespace: str, first_items: Mapping[Checkpoint, list[Key]]) -> None:
+    """Refuse if a query has written or deleted files of a namespace's checkpoints since the first look."""
+    if checkpoint_items(tables, namespace) != first_items:
+        raise ConfigurationError(_IS_WRITTEN, namespace=namespace, checkpoints=len(first_items))
+
+
+def drop_checkpoints(tables: Tables, namespace: str) -> int:
+    """Delete all items of a namespace's checkpoints, heads before fragments; return the number of deleted files.
+
+    The list of the checkpoints stays. After a crash, another drop finds the rest by this list.
+    """
+    keys = [key for items in checkpoint_items(tables, namespace).values() for key in items]
+    delete_all(tables, keys)
+    return sum(map(is_head, keys))
+
+
 def refuse_made_meanwhile(tables: Tables, namespace: str) -> None:
-    """Refuse a namespace that still has stores after a drop: a running query has made them since the listing."""
+    """Refuse a namespace that still has stores or files after a drop: a query has made them since the listing."""
     if stores := find_stores(tables, namespace):
         raise ConfigurationError(
             "a query that runs has made stores of this namespace while the others were deleted: stop it, and drop "
             "again",
             store=next(iter(stores)),
             stores=len(stores),
+        )
+    if checkpoints := checkpoint_items(tables, namespace):
+        raise ConfigurationError(
+            "a query that runs has written files of its checkpoint while the others were deleted: stop it, and drop "
+            "again",
+            checkpoint=next(iter(checkpoints)),
         )
 
 
