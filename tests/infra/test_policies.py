@@ -21,6 +21,7 @@ from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.operations.cost.usage import usage_of_namespace
 from dynastate.operations.inspection.inspect import inspect_store
@@ -113,6 +114,43 @@ def test_the_writer_may_do_what_executors_do_and_nothing_else(proxy: FaultProxy)
         write_everything(engine, "writers/0/0/default")
     assert unlogged
     assert used(proxy.requests) == permitted(policy)
+
+
+@pytest.mark.usefixtures("dummy_credentials")
+def test_files_of_a_checkpoint_take_no_other_permission(proxy: FaultProxy) -> None:
+    """The writer of a namespace, as the driver, has the files of its checkpoints; the reader reads them."""
+    checkpoint, other = Checkpoint("drivers", "clicks"), Checkpoint("others", "clicks")
+    large = random.Random(1).randbytes(900_000)  # noqa: S311
+    lost: list[Request] = []
+
+    def lose_first_head(request: Request, forward: Forward) -> Reply:
+        """The engine must check then whether it was applied."""
+        answer = forward(request)
+        if request.operation == "UpdateItem" and not lost:
+            lost.append(request)
+            raise CutError
+        return answer
+
+    proxy.rule = enforce(policy_of("writer", "drivers"), lose_first_head)
+    with engine_at(proxy.endpoint) as engine:
+        files = engine.checkpoint_files()
+        assert files.put(checkpoint, "sources/0/9.compact", large, overwrites=False)
+        assert not files.put(checkpoint, "sources/0/9.compact", b"other", overwrites=False)
+        assert files.put(checkpoint, "sources/0/9.compact", large, overwrites=True)
+        assert files.put(checkpoint, "offsets/0", b"v1", overwrites=False)
+        files.delete(checkpoint, ["offsets/0", "commits"])
+        with pytest.raises(ConfigurationError, match="denies permission"):
+            files.put(other, "offsets/0", b"v1", overwrites=False)
+    assert lost
+    proxy.rule = enforce(policy_of("reader", "drivers"), let_pass)
+    with engine_at(proxy.endpoint) as engine:
+        files = engine.checkpoint_files()
+        file = files.get(checkpoint, "sources/0/9.compact")
+        assert file is not None
+        assert file.data == large
+        assert [entry.name for entry in files.list(checkpoint, "")] == ["sources"]
+        with pytest.raises(ConfigurationError, match="denies permission"):
+            files.put(checkpoint, "offsets/1", b"v1", overwrites=False)
 
 
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")

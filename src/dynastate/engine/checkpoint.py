@@ -90,7 +90,7 @@ class CheckpointFiles:
         """
         writer = Attempt(runtime.new_id().bytes)
         key = file_key(checkpoint, file)
-        head, fragments = file_items(key, data, writer, self._now_ms(), self._codec)
+        head, fragments = file_items(key, data, writer, time=self._now_ms(), codec=self._codec)
         self._list(checkpoint)  # 1
         writes_max = limits().writes_max
         for start in range(0, len(fragments), writes_max):
@@ -110,7 +110,8 @@ class CheckpointFiles:
     def _list(self, checkpoint: Checkpoint) -> None:
         """List a checkpoint before its first file, and delete what failed puts have left there."""
         if checkpoint not in self._listed:
-            self._tables.put_new(*listed_item(checkpoint))
+            key, item = listed_item(checkpoint)
+            self._tables.put_new(key, item)
             self._listed.add(checkpoint)
             try:
                 self.delete_orphans(checkpoint)
@@ -161,9 +162,8 @@ class CheckpointFiles:
             if item is None:
                 return None
             head = parse_head(key, item)
-            fragments = (
-                self._tables.query(key.role, key.store_shard, *fragment_range(head.writer)) if head.fragments else []
-            )
+            low, high = fragment_range(head.writer)
+            fragments = self._tables.query(key.role, key.store_shard, low, high) if head.fragments else []
             try:
                 return File(data_of(key, head, fragments), head.time)
             except CorruptStateError:
@@ -188,7 +188,8 @@ class CheckpointFiles:
 
     def _below(self, checkpoint: Checkpoint, folder: str) -> Sequence[tuple[Key, Item]]:
         """The heads of all files below a folder."""
-        return self._tables.query("snapshot", store_shard(checkpoint.store, 0), *folder_range(checkpoint, folder))
+        low, high = folder_range(checkpoint, folder)
+        return self._tables.query("snapshot", store_shard(checkpoint.store, 0), low, high)
 
     def delete(self, checkpoint: Checkpoint, files: Iterable[str]) -> None:
         """Delete files, and all files below folders. Files that do not exist are not an error.
@@ -217,7 +218,8 @@ class CheckpointFiles:
         Fragments are read before heads, so that the head of every fragment is read that has one by then.
         """
         shard = store_shard(checkpoint.store, 0)
-        fragments = self._tables.list_keys("snapshot", shard, *FRAGMENT_RANGE)
+        low, high = FRAGMENT_RANGE
+        fragments = self._tables.list_keys("snapshot", shard, low, high)
         if not fragments:
             return {}
         writers = {item.get("writer") for _, item in self._below(checkpoint, "")}
@@ -240,8 +242,9 @@ class CheckpointFiles:
 
 def checkpoint_items(tables: Tables, namespace: str) -> dict[Checkpoint, list[Key]]:
     """The keys of all items of a namespace's checkpoints, heads first. Checkpoints without items are left out."""
+    low, high = EVERY_ITEM
     keys = {
-        checkpoint: tables.list_keys("snapshot", store_shard(checkpoint.store, 0), *EVERY_ITEM)
+        checkpoint: tables.list_keys("snapshot", store_shard(checkpoint.store, 0), low, high)
         for checkpoint in read_checkpoints(tables, namespace)
     }
     return {checkpoint: items for checkpoint, items in keys.items() if items}
@@ -249,7 +252,8 @@ def checkpoint_items(tables: Tables, namespace: str) -> dict[Checkpoint, list[Ke
 
 def read_checkpoints(tables: Tables, namespace: str) -> list[Checkpoint]:
     """The checkpoints that a namespace lists. A listed checkpoint need not have files."""
-    items = tables.query("snapshot", f"{namespace}/#", *CHECKPOINT_RANGE)
+    low, high = CHECKPOINT_RANGE
+    items = tables.query("snapshot", f"{namespace}/#", low, high)
     return [listed_checkpoint(namespace, key, item) for key, item in items]
 
 

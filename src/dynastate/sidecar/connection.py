@@ -303,7 +303,7 @@ class Connection:
             self._send(protocol.Opened(counters(files.meter, self._prices)))
 
     def _on_filedelete(self, request: protocol.FileDelete) -> None:
-        with self._answering_files("file delete", request.checkpoint, *request.files):
+        with self._answering_files("file delete", request.checkpoint, " ".join(request.files[:3])):
             files, checkpoint = self._files_of(request.checkpoint)
             files.delete(checkpoint, request.files)
             self._send(protocol.Stored(1, maintenance_counters(files.meter, self._prices)))
@@ -313,9 +313,9 @@ class Connection:
         self._store = checkpoint.store
         return self._reached_engine().checkpoint_files(), checkpoint
 
-    def _answering_files(self, operation: str, checkpoint: str, *paths: str) -> contextlib.AbstractContextManager[None]:
+    def _answering_files(self, operation: str, checkpoint: str, path: str) -> contextlib.AbstractContextManager[None]:
         """Answer a frame about files of a checkpoint with any failure."""
-        self._store, self._about = checkpoint, f"checkpoint={checkpoint} file={' '.join(paths[:3])}"
+        self._store, self._about = checkpoint, f"checkpoint={checkpoint} file={path}"
         return self._answering(operation)
 
     def _unless_failed(self, do: Callable[[], None]) -> None:

@@ -117,8 +117,7 @@ VersionIds = Annotated[
 ]
 Texts = Annotated[tuple[str, ...], _many(_TEXT)]
 FileEntries = Annotated[
-    tuple[FileEntry, ...],
-    _many(_tuple(_TEXT, _U8, _U64, _U64), lambda entries: tuple(FileEntry(*entry) for entry in entries)),
+    tuple[FileEntry, ...], _many(_tuple(_TEXT, _U8, _U64, _U64), lambda entries: tuple(map(FileEntry._make, entries)))
 ]
 
 # Fields of docs/protocol.md, which explains them: first the messages of the JVM, then the messages of the sidecar.

@@ -131,7 +131,7 @@ def test_listing(memory: MemoryTables) -> None:
 
 
 def test_deletes(memory: MemoryTables) -> None:
-    """Files with their fragments, and folders with all below them; other files stay, and nothing is no error."""
+    """Files with their fragments, and folders with all below them; other files stay, and missing ones are ignored."""
     files = files_of(memory)
     for file in ("offsets/1", "offsets/10", "offsets/2", COMPACT, "sources/0/8", "sources/1/0", "sources.old/1"):
         files.put(CHECKPOINT, file, LARGE, overwrites=False)
@@ -322,7 +322,7 @@ def test_an_overwrite_that_is_always_overtaken_gives_up(memory: MemoryTables) ->
 
 @pytest.mark.parametrize("size", [10, 230], ids=["short", "fragments"])
 def test_four_racing_writers_have_one_winner(size: int) -> None:
-    """Of four writers of one file just one is told that it has stored it, and its data is what is read."""
+    """Of four writers of one file just one stores it, and its data is what is read."""
     for round_number in range(20):
         memory, barrier = MemoryTables(), threading.Barrier(4)
         datas = [noise(size, f"{round_number}/{writer}") for writer in range(4)]
@@ -375,7 +375,7 @@ def test_own_success_after_a_lost_answer(
     *,
     overwrites: bool,
 ) -> None:
-    """A put whose answer is lost is told that it has stored the file, and not that another writer has."""
+    """A put whose answer is lost has stored the file, and does not take it for another writer's."""
     if overwrites:
         boto_files.put(place, FILE, OTHER_LARGE, overwrites=False)
     failing_client.fail("update_item", *faults)
@@ -411,7 +411,7 @@ def test_own_success_whose_request_comes_late(
 def test_a_conflict_after_a_lost_answer_is_a_conflict(
     failing_client: FailingClient, boto_files: CheckpointFiles, place: Checkpoint, data: bytes
 ) -> None:
-    """A put whose request was lost, and which another writer has overtaken, is told that it has not stored the file."""
+    """A put whose request was lost, and which another writer has overtaken, has not stored the file."""
     boto_files.put(place, FILE, b"others", overwrites=False)
     failing_client.fail("update_item", Fault(lost_answer()))
     assert not boto_files.put(place, FILE, data, overwrites=False)
