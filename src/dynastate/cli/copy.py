@@ -88,6 +88,6 @@ def copy(
 
 
 def _objects(sizes: CopyPlan | Copied) -> str:
-    return (
-        f" and {plural(sizes.objects, 'object')} ({plural(sizes.object_bytes, 'byte')}) of S3" if sizes.objects else ""
-    )
+    objects = f" and {plural(sizes.objects, 'object')} ({plural(sizes.object_bytes, 'byte')}) of S3"
+    files = f" and {plural(sizes.checkpoint_files, 'checkpoint file')}"
+    return (objects if sizes.objects else "") + (files if sizes.checkpoint_files else "")

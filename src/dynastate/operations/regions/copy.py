@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from dynastate import runtime
@@ -31,6 +32,7 @@ from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS
 from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
 from dynastate.operations.lifecycle.drop import look
 from dynastate.operations.pins import refuse_forked, refuse_forks
+from dynastate.operations.regions.checkpoint_copy import CheckpointCopy, differs, other_state
 from dynastate.operations.regions.relocation import Relocation, bytes_of
 from dynastate.operations.scope import each_store
 from dynastate.prices import Prices
@@ -82,6 +84,7 @@ class CopyPlan:
     read_units: int
     dollars: float
     location: str = ""
+    checkpoint_files: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Copied:
     write_units: int
     read_units: int
     dollars: float
+    checkpoint_files: int = 0
 
 
 def plan_copy(
@@ -120,7 +124,8 @@ def plan_copy(
     location = own_location(target, objects)
     stores = whole_namespace(source, namespace)
     metas = _metas(source, stores, location)
-    _refuse_other_state(target, namespace, _relocated(target, metas, location))
+    checkpoints = CheckpointCopy(source, target, namespace)
+    _refuse_all_others(target, namespace, _relocated(target, metas, location), checkpoints)
     usage = sum(usage_of_stores(source, stores, progress).values(), StorageUsage())
     stored_bytes, items = usage.stored.bytes, usage.stored.items
     object_count = sum(1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects))
@@ -139,6 +144,7 @@ def plan_copy(
         read_units=read_units,
         dollars=Prices.of(settings).nanodollars(write_units, read_units, object_count, 3 * object_count) / 1e9,
         location=location,
+        checkpoint_files=checkpoints.files,
     )
 
 
@@ -153,8 +159,8 @@ def copy_stores(
 
     1. List the stores in the target, and mark the record of the namespace there: after this no run enters. Delete the
        meta items of an earlier copy: after this no fork begins.
-    2. Copy every object, then every item except the meta items. Equal items are not written, and the target's other
-       items are deleted.
+    2. Copy every object, then every item except the meta items, then the files of checkpoints. Equal items are not
+       written, and the target's other items are deleted.
     3. Check that nothing wrote to the source meanwhile. 4. Compare both ends.
     5. Write the meta items, the first store's last; then remove the mark.
     A crash at any step leaves a namespace that readers do not find; the same call completes it, and a drop deletes it.
@@ -166,7 +172,8 @@ def copy_stores(
     record_key = namespace_key(namespace)
     source_record = source.get([record_key]).get(record_key)
     record = source_record or _record_of(namespace, stores[0], metas[stores[0]])
-    _refuse_other_state(target, namespace, _relocated(target, metas, plan.location))
+    checkpoints = CheckpointCopy(source, target, namespace)
+    _refuse_all_others(target, namespace, _relocated(target, metas, plan.location), checkpoints)
     _list_stores(target, namespace, stores)
     is_recorded = record == target.get([record_key]).get(record_key)
     mark = _Mark(target, record)  # 1
@@ -189,16 +196,19 @@ def copy_stores(
         return store_copy(view, store).compare()
 
     writes = sum(each_store(source, stores, copy, reporter(0), until_failure=True).all())  # 2
+    writes += checkpoints.copy(partial(mark.check, target))
     if (  # 3
         look(source, stores) != first_look
         or source.get([record_key]).get(record_key) != source_record
         or tuple(whole_namespace(source, namespace)) != stores
+        or not checkpoints.is_unchanged()
     ):
         raise ConfigurationError(
             "a query or clean-up wrote to this namespace while it was copied: stop it, and copy again",
             namespace=namespace,
         )
     contents = each_store(source, stores, compare, reporter(len(stores)), until_failure=True).all()  # 4
+    checkpoint_files = checkpoints.compare()
     mark.check(target)
     for store in reversed(stores):  # 5
         _put_meta(target, store, target_metas[store])
@@ -208,13 +218,16 @@ def copy_stores(
         namespace=namespace,
         stores=len(stores),
         items=sum(each.items for each in contents) + len(stores) + 1,
-        bytes=sum(each.bytes for each in contents) + sum(map(item_bytes, [*metas.values(), record])),
+        bytes=sum(each.bytes for each in contents)
+        + sum(map(item_bytes, [*metas.values(), record]))
+        + checkpoint_files.bytes,
         objects=sum(each.objects for each in contents),
         object_bytes=sum(each.object_bytes for each in contents),
         written=writes + len(stores) - len(copied_stores) + (not is_recorded),
         write_units=meter.write_units,
         read_units=meter.read_units,
         dollars=dollars,
+        checkpoint_files=checkpoint_files.files,
     )
 
 
@@ -236,7 +249,7 @@ class _Mark:
             guarded: Item = {name: stored_record[name] for name in ("epochs", COPY) if name in stored_record}
             target.put_over(self._key, self._marked, unchanged(guarded))
         if self._now(target) != self._marked:
-            raise _other_state(namespace=self._key.namespace)
+            raise other_state(namespace=self._key.namespace)
 
     def check(self, target: Tables) -> None:
         """Refuse to continue if this copy is over."""
@@ -316,7 +329,7 @@ class _Store:
                 object_bytes += len(data)
         for key, item, stored_item in self._pairs():
             if item is None or item != stored_item:
-                raise _differs(key)
+                raise differs(key)
             items += 1
             size += item_bytes(item)
         return Content(items, size, objects, object_bytes)
@@ -391,7 +404,7 @@ class _Store:
         else:
             is_written = self._target.put_over(key, item, unchanged(guarded))
         if not is_written and self._target.get([key]).get(key) != item:  # else only the answer was lost
-            raise _differs(key)
+            raise differs(key)
         return int(item is not None)
 
     def _delete(self, keys: list[Key]) -> None:
@@ -437,7 +450,7 @@ def _list_stores(target: Tables, namespace: str, stores: Sequence[str]) -> None:
 def _put_meta(target: Tables, store: str, meta: Item) -> None:
     is_new = target.put_new(meta_key(store), meta)
     if not is_new and meta_items(target, [store]) != {store: meta}:  # else only the answer was lost
-        raise _other_state(store=store)
+        raise other_state(store=store)
 
 
 def _delete_meta(target: Tables, store: str, meta: Item) -> None:
@@ -446,7 +459,7 @@ def _delete_meta(target: Tables, store: str, meta: Item) -> None:
         stored_meta = find_meta(target, store)
         refuse_forks(store, stored_meta)
         if stored_meta:  # else only the answer was lost
-            raise _other_state(store=store)
+            raise other_state(store=store)
 
 
 def _without_pins(item: Item) -> Item:
@@ -467,14 +480,6 @@ def _with_fence(key: Key, item: Item | None, fence: Item | None) -> Item | None:
         version_list |= item_key(key) | {"format": FORMAT, REFUSED: runs}
         version_list |= {DROPPED_EPOCH: fence[DROPPED_EPOCH]} if DROPPED_EPOCH in fence else {}
     return version_list or None
-
-
-def _differs(key: Key) -> CorruptStateError:
-    return CorruptStateError(
-        "an item of the copy differs from the source; something else writes to the target: copy again",
-        store_shard=key.store_shard,
-        item=key.sort,
-    )
 
 
 def _objects(tables: PagedTables, store: str, locations: Collection[str]) -> Iterator[ObjectId]:
@@ -519,18 +524,22 @@ def _refuse_other_state(target: Tables, namespace: str, target_metas: Mapping[st
     stored_metas = find_stores(target, namespace)
     for store, item in stored_metas.items():
         if _unforked(item) != _unforked(target_metas.get(store, {})):
-            raise _other_state(store=store)
+            raise other_state(store=store)
     refuse_forked(target, list(stored_metas))
     return list(stored_metas)
 
 
+def _refuse_all_others(
+    target: Tables, namespace: str, target_metas: Mapping[str, Item], checkpoints: CheckpointCopy
+) -> None:
+    """Refuse a target with other stores, or with checkpoint files unless it has this copy, whole or cut off.
+
+    No run enters a namespace with stores of the copy, or with the mark of a copy.
+    """
+    copied_stores = _refuse_other_state(target, namespace, target_metas)
+    if checkpoints.items and not copied_stores and not read_namespace(target, namespace).is_copied:
+        checkpoints.refuse_others()
+
+
 def _unforked(meta: Item) -> Item:
     return {name: value for name, value in meta.items() if name not in (FORKS, FORKED)}
-
-
-def _other_state(**facts: object) -> ConfigurationError:
-    return ConfigurationError(
-        "the target has other state of this namespace, or a query has begun there, or written to the copy; 'dynastate "
-        "drop' it there, or choose other tables",
-        **facts,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dynastate.engine.catalog import every_store, find_stores, of_namespace
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import is_entered, read_record
 from dynastate.engine.updates import append_version
@@ -22,6 +23,7 @@ from dynastate.errors import (
     UnavailableError,
     VersionMissingError,
 )
+from dynastate.format.checkpoint import Checkpoint, file_key
 from dynastate.format.items import Item
 from dynastate.format.keys import EMPTY, Key, VersionId, meta_key, version_list_key
 from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
@@ -34,11 +36,13 @@ from dynastate.operations.regions import copy as copying
 from dynastate.operations.regions.copy import Copied, PagedTables, copy_stores, plan_copy
 from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage.tables import Tables
+from tests.support import samples
 from tests.support.contents import entry, named_objects
 from tests.support.crashes import crashes, error_of, races
 from tests.support.engine_driver import Engines, closing, make_engine, read, save_snapshot, write, write_versions
 from tests.support.faults import Dying, FailingTables, Overtaken
 from tests.support.forks import fork, new_of, write_with_snapshots
+from tests.support.limits import set_limits
 from tests.support.memory_tables import MemoryTables, without_list
 from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, numbers, query_run
 from tests.support.store_builder import StoreBuilder
@@ -112,6 +116,75 @@ def test_copy_that_dies_is_completed(source: MemoryTables, target: MemoryTables,
             with pytest.raises(ConfigurationError, match=r"no store of this namespace|a copy of this namespace"):
                 of_namespace(target, NAMESPACE)
     assert target.items == source.items
+
+
+CLICKS = Checkpoint(NAMESPACE, "clicks")
+FILES = {"metadata": b"{}", "offsets/0": b"v1", "commits/0": b"v1", "sources/0/9.compact": samples.noise(300)}
+
+
+def put_files(tables: Tables, files: Mapping[str, bytes], checkpoint: Checkpoint = CLICKS) -> None:
+    """Put files of a checkpoint, as a driver does."""
+    for file, data in files.items():
+        assert CheckpointFiles(tables, set()).put(checkpoint, file, data, overwrites=False)
+
+
+@pytest.fixture
+def with_files(source: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> MemoryTables:
+    """A source with files of a checkpoint, one of them with fragments."""
+    set_limits(monkeypatch, fragment_bytes_max=100)
+    put_files(source, FILES)
+    return source
+
+
+def test_copy_has_checkpoint_files(with_files: MemoryTables, target: MemoryTables) -> None:
+    """They are equal at both ends, and counted; a copy of a copy writes nothing."""
+    plan = plan_copy(with_files, target, NAMESPACE, SETTINGS)
+    report = copy_stores(with_files, target, plan, SETTINGS)
+    assert (plan.checkpoint_files, report.checkpoint_files) == (4, 4)
+    assert target.items == with_files.items
+    files = CheckpointFiles(target, set())
+    assert {file: copied and copied.data for file in FILES if (copied := files.get(CLICKS, file)) or True} == FILES
+    assert copy(with_files, target).written == 0
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+def test_copy_of_files_that_dies_is_completed(with_files: MemoryTables, target: MemoryTables, *, applied: bool) -> None:
+    """The same call completes it, also where files were purged and written at the source since."""
+    for number in crashes(lambda on: copy(with_files, on), target, applied=applied, is_reset=False, least=10):
+        files = CheckpointFiles(with_files, set())
+        files.delete(CLICKS, ["offsets/0", f"offsets/{number}"])
+        assert files.put(CLICKS, f"offsets/{number + 1}", samples.noise(150, f"{number}"), overwrites=False)
+        assert files.put(CLICKS, "metadata", b"%d" % number, overwrites=True)
+    copy(with_files, target)
+    assert target.items == with_files.items
+
+
+def test_other_files_in_the_target_are_refused(with_files: MemoryTables, target: MemoryTables) -> None:
+    """A target with checkpoint files of another query, without state, is left as it is."""
+    put_files(target, {"offsets/0": b"other"}, Checkpoint(NAMESPACE, "other"))
+    items = dict(target.items)
+    with pytest.raises(ConfigurationError, match=r"the target has other state .*checkpoint=orders/other"):
+        plan_copy(with_files, target, NAMESPACE, SETTINGS)
+    assert target.items == items
+
+
+def test_files_that_are_written_meanwhile_are_noticed(with_files: MemoryTables, target: MemoryTables) -> None:
+    """A driver that still runs at the source, and one that begins in the target while files are copied."""
+    plan = plan_copy(with_files, target, NAMESPACE, SETTINGS)
+    running = Overtaken(target, lambda: put_files(with_files, {"offsets/1": b"v1"}), before="write")
+    with pytest.raises(ConfigurationError, match="wrote to this namespace while it was copied"):
+        copy_stores(with_files, running, plan, SETTINGS)
+
+    class Begun(FailingTables):
+        def put_new(self, key: Key, item: Item) -> bool:
+            if key == file_key(CLICKS, "metadata"):
+                put_files(target, {"metadata": b"other"})
+            is_new: bool = self._call("put_new", key, item)
+            return is_new
+
+    target.items = {}
+    with pytest.raises(CorruptStateError, match="differs from the source"):
+        copy(with_files, Begun(target))
 
 
 def test_pins_of_forks_stay(source: MemoryTables, target: MemoryTables) -> None:
