@@ -385,7 +385,9 @@ def test_commands_beside_checkpoint_files(engine: Engine) -> None:
     put_files(engine, "beside", "offsets/0", "sources/0/0")
     assert [shown(*words) for words in commands] == before
     assert {each["store"] for each in shown("stores") if each["store"].startswith("beside")} == {"beside/0/0/default"}
-    assert shown("fork", "beside", "beside-fork")["stores"] == 1
+    forked = run("fork", "beside", "beside-fork", "--wide").out
+    assert "the checkpoint beside/clicks is not in the fork: copy its files up to batch 2\n" in forked
+    assert shown("stores", "beside-fork")[0]["version"] == 3
     assert engine.checkpoint_files().list(Checkpoint("beside-fork", "clicks"), "") == []
     assert shown("adopt", "beside", "--checkpoint", "dynastate://beside/clicks", "--yes")["stores"] == 1
     assert shown("show", "beside/0/0/default")["checkpoint"] == "dynastate://beside/clicks/state"
