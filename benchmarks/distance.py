@@ -3,9 +3,9 @@
     python benchmarks/distance.py
     python benchmarks/distance.py --cells aggregation-64 --rounds 1 --batches 5             to try it
 
-Every query has its checkpoint in S3, and its state in DynamoDB or in that S3, both of the world of `world.py`. The
-stores take turns, each in a Python process and a Spark of its own. Prints what a batch took, keeps it in
-build/benchmarks/distance.json, and exits 1 when a target is missed. See benchmarks/README.md.
+Every query has its checkpoint in S3, and its state in DynamoDB or in that S3, both of the world of `world.py`; one
+has its checkpoint in DynamoDB, too. The stores take turns, each in a Python process and a Spark of its own. Prints what
+a batch took, keeps it in build/benchmarks/distance.json, and exits 1 when a target is missed. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ROCKSDB = "rocksdb-changelog"
-STORES = (OURS, ROCKSDB, EMPTY)
+#: Ours, with the query's checkpoint in DynamoDB.
+NO_FILES = "ours-no-files"
+STORES = (OURS, ROCKSDB, EMPTY, NO_FILES)
 SCHEMA = "key string, amount long, note string, at timestamp"
 START_US = 1_700_000_000_000_000
 MINUTE_US = 60_000_000
@@ -59,6 +61,8 @@ P99_AT_MOST = 0.2
 #: The fewest batches of a store that have a 99th percentile.
 P99_BATCHES = 100
 WORLD_CORES_MAX = 0.05
+#: The most of a batch with its checkpoint in S3, by the store of that query.
+NO_FILES_AT_MOST = {OURS: 0.5, ROCKSDB: 0.32}
 #: How far the price of a batch may be from that of `predict`, as a part of it.
 PRICE_WITHIN = 0.15
 #: The most requests that a task waits for one after the other: in the median, and in the 99th percentile.
@@ -72,7 +76,7 @@ QUIET_DEADLINE_S = 300
 #: The requests of a batch, in the order of the table: text, service, and operations, or all.
 REQUESTS: Mapping[str, tuple[str, Collection[str] | None]] = {
     "parts (BatchWriteItem)": ("dynamodb", ["BatchWriteItem"]),
-    "entries (UpdateItem)": ("dynamodb", ["UpdateItem"]),
+    "entries, and a log in DynamoDB (UpdateItem)": ("dynamodb", ["UpdateItem"]),
     "reads of DynamoDB": ("dynamodb", ["Query", "GetItem", "BatchGetItem"]),
     "state files in S3": ("s3_state", None),
     "Spark's log in S3": ("s3", None),
@@ -99,7 +103,7 @@ class Cell:
 
     With `changes` it is a restart: so many rows are changed after the last snapshot, and the first batch is measured.
     Otherwise `batches` are, after the state is filled and `warmup` batches at a distance. `retain` is Spark's
-    `minBatchesToRetain`, `world` are options of the world.
+    `minBatchesToRetain`, `world` are options of the world. `stores` are compared.
     """
 
     query: str = "aggregation"
@@ -112,6 +116,7 @@ class Cell:
     warmup: int = 2
     retain: int = 100
     world: tuple[str, ...] = ()
+    stores: tuple[str, ...] = (OURS, ROCKSDB, EMPTY)
 
     @property
     def is_restart(self) -> bool:
@@ -133,6 +138,7 @@ CELLS = {
     "join-64": Cell("join", batches=MANY),
     "transform-64": Cell("transform", batches=MANY),
     "price": Cell(batches=MANY, warmup=20, retain=10),
+    "checkpoint-64": Cell(stores=(OURS, ROCKSDB, NO_FILES)),
     "2-slots": Cell(slots=2),
     "32-slots": Cell(slots=32),
     "restart-after-snapshot": replace(LARGE, partitions=2, changes=0),
@@ -202,12 +208,12 @@ def make_input(cell: Cell, files: int, seed: int, folder: Path) -> None:
             write_batch(table, folder / str(side), number)
 
 
-def confs(cell: Cell, part: Part, s3: str) -> dict[str, str]:
+def confs(cell: Cell, part: Part, store: str, s3: str) -> dict[str, str]:
     """Confs of Spark beside those of its store: S3, slots, and snapshots where the part says so, and only there."""
     return {
         **{f"spark.hadoop.{name}": value for name, value in hadoop_conf(s3).items()},
         "spark.driver.extraClassPath": f"{JAR}{os.pathsep}{JARS}",
-        "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+        **({} if store == NO_FILES else {"spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER}),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(cell.partitions),
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
@@ -221,12 +227,14 @@ def confs(cell: Cell, part: Part, s3: str) -> dict[str, str]:
 def run_part(cell: Cell, part: Part, store: str, *, aws: World, scratch: Path) -> Figures:
     """Run a query over the files of a part; what its measured batches took, and the world's statistics of them."""
     # Where a snapshot is wanted, dynastate makes it however few the changes are.
-    settings = {"snapshot_threshold": 0} if part.has_snapshot else {}
-    conf = confs(cell, part, aws.s3)
+    settings: dict[str, Any] = {"snapshot_threshold": 0} if part.has_snapshot else {}
+    if store == NO_FILES:
+        settings["checkpoint"] = True
+    conf = confs(cell, part, store, aws.s3)
     spark = spark_session(store, "4g", scratch, conf, endpoint=aws.database.endpoint, slots=cell.slots, **settings)
     aws.scale(0 if part.fill else 1)
     aws.reset()
-    query = start(spark, cell, part, scratch)
+    query = start(spark, cell, part, checkpoint_of(scratch, store), scratch)
     if part.fill:
         wait_for_batch(query, part.fill - 1)
         if part.has_snapshot:
@@ -261,7 +269,7 @@ def predicted_microdollars(cell: Cell, aws: World, scratch: Path, batch_ms: floa
     """What `predict` says of a batch in the long run, with the workload that the stores list."""
     tables = BotoTables(Settings(endpoint=aws.database.endpoint, region="us-east-1"))
     aws.scale(0)
-    usage = usage_of_namespace(tables, namespace_of(f"{checkpoint_of(scratch)}/state"))
+    usage = usage_of_namespace(tables, namespace_of(f"{checkpoint_of(scratch, OURS)}/state"))
     batches_a_day = DAY_S * 1000 / batch_ms
     operators = [
         replace(
@@ -279,11 +287,11 @@ def predicted_microdollars(cell: Cell, aws: World, scratch: Path, batch_ms: floa
     return sum(predict(each).day.dollars(DEFAULT_PRICES) for each in operators) * 1e6 / batches_a_day
 
 
-def checkpoint_of(scratch: Path) -> str:
-    return f"{BUCKET}/{scratch.parent.name}"
+def checkpoint_of(scratch: Path, store: str) -> str:
+    return f"dynastate://{scratch.parent.name}/query" if store == NO_FILES else f"{BUCKET}/{scratch.parent.name}"
 
 
-def start(spark: SparkSession, cell: Cell, part: Part, scratch: Path) -> StreamingQuery:
+def start(spark: SparkSession, cell: Cell, part: Part, checkpoint: str, scratch: Path) -> StreamingQuery:
     """Start the query on all files up to the part's last."""
     sides = []
     for side in range(2):
@@ -296,7 +304,7 @@ def start(spark: SparkSession, cell: Cell, part: Part, scratch: Path) -> Streami
         sides.append(reader.parquet(str(folder)))
     build_query, mode = QUERIES[cell.query]
     writer = build_query(sides[0], sides[1]).writeStream.format("noop").outputMode(mode)
-    return writer.option("checkpointLocation", checkpoint_of(scratch)).start()
+    return writer.option("checkpointLocation", checkpoint).start()
 
 
 def wait_for_batch(query: StreamingQuery, number: int) -> None:
@@ -341,7 +349,9 @@ def measure(cell: Cell, store: str, options: argparse.Namespace, seed: int, file
 def measure_cell(cell: Cell, options: argparse.Namespace, name: str, out: Console) -> dict[str, Figures]:
     """Every store in turn, once a round; the batches of all rounds together."""
     # Spark runs transformWithState on stores of a list only, and the store that keeps nothing is not on it.
-    stores = [store for store in options.stores if store != EMPTY or cell.query != "transform"]
+    stores = [
+        store for store in cell.stores if store in options.stores and (store != EMPTY or cell.query != "transform")
+    ]
     runs: dict[str, list[Figures]] = {store: [] for store in stores}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
         make_input(cell, parts_of(cell)[-1].last, options.seed, Path(folder))
@@ -409,6 +419,7 @@ def targets(by_cell: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
     judged = []
     for name, by_store in by_cell.items():
         judged += targets_of_rocksdb(name, by_store)
+        judged += targets_without_files(name, by_store)
         if name in STATE_AT_MOST:
             judged += targets_in_sequence(name, by_store)
     price = by_cell.get("price", {}).get(OURS)
@@ -442,6 +453,18 @@ def targets_of_rocksdb(name: str, by_store: Mapping[str, Figures]) -> list[Targe
             ratio = math.nan
         judged.append(Target(f"{name}, state's part of a batch, {text}: dynastate / RocksDB", ratio, limit))
     return judged
+
+
+def targets_without_files(name: str, by_store: Mapping[str, Figures]) -> list[Target]:
+    """Those of one cell that compare a checkpoint in DynamoDB with others in S3."""
+    if NO_FILES not in by_store:
+        return []
+    batch_ms = by_store[NO_FILES]["batch_ms"]
+    return [
+        Target(f"{name}, batch: checkpoint in DynamoDB / {store}, in S3", batch_ms / by_store[store]["batch_ms"], limit)
+        for store, limit in NO_FILES_AT_MOST.items()
+        if store in by_store
+    ]
 
 
 def targets_in_sequence(name: str, by_store: Mapping[str, Figures]) -> list[Target]:

@@ -38,7 +38,7 @@ class Case:
         return folder / "old"
 
     def start(
-        self, session: SparkSession, sources: Sources, checkpoint: Path, disturb: Disturb | None = None
+        self, session: SparkSession, sources: Sources, checkpoint: Path | str, disturb: Disturb | None = None
     ) -> Running:
         return Running(self.on(session, sources), checkpoint, self.mode, disturb)
 

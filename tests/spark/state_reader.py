@@ -15,14 +15,14 @@ from tests.spark.streams import Outcome
 States = list[tuple[object, ...]]
 
 
-def read_metadata(session: SparkSession, checkpoint: Path) -> list[dict[str, object]]:
+def read_metadata(session: SparkSession, checkpoint: Path | str) -> list[dict[str, object]]:
     """Operators and stores of a checkpoint, as rows of `format("state-metadata")`."""
     frame = session.read.format("state-metadata").load(str(checkpoint))
     rows = frame.select("*", "_numColsPrefixKey").orderBy("operatorId", "stateStoreName").collect()
     return [row.asDict() for row in rows]
 
 
-def read_states(session: SparkSession, checkpoint: Path, batches: range, *, partitions: bool = True) -> States:
+def read_states(session: SparkSession, checkpoint: Path | str, batches: range, *, partitions: bool = True) -> States:
     """Every row of every store after each of some batches, by `format("statestore")`, sorted.
 
     Without `partitions` they do not show the partition they are in.
@@ -37,7 +37,7 @@ def read_states(session: SparkSession, checkpoint: Path, batches: range, *, part
     return sorted(states)
 
 
-def last_states(session: SparkSession, checkpoint: Path, outcome: Outcome, *, partitions: bool = True) -> States:
+def last_states(session: SparkSession, checkpoint: Path | str, outcome: Outcome, *, partitions: bool = True) -> States:
     """Every row after the last batch; there are some."""
     last = max(outcome.rows)
     states = read_states(session, checkpoint, range(last, last + 1), partitions=partitions)
@@ -45,7 +45,7 @@ def last_states(session: SparkSession, checkpoint: Path, outcome: Outcome, *, pa
     return states
 
 
-def read_state(session: SparkSession, checkpoint: Path, /, **options: str) -> DataFrame:
+def read_state(session: SparkSession, checkpoint: Path | str, /, **options: str) -> DataFrame:
     return session.read.format("statestore").options(**options).load(str(checkpoint))
 
 

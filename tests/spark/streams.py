@@ -200,7 +200,7 @@ class Running:
     """A started query that takes all released files and ends. Foreach-batch: commits are validated by Spark."""
 
     def __init__(
-        self, frame: DataFrame, checkpoint: Path, mode: OutputMode = "update", disturb: Disturb | None = None
+        self, frame: DataFrame, checkpoint: Path | str, mode: OutputMode = "update", disturb: Disturb | None = None
     ) -> None:
         self._outcome = Outcome()
 
@@ -249,7 +249,9 @@ class Running:
         ]
 
 
-def run(frame: DataFrame, checkpoint: Path, mode: OutputMode = "update", disturb: Disturb | None = None) -> Outcome:
+def run(
+    frame: DataFrame, checkpoint: Path | str, mode: OutputMode = "update", disturb: Disturb | None = None
+) -> Outcome:
     return Running(frame, checkpoint, mode, disturb).finish()
 
 
@@ -260,7 +262,7 @@ def take_all(query: StreamingQuery) -> None:
         query.processAllAvailable()
 
 
-def first_error(frame: DataFrame, checkpoint: Path, mode: OutputMode = "append", within_s: int = 50) -> str:
+def first_error(frame: DataFrame, checkpoint: Path | str, mode: OutputMode = "append", within_s: int = 50) -> str:
     """Run a query that must fail before `requestDeadlineS`; the error that its user reads, in one line."""
     writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", str(checkpoint))
     start_s = time.monotonic()

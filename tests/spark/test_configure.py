@@ -29,7 +29,20 @@ from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.errors import ConfigurationError
 from dynastate.operations.inspection.inspect import inspect_store
 from dynastate.settings import PREFIX, Settings
-from dynastate.spark.configure import EXTENSION_CLASS, JARS, PLUGIN_CLASS, PLUGINS, PROVIDER_CLASS, plain_conf
+from dynastate.spark.configure import (
+    DRIVER_PYTHON,
+    EXTENSION_CLASS,
+    FILE_MANAGER,
+    FILE_MANAGER_CLASS,
+    FILE_SYSTEM_CLASS,
+    FILE_SYSTEM_CONF,
+    JARS,
+    OTHER_FILE_MANAGER,
+    PLUGIN_CLASS,
+    PLUGINS,
+    PROVIDER_CLASS,
+    plain_conf,
+)
 from dynastate.spark.connect import EXTENSIONS
 from dynastate.spark.jar import jar_path
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
@@ -77,6 +90,37 @@ def test_it_sets_jar_provider_and_checkpoint_format(builder: SparkSession.Builde
     assert options(builder)[f"{CONF}.checkpointFormatVersion"] == "2"
     assert options(builder)[f"{CONF}.coordinatorReportSnapshotUploadLag"] == "false"
     assert options(builder)[f"{CONF}.forceSnapshotUploadOnLag"] == "false"
+
+
+def test_checkpoints_in_dynamodb(builder: SparkSession.Builder) -> None:
+    names = ("spark.hadoop.fs.dynastate.impl", FILE_MANAGER, DRIVER_PYTHON)
+    dynastate.configure(builder)
+    assert not {*names, OTHER_FILE_MANAGER} & set(options(builder))
+    dynastate.configure(builder, checkpoint=True)
+    assert [options(builder)[name] for name in names] == [FILE_SYSTEM_CLASS, FILE_MANAGER_CLASS, sys.executable]
+    assert OTHER_FILE_MANAGER not in options(builder)
+    assert [name for name in options(builder) if not name.startswith("spark.")] == []
+    with pytest.raises(ConfigurationError, match="checkpoint must be True or False got='yes'"):
+        dynastate.configure(builder, checkpoint="yes")
+
+
+def test_checkpoints_in_dynamodb_of_a_running_session(
+    builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its conf for Hadoop is made; a name without the prefix reaches Hadoop all the same."""
+    conf = SimpleNamespace(getConf=lambda: {JARS: str(jar_path())})
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: SimpleNamespace(sparkContext=conf))
+    dynastate.configure(builder, checkpoint=True)
+    assert {name: options(builder)[name] for name in FILE_SYSTEM_CONF} == FILE_SYSTEM_CONF
+
+
+def test_it_keeps_the_users_class_of_checkpoint_files(builder: SparkSession.Builder) -> None:
+    """The class is that of all other checkpoints, however often configure is called."""
+    builder.config(FILE_MANAGER, "a.B")
+    for _ in range(2):
+        dynastate.configure(builder, checkpoint=True)
+        assert options(builder)[FILE_MANAGER] == FILE_MANAGER_CLASS
+        assert options(builder)[OTHER_FILE_MANAGER] == "a.B"
 
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.0.5", "4.1.0", "4.2.1", "4.3.0"])

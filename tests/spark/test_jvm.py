@@ -104,7 +104,7 @@ def test_the_executors_log_has_what_a_sidecar_logs(verdicts: tuple[Verdicts, str
 def test_the_log_says_that_no_sidecar_is_ready(verdicts: tuple[Verdicts, str]) -> None:
     """An executor whose sidecar does not start says so in one line, with the reason."""
     _, log = verdicts
-    lines = re.findall(r" WARN Sidecar: sidecar was not made ready with the executor; the first task .*\n", log)
+    lines = re.findall(r" WARN Sidecar: sidecar was not made ready with the driver or executor; who first .*\n", log)
     assert len(lines) == 1, log
     assert "/no/such/python" in lines[0]
     assert "Exception in thread" not in log

@@ -19,9 +19,13 @@ from pathlib import Path
 import pytest
 
 from dynastate.demo.process import Checkpoint
-from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.checkpoint import CheckpointFiles
+from dynastate.format.checkpoint import Checkpoint as StoredCheckpoint
+from dynastate.spark.configure import FILE_SYSTEM_CONF
+from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
 from tests.spark.programs.cluster import cluster_environment
-from tests.spark.programs.killed import BATCH_BY_FILE, QUERIES, rows_folder
+from tests.spark.programs.killed import BATCH_BY_FILE, IN_DYNAMODB, QUERIES, checkpoint_of, rows_folder
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Source, Sources, make_source
 from tests.support.dynoxide import Dynoxide
@@ -43,12 +47,39 @@ FILES_MOST = 400
 PROGRESS_DEADLINE_S = 180
 
 
+class Log:
+    """Progress of the query whose checkpoint is in DynamoDB, as `Checkpoint` has it of a folder."""
+
+    def __init__(self, engine: Dynoxide, environment: dict[str, str]) -> None:
+        with only(environment):
+            self._tables = BotoTables(engine.settings)
+        self._checkpoint = StoredCheckpoint(IN_DYNAMODB, "query")
+
+    def committed(self) -> int:
+        return self._last("commits") + 1
+
+    def under_way(self) -> int | None:
+        begun = self._last("offsets")
+        return begun if begun >= self.committed() else None
+
+    def _last(self, folder: str) -> int:
+        names = [entry.name for entry in CheckpointFiles(self._tables, set()).list(self._checkpoint, folder)]
+        return max(map(int, names), default=-1)
+
+    def close(self) -> None:
+        self._tables.close()
+
+
 class Cluster:
     """The program killed.py and its processes: finds, kills and restarts them."""
 
     def __init__(self, folder: Path, engine: Dynoxide, environment: dict[str, str]) -> None:
         self._folder, self._engine, self._environment = folder, engine, environment
-        self._checkpoints = [Checkpoint(folder / "checkpoint" / name) for name in QUERIES]
+        self._log_in_dynamodb = Log(engine, environment)
+        self._checkpoints = [
+            self._log_in_dynamodb if name == IN_DYNAMODB else Checkpoint(folder / "checkpoint" / name)
+            for name in QUERIES
+        ]
         self._log = (folder / "log").open("ab")
         self._program: subprocess.Popen[bytes] | None = None
         self._seen: dict[int, bytes] = {}
@@ -106,6 +137,7 @@ class Cluster:
     def close(self) -> None:
         self.kill_driver()
         self._log.close()
+        self._log_in_dynamodb.close()
 
     def committed(self) -> list[int]:
         return [each.committed() for each in self._checkpoints]
@@ -165,8 +197,8 @@ def test_output_after_kills(sessions: Sessions, engine: Dynoxide, environment: d
         assert rows_by_batch == {batch: {repr(rows)} for batch, rows in reference[name].items()}
         assert sorted(rows_by_batch) == list(range(files))
         last = range(files - 1, files)
-        at_engine = sessions({f"{CONF}.dynastate.endpoint": engine.settings.endpoint})
-        ours = read_states(at_engine, folder / "checkpoint" / name, last)
+        at_engine = sessions({f"{CONF}.dynastate.endpoint": engine.settings.endpoint, **FILE_SYSTEM_CONF})
+        ours = read_states(at_engine, checkpoint_of(folder, name), last)
         theirs = read_states(sessions(ON_ROCKSDB), folder / "quiet" / name, last)
         assert ours == theirs
         assert len(ours) > 5

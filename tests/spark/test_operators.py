@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.spark.operators import CASES, Case
 from tests.spark.state_reader import read_metadata, read_states
 from tests.spark.streams import Outcome, Source, Sources, make_flights, make_sources
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 FILES = 4
 #: Files up to which each run goes, one a batch: two restarts, then a batch on rows that are in memory.
 RUNS = (1, 2, FILES)
@@ -51,18 +54,30 @@ def test_same_as_rocksdb_with_rows_read_as_they_are_asked_for(name: str, session
     """With a bound on memory, on flights: after each restart no row is in memory, and rows are read by buckets."""
     left = Source(folder / "departures", make_flights(FILES))
     right = Source(folder / "arrivals", make_flights(FILES, arrivals=True))
-    compare(CASES[name], Sources(left, right), sessions, folder, memoryMb="1", diskMb="0")
+    compare(CASES[name], Sources(left, right), sessions, folder, {f"{PREFIX}memoryMb": "1", f"{PREFIX}diskMb": "0"})
 
 
-def compare(case: Case, sources: Sources, sessions: Sessions, folder: Path, **settings: str) -> None:
-    """Run a query on both stores, each run up to a number of files: at every batch all that can be seen is equal."""
-    own_settings = {PREFIX + name: value for name, value in settings.items()}
-    conf = {"ours": dict(case.conf) | own_settings, "rocksdb": ON_ROCKSDB}
-    outcomes = {store: Outcome() for store in conf}
+def compare(
+    case: Case,
+    sources: Sources,
+    sessions: Sessions,
+    folder: Path,
+    conf: Mapping[str, str] = NOTHING,
+    checkpoint: str = "",
+) -> None:
+    """Run a query on both stores, each run up to a number of files: at every batch all that can be seen is equal.
+
+    Ours has a `conf` of its own, and its `checkpoint`, or one in the folder.
+    """
+    confs = {"ours": {**case.conf, **conf}, "rocksdb": ON_ROCKSDB}
+    checkpoints = {"ours": checkpoint or folder / "ours", "rocksdb": folder / "rocksdb"}
+    outcomes = {store: Outcome() for store in confs}
     first_batches = []
     for files in RUNS:
         sources.release(files)
-        queries = {store: case.start(sessions(options), sources, folder / store) for store, options in conf.items()}
+        queries = {
+            store: case.start(sessions(options), sources, checkpoints[store]) for store, options in confs.items()
+        }
         turns = {store: query.finish() for store, query in queries.items()}
         for store, turn in turns.items():
             outcomes[store].add(turn)
@@ -81,10 +96,10 @@ def compare(case: Case, sources: Sources, sessions: Sessions, folder: Path, **se
 
     # Only the last two versions: Spark's reader takes as long for one as the query for its batch.
     last = batches[-2:]
-    state_rows = [read_states(sessions(options), folder / store, last) for store, options in conf.items()]
+    state_rows = [read_states(sessions(options), checkpoints[store], last) for store, options in confs.items()]
     assert state_rows[0] == state_rows[1]
     assert bool(state_rows[0]) == any(state.total for batch in last for state in ours.state[batch])
-    metadata = [read_metadata(sessions(options), folder / store) for store, options in conf.items()]
+    metadata = [read_metadata(sessions(options), checkpoints[store]) for store, options in confs.items()]
     assert metadata[0] == metadata[1]
     # Progress has the operators in the order of their ids, which `dynastate top` goes by.
     names = {int(str(row["operatorId"])): row["operatorName"] for row in metadata[0]}

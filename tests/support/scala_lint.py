@@ -27,6 +27,7 @@ COLUMNS: Final = 120
 #: A package imports only packages below it.
 LAYERS: Final = (
     "org.apache.spark.sql.dynastate",  # extensions and transfers
+    "io.dynastate.checkpoint",
     "io.dynastate.spark",
     "org.apache.spark.sql.dynastate.internals",
     "io.dynastate.bridge",

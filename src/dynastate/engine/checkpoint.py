@@ -6,11 +6,14 @@ finds a head without its fragments. Fragments of puts that failed are orphans.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
 from dynastate import runtime
+from dynastate.engine.catalog import select_stores
+from dynastate.engine.namespaces import place_of
 from dynastate.errors import CorruptStateError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.checkpoint import (
     CHECKPOINT_RANGE,
@@ -48,6 +51,8 @@ log = get_logger("dynastate.checkpoint")
 ORPHAN_AGE: Final = timedelta(days=1)
 #: How often a file is written or read again if others replace it meanwhile.
 _TRIES: Final = 10
+#: The folder of an operator.
+_OPERATOR: Final = re.compile(r"state/([0-9]+)")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -77,8 +82,18 @@ class CheckpointFiles:
         """The cost of all requests so far."""
         return self._tables.meter
 
-    def put(self, checkpoint: Checkpoint, file: str, data: bytes, *, overwrites: bool) -> bool:
+    def put(
+        self,
+        checkpoint: Checkpoint,
+        file: str,
+        data: bytes,
+        *,
+        overwrites: bool,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Write a file. Returns False if the file of another writer exists, unless the put `overwrites` it.
+
+        Nothing is sent, or sent again, after it `is_wanted` no longer: its query may have been started again.
 
         1. List the checkpoint, if this process has not. 2. Write the fragments. 3. Write the head: the file exists.
         4. Delete the fragments that no head names: of the replaced file, or own ones where the put was refused.
@@ -86,6 +101,7 @@ class CheckpointFiles:
         A crash after 1 leaves a checkpoint without files, a crash after 2 or 3 leaves orphans, which no reader takes.
 
         Raises:
+            UnavailableError: it is not wanted any longer, or others replace the file all the time.
             UnknownOutcomeError: the file may or may not have been written.
         """
         writer = Attempt(runtime.new_id().bytes)
@@ -97,7 +113,7 @@ class CheckpointFiles:
             self._tables.write(fragments[start : start + writes_max])  # 2
         replaced = self._head(key) if overwrites else None
         for _ in range(_TRIES):
-            current = self._write_head(key, head, replaced, overwrites=overwrites)  # 3
+            current = self._write_head(key, head, replaced, overwrites=overwrites, is_wanted=is_wanted)  # 3
             if _is_of(writer, current):
                 self._delete_fragments(key, replaced)  # 4
                 return True
@@ -118,7 +134,9 @@ class CheckpointFiles:
             except DynastateError:  # no error: no reader takes them, and the next run deletes them
                 log.warning("orphans were not deleted checkpoint=%s", checkpoint, exc_info=True)
 
-    def _write_head(self, key: Key, head: Item, replaced: Item | None, *, overwrites: bool) -> Item | None:
+    def _write_head(
+        self, key: Key, head: Item, replaced: Item | None, *, overwrites: bool, is_wanted: Callable[[], bool]
+    ) -> Item | None:
         """Write a head in place of the one that was read, or of none. Returns the head that is there then.
 
         After a lost answer the tables read the head, whose writer shows whose it is, before they send it again. If that
@@ -129,7 +147,12 @@ class CheckpointFiles:
         condition = absent if replaced is None else Condition(equal={"writer": replaced.get("writer", b"")})
         writer = head["writer"]
         try:
-            item = self._tables.update(key, Update(condition, sets=head), lambda item: _is_of(writer, item))
+            item = self._tables.update(
+                key,
+                Update(condition, sets=head),
+                lambda item: _is_of(writer, item),
+                lambda: None if is_wanted() else _not_wanted(key),
+            )
         except UnknownOutcomeError as unknown:
             try:
                 item = self._head(key)
@@ -173,7 +196,10 @@ class CheckpointFiles:
         raise UnavailableError("a checkpoint file is replaced all the time by other writers", **where(key))
 
     def list(self, checkpoint: Checkpoint, folder: str) -> list[FileEntry]:
-        """The files and folders that are directly in a folder; an empty text is the checkpoint's own folder."""
+        """The files and folders that are directly in a folder; an empty text is the checkpoint's own folder.
+
+        The folder of an operator has a folder for each of its partitions, in which Spark's state reader finds them.
+        """
         entries: dict[str, FileEntry] = {}
         for key, item in self._below(checkpoint, folder):
             head = parse_head(key, item)
@@ -184,6 +210,10 @@ class CheckpointFiles:
             elif name not in entries or entries[name].is_folder:
                 time = max(head.time, entries[name].time if name in entries else 0)
                 entries[name] = FileEntry(name, is_folder=True, bytes=0, time=time)
+        if entries and (match := _OPERATOR.fullmatch(folder)):
+            stores = select_stores(self._tables, f"{checkpoint.namespace}/{match[1]}").current
+            partitions = sorted({place_of(store)[1] for store in stores})
+            entries |= {str(each): FileEntry(str(each), is_folder=True, bytes=0, time=0) for each in partitions}
         return list(entries.values())
 
     def _below(self, checkpoint: Checkpoint, folder: str) -> Sequence[tuple[Key, Item]]:
@@ -248,6 +278,12 @@ def checkpoint_items(tables: Tables, namespace: str) -> dict[Checkpoint, list[Ke
         for checkpoint in read_checkpoints(tables, namespace)
     }
     return {checkpoint: items for checkpoint, items in keys.items() if items}
+
+
+def _not_wanted(key: Key) -> UnavailableError:
+    return UnavailableError(
+        "the query of this checkpoint file was stopped, or its process ended, before the file was written", **where(key)
+    )
 
 
 def read_checkpoints(tables: Tables, namespace: str) -> list[Checkpoint]:

@@ -285,7 +285,9 @@ class Connection:
     def _on_fileput(self, request: protocol.FilePut) -> None:
         with self._answering_files("file put", request.checkpoint, request.file):
             files, checkpoint = self._files_of(request.checkpoint)
-            is_stored = files.put(checkpoint, request.file, request.data, overwrites=bool(request.overwrites))
+            is_stored = files.put(
+                checkpoint, request.file, request.data, overwrites=bool(request.overwrites), is_wanted=self.is_open
+            )
             self._send(protocol.Stored(int(is_stored), maintenance_counters(files.meter, self._prices)))
 
     def _on_fileget(self, request: protocol.FileGet) -> None:

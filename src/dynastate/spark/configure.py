@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -34,6 +35,17 @@ JARS = "spark.jars"
 EXTENSION_CLASS = "org.apache.spark.sql.dynastate.DynastateExtensions"
 PLUGINS = "spark.plugins"
 PLUGIN_CLASS = "io.dynastate.spark.DynastatePlugin"
+#: A checkpoint at dynastate:// needs a file system for Spark's readers, and a class of its log. A class that was set
+#: before stays that of all other checkpoints.
+FILE_SYSTEM = "fs.dynastate.impl"
+FILE_SYSTEM_CLASS = "io.dynastate.checkpoint.DynastateFileSystem"
+#: Hadoop would keep a file system, with the tables and Region of the first session, for all later ones.
+FILE_SYSTEM_CONF = {FILE_SYSTEM: FILE_SYSTEM_CLASS, f"{FILE_SYSTEM}.disable.cache": "true"}
+#: The interpreter of a driver's sidecar: executors may have another one.
+DRIVER_PYTHON = "spark.dynastate.driverPython"
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+FILE_MANAGER_CLASS = "io.dynastate.checkpoint.DynastateCheckpointFileManager"
+OTHER_FILE_MANAGER = "spark.dynastate.checkpointFileManagerClass"
 #: Spark warns of stores that upload no snapshot files. Ours upload none: snapshots are in the tables, and are made when
 #: they save money. The second setting needs the first.
 LAG_REPORTS = tuple(
@@ -62,7 +74,9 @@ def session_conf(minor: str) -> dict[str, str]:
     }
 
 
-def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
+def configure(
+    builder: Builder, *, checkpoint: str | float | Decimal = False, **settings: str | float | Decimal
+) -> Builder:
     """Configure the sessions of a builder to keep streaming state in DynamoDB.
 
     Adds the jar to `spark.jars`, the extension to `spark.sql.extensions` and the plugin to `spark.plugins`. Keeps what
@@ -71,6 +85,10 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
     settings. The names of settings are the fields of `dynastate.Settings`:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
+
+    With `checkpoint`, queries can have their checkpoints in the same tables, at `dynastate://NAMESPACE/NAME`:
+
+        query.option("checkpointLocation", "dynastate://sales/orders")
 
     Without `python`, and without an interpreter set for PySpark, a local master gets the one that runs now.
 
@@ -88,22 +106,40 @@ def configure(builder: Builder, **settings: str | float | Decimal) -> Builder:
         raise ConfigurationError(
             f"unknown setting {unknown[0]}; known are {', '.join(sorted(Settings.__dataclass_fields__))}"
         )
+    if not isinstance(checkpoint, bool):
+        raise ConfigurationError("checkpoint must be True or False", got=repr(checkpoint))
     checked = Settings(**settings)  # type: ignore[arg-type]  # Settings checks the type of each value itself
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     if is_connect_client(builder) or connect_session() is not None:
         server = describe_server(builder)
         check_server(server, remote_of(builder), STATIC_CONF)
         conf = session_conf(spark_minor(server.spark))
+        conf |= checkpoint_conf(options) | FILE_SYSTEM_CONF if checkpoint else {}
     else:
         conf = plain_conf()
-        checked = _complete(conf, checked, options)
+        checked, launched = _complete(conf, checked, options)
+        if checkpoint:
+            # A session that runs has made its conf for Hadoop already; spark-submit warns of names without `spark.`.
+            prefix = "" if SparkSession.getActiveSession() is not None else "spark.hadoop."
+            file_system = {f"{prefix}{name}": value for name, value in FILE_SYSTEM_CONF.items()}
+            conf |= checkpoint_conf(launched) | file_system | {DRIVER_PYTHON: sys.executable}
     user_conf = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
     builder.config(map={**conf, **user_conf, **checked.to_spark(settings)})
     return builder
 
 
-def _complete(conf: dict[str, str], checked: Settings, options: dict[str, str]) -> Settings:
-    """Add the application's jars, extensions and plugins to `conf`. Returns the settings with an interpreter."""
+def checkpoint_conf(conf: Mapping[str, str]) -> dict[str, str]:
+    """Conf for the log of checkpoints in DynamoDB, beside `conf`."""
+    other = conf.get(FILE_MANAGER, FILE_MANAGER_CLASS)
+    others = {} if other == FILE_MANAGER_CLASS else {OTHER_FILE_MANAGER: other}
+    return {FILE_MANAGER: FILE_MANAGER_CLASS, **others}
+
+
+def _complete(conf: dict[str, str], checked: Settings, options: dict[str, str]) -> tuple[Settings, dict[str, str]]:
+    """Add the application's jars, extensions and plugins to `conf`.
+
+    Returns the settings with an interpreter, and the application's own conf.
+    """
     jar = conf[JARS]
     _refuse_running_session(jar)
     names_python = options.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
@@ -115,7 +151,7 @@ def _complete(conf: dict[str, str], checked: Settings, options: dict[str, str]) 
     else:
         launched = launch_conf() | options
     conf |= {name: _with(launched.get(name, ""), conf[name]) for name in (JARS, *STATIC_CONF) if name in conf}
-    return checked
+    return checked, launched
 
 
 def _with(listed: str, element: str) -> str:

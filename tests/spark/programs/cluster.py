@@ -22,7 +22,8 @@ def start_cluster(folder: Path, endpoint: str, conf: Mapping[str, str]) -> Spark
     options["spark.driver.extraJavaOptions"] += f" -Dspark.test.home={os.environ['SPARK_HOME']}"
     options["spark.jars"] = str(TESTS_JAR)
     builder = SparkSession.builder.master("local-cluster[2,1,1024]").config(map={**options, **conf})
-    return dynastate.configure(builder, endpoint=endpoint, region="us-east-1").getOrCreate()
+    builder = dynastate.configure(builder, checkpoint=True, endpoint=endpoint, region="us-east-1")
+    return builder.getOrCreate()
 
 
 def cluster_environment(folder: Path) -> dict[str, str]:

@@ -28,6 +28,8 @@ QUERIES = {
     "joined": CASES["stream-stream join, left outer"],
     "transformed": CASES["transformWithState in Scala"],
 }
+#: The query whose checkpoint is in DynamoDB.
+IN_DYNAMODB = "sums"
 #: One batch for each file, in every run, so that batches can be compared.
 BATCH_BY_FILE = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 SETTINGS = BATCH_BY_FILE | {
@@ -43,6 +45,10 @@ SETTINGS = BATCH_BY_FILE | {
 
 def rows_folder(folder: Path, name: str) -> Path:
     return folder / "rows" / name
+
+
+def checkpoint_of(folder: Path, name: str) -> str:
+    return f"dynastate://{name}/query" if name == IN_DYNAMODB else str(folder / "checkpoint" / name)
 
 
 def sink(folder: Path) -> Callable[[DataFrame, int], None]:
@@ -62,7 +68,7 @@ def start(spark: SparkSession, folder: Path, name: str) -> StreamingQuery:
     target.mkdir(parents=True, exist_ok=True)
     frame = case.build(*(open_stream(spark, folder / "files") for _ in range(2)))
     writer = frame.writeStream.outputMode(case.mode).foreachBatch(sink(target))
-    return writer.option("checkpointLocation", str(folder / "checkpoint" / name)).start()
+    return writer.option("checkpointLocation", checkpoint_of(folder, name)).start()
 
 
 def main(folder: Path, endpoint: str) -> None:

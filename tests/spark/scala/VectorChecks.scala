@@ -114,14 +114,15 @@ final class VectorChecks(checks: Checks, folder: Path) {
       val pairs = frames.flatMap(vector => write(vector).map(vector -> _))
       same(pairs.map(each => text(each._1 \ "name")).toSet,
         Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END",
-          "CLEAN_UP", "FIND", "READ", "CHECK", "IMPORT", "FLUSH", "ADDED", "RUN"))
+          "CLEAN_UP", "FIND", "READ", "CHECK", "IMPORT", "FLUSH", "ADDED", "RUN", "FILE_PUT", "FILE_GET",
+          "FILE_LIST", "FILE_DELETE"))
       pairs.foreach { case (vector, frame) => same(hex(frame), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
       same(read.map(vector => text(vector \ "name")).toSet,
         Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED",
-          "CONTENT", "CHECKED", "PACKED", "HELD"))
+          "CONTENT", "CHECKED", "PACKED", "HELD", "STORED", "FILE", "FILES"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -132,7 +133,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("a frame that ends within a field is refused") {
       val whole = frames.filter(vector =>
-        Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED", "CONTENT", "HELD")(
+        Set("WELCOME", "OPENED", "COMMITTED", "ERROR", "WANTED", "MAINTAINED", "CONTENT", "HELD", "STORED",
+          "FILES")(
           text(vector \ "name")))
       whole.foreach { vector =>
         val body = bytes(vector \ "frame").drop(5)
@@ -201,7 +203,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
   /** The frame that the JVM writes for a vector, if the JVM writes such frames. */
   private def write(vector: JValue): Option[Array[Byte]] = {
     val fields = vector \ "fields"
-    val (store, run) = (fields \ "store", fields \ "run")
+    val (store, run, checkpoint) = (fields \ "store", fields \ "run", fields \ "checkpoint")
     def number(name: String): Long = long(fields \ name)
     def id(name: String = "attempt"): Attempt = attempt(fields \ name)
     def keys: List[(Long, Long)] = list(fields \ "keys").map {
@@ -248,6 +250,11 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.SnapshotEnd => Protocol.snapshotEnd()
       case Protocol.CleanUp => Protocol.cleanUp(text(store), text(run), number("version"), id(), number("retain").toInt,
           number("least").toInt, number("most").toInt)
+      case Protocol.FilePut => Protocol.filePut(text(checkpoint), text(fields \ "file"), number("overwrites") == 1,
+          bytes(fields \ "data"))
+      case Protocol.FileGet => Protocol.fileGet(text(checkpoint), text(fields \ "file"))
+      case Protocol.FileList => Protocol.fileList(text(checkpoint), text(fields \ "folder"))
+      case Protocol.FileDelete => Protocol.fileDelete(text(checkpoint), list(fields \ "files").map(text))
       case _ => null
     }
     Option(frame).map(all)
@@ -289,7 +296,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.ChangesOf => JObject("version" -> JInt(body.getLong))
       case Protocol.Deltas =>
         JObject("snapshot" -> JInt(body.getLong), "after" -> JInt(body.getLong), "raw_bytes" -> JInt(body.getLong))
-      case Protocol.Held => JObject("is_applied" -> JInt(if (Protocol.takeHeld(body)) 1 else 0))
+      case Protocol.Held => JObject("is_applied" -> JInt(if (Protocol.takeFlag(body)) 1 else 0))
       case Protocol.Wanted => JObject("base" -> JInt(body.getLong), "bits" -> JInt(body.get & 0xff))
       case Protocol.Content =>
         val bits = body.get & 0xff
@@ -300,6 +307,15 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Committed => JObject("version" -> JInt(body.getLong), "counters" -> counters())
       case Protocol.Error => JObject("kind" -> JInt(body.get & 0xff), "store" -> JString(Protocol.takeText(body)),
           "message" -> JString(Protocol.takeText(body)))
+      case Protocol.Stored => JObject("is_stored" -> JInt(if (Protocol.takeFlag(body)) 1 else 0),
+          "counters" -> counters())
+      case Protocol.File =>
+        val file = Protocol.takeFile(body)
+        JObject("exists" -> JInt(file.size), "time" -> JInt(file.fold(0L)(_.time)),
+          "data" -> JString(hex(file.fold(Array.emptyByteArray)(_.data))))
+      case Protocol.Files => JObject("entries" -> JArray(Protocol.takeFiles(body).toList.map(entry =>
+            JArray(List(JString(entry.name), JInt(if (entry.isFolder) 1 else 0), JInt(entry.bytes),
+                JInt(entry.time))))))
       case other => throw new AssertionError(s"frame $other")
     }
   }

@@ -469,3 +469,14 @@ def test_a_throttled_put_has_surely_not_happened(
         boto_files.put(place, FILE, b"mine", overwrites=False)
     failing_client.faults.clear()
     assert boto_files.get(place, FILE) is None
+
+
+def test_a_put_of_a_query_that_was_stopped_is_not_sent_again(
+    failing_client: FailingClient, boto_files: CheckpointFiles, place: Checkpoint
+) -> None:
+    """A late put of a run that is over would refuse the same file of the next run."""
+    answers = iter([True, False])
+    failing_client.fail("update_item", Fault(client_error("ThrottlingException")))
+    with pytest.raises(UnavailableError, match="was stopped, or its process ended, before the file was written"):
+        boto_files.put(place, FILE, b"late", overwrites=False, is_wanted=lambda: next(answers))
+    assert boto_files.get(place, FILE) is None

@@ -33,7 +33,7 @@ final case class Wanted(base: Long, bits: Int)
  *
  * {{{
  * (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] beginCommit committed
- *  | (snapshot | import) [(bucket append*)* endSnapshot])* [abort]
+ *  | putFile | getFile | listFiles | deleteFiles | (snapshot | import) [(bucket append*)* endSnapshot])* [abort]
  * }}}
  *
  * A `snapshot` that is not wanted is over with its answer.
@@ -197,6 +197,43 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       maintained(deadlineSeconds)
     }
 
+  /** Put a file of a checkpoint; false: it is there already, by another writer, and was not overwritten. */
+  def putFile(checkpoint: String, file: String, data: Array[Byte], overwrites: Boolean,
+      deadlineSeconds: Long): Boolean =
+    converse(s"writing the file $file of checkpoint=$checkpoint", ErrorKind.Unknown) {
+      within(deadlineSeconds)(sendAll(Protocol.filePut(checkpoint, file, overwrites, data)))
+      Protocol.takeFlag(expect(Protocol.Stored, receive(deadlineSeconds)))
+    }
+
+  /** Read a file of a checkpoint; None: it is not there. */
+  def getFile(checkpoint: String, file: String, deadlineSeconds: Long): Option[FileContent] =
+    converse(s"reading the file $file of checkpoint=$checkpoint") {
+      send(Protocol.fileGet(checkpoint, file))
+      Protocol.takeFile(expect(Protocol.File, receive(deadlineSeconds)))
+    }
+
+  /** List what is in a folder of a checkpoint; `""` is its own folder. */
+  def listFiles(checkpoint: String, folder: String, deadlineSeconds: Long): Seq[FileEntry] =
+    converse(s"listing the folder $folder of checkpoint=$checkpoint") {
+      send(Protocol.fileList(checkpoint, folder))
+      val entries = Seq.newBuilder[FileEntry]
+      var frame = receive(deadlineSeconds)
+      while (frame.frameType == Protocol.Files) {
+        entries ++= Protocol.takeFiles(frame.body)
+        frame = receive(deadlineSeconds)
+      }
+      expect(Protocol.Opened, frame)
+      entries.result()
+    }
+
+  /** Delete files of a checkpoint, and all that is in folders. */
+  def deleteFiles(checkpoint: String, files: Seq[String], deadlineSeconds: Long): Unit =
+    converse(s"deleting files of checkpoint=$checkpoint") {
+      send(Protocol.fileDelete(checkpoint, files))
+      expect(Protocol.Stored, receive(deadlineSeconds))
+      ()
+    }
+
   /** Abort the attempt, or the snapshot: its end is an ABORT for the sidecar, and no frame can be sent between the
    * halves of one that another thread is sending.
    */
@@ -230,7 +267,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
           val (records, changes) = Protocol.takeRows(frame, unpacked)
           onChanges(records, changes)
         case Protocol.Held if isRead =>
-          val appliesHeld = Protocol.takeHeld(frame.body)
+          val appliesHeld = Protocol.takeFlag(frame.body)
           onDeltas(deltasIn(expect(Protocol.Deltas, receive(deadlineSeconds, packed)), appliesHeld))
         case Protocol.Deltas if !isRead => onDeltas(deltasIn(frame.body, appliesHeld = false))
         case Protocol.ChangesOf => ()
@@ -269,7 +306,8 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
         if (error.isDefined) throw error.get
         val why = if (isOverdue) "the sidecar did not answer in time" else s"the sidecar is gone: ${process.exitReport}"
         throw new DynastateException(kind,
-          s"$why; this task's changes are dropped, the next task starts a new sidecar; while $doing", e)
+          s"$why; what was under way is dropped, and the next task, or start of the query, starts a new sidecar; " +
+            s"while $doing", e)
       case e: BufferUnderflowException =>
         close()
         val what = if (kind == ErrorKind.Unknown) kind else ErrorKind.Mismatch

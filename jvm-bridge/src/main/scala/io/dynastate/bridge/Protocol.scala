@@ -34,6 +34,10 @@ object Protocol {
   val Flush = 16
   val Added = 17
   val Run = 18
+  val FilePut = 19
+  val FileGet = 20
+  val FileList = 21
+  val FileDelete = 22
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -47,6 +51,9 @@ object Protocol {
   val Checked = 74
   val Packed = 75
   val Held = 76
+  val Stored = 77
+  val File = 78
+  val Files = 79
   val Error = 127
 
   /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest per thread. */
@@ -83,6 +90,12 @@ object Protocol {
   def snapshotEnd(): ByteBuffer = frame(SnapshotEnd)
   def cleanUp(store: String, runId: String, version: Long, attempt: Attempt, retain: Int, least: Int,
       most: Int): ByteBuffer = frame(CleanUp, store, runId, version, attempt, retain, least, most)
+
+  def filePut(checkpoint: String, file: String, overwrites: Boolean, data: Array[Byte]): ByteBuffer =
+    frame(FilePut, checkpoint, file, (if (overwrites) 1 else 0).toByte, data)
+  def fileGet(checkpoint: String, file: String): ByteBuffer = frame(FileGet, checkpoint, file)
+  def fileList(checkpoint: String, folder: String): ByteBuffer = frame(FileList, checkpoint, folder)
+  def fileDelete(checkpoint: String, files: Seq[String]): ByteBuffer = frame(FileDelete, checkpoint, files)
 
   /** An APPEND frame except its changes, which follow it. */
   def appendHead(records: Int, hashMin: Int, hashMax: Int, changesBytes: Int): ByteBuffer = {
@@ -140,11 +153,23 @@ object Protocol {
       else Codec.unpack(takeText(frame.body), frame.body.getInt, takeText(frame.body), frame.body, array))
   }
 
-  /** Whether the changes that the JVM holds are applied to the rows that were sent. */
-  def takeHeld(body: ByteBuffer): Boolean = body.get match {
+  /** A yes (1) or no (0). */
+  def takeFlag(body: ByteBuffer): Boolean = body.get match {
     case 0 => false
     case 1 => true
-    case other => throw new IOException(s"held changes are applied (1) or not (0): $other")
+    case other => throw new IOException(s"a flag is 1 or 0: $other")
+  }
+
+  /** The files and folders that a FILES lists. */
+  def takeFiles(body: ByteBuffer): Seq[FileEntry] = Seq.fill(body.getShort & 0xffff)(
+    FileEntry(takeText(body), isFolder = takeFlag(body), bytes = body.getLong, time = body.getLong))
+
+  /** The file in a FILE; None: it does not exist. */
+  def takeFile(body: ByteBuffer): Option[FileContent] = {
+    val (exists, time) = (takeFlag(body), body.getLong)
+    val data = new Array[Byte](body.remaining)
+    body.get(data)
+    Option.when(exists)(FileContent(data, time))
   }
 
   /** A frame of fields, each as long as its type. */

@@ -8,7 +8,7 @@ import io.dynastate.DaemonThreads
 import io.dynastate.bridge.Sidecar
 import org.slf4j.LoggerFactory
 
-import org.apache.spark.SparkConf
+import org.apache.spark.{SparkConf, SparkContext}
 import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext, SparkPlugin}
 
 /** Starts the sidecar, or all of several, with the executor, in the background, so that the first task does not wait
@@ -17,8 +17,14 @@ import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext,
  * by `spark.plugins`; `dynastate.configure` does so.
  */
 final class DynastatePlugin extends SparkPlugin {
-  /** Spark allows none: the driver has no sidecar, unless it is the executor, too. */
-  override def driverPlugin(): DriverPlugin = null
+  /** A driver needs a sidecar where checkpoints are in DynamoDB. */
+  override def driverPlugin(): DriverPlugin = new DriverPlugin {
+    override def init(context: SparkContext, pluginContext: PluginContext): JMap[String, String] = {
+      if (context.getConf.contains(DynastatePlugin.FileSystem))
+        DynastatePlugin.startSidecar(context.getConf, isDriver = true)
+      JMap.of()
+    }
+  }
 
   override def executorPlugin(): ExecutorPlugin = new ExecutorPlugin {
     override def init(context: PluginContext, extraConf: JMap[String, String]): Unit =
@@ -31,10 +37,12 @@ object DynastatePlugin {
   /** Not by SQLConf, whose hundreds of entries this would make before the executor is up. */
   private val ProviderClass = "spark.sql.streaming.stateStore.providerClass"
 
+  private val FileSystem = s"spark.hadoop.fs.${ProviderSettings.CheckpointScheme}.impl"
+
   /** Start the sidecar in a thread, which is returned, or None if the conf selects another store. */
-  def startSidecar(conf: SparkConf): Option[Thread] =
+  def startSidecar(conf: SparkConf, isDriver: Boolean = false): Option[Thread] =
     Option.when(conf.getOption(ProviderClass).contains("io.dynastate.spark.DynamoDBStateStoreProvider")) {
-      val thread = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf))
+      val thread = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf, isDriver))
       thread.start()
       thread
     }
@@ -42,12 +50,14 @@ object DynastatePlugin {
   /** Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left
    * this thread would end the executor.
    */
-  private def prepare(conf: SparkConf): Unit =
+  private def prepare(conf: SparkConf, isDriver: Boolean): Unit =
     try {
-      val (python, engine, sidecars) = ProviderSettings.ofExecutor(conf)
-      (0 until sidecars).foreach(Sidecar.forPython(python, _).lease(engine).release())
+      val (ofExecutor, engine, sidecars) = ProviderSettings.ofExecutor(conf)
+      val python = if (isDriver) ProviderSettings.pythonOfDriver(conf).getOrElse(ofExecutor) else ofExecutor
+      (0 until (if (isDriver) 1 else sidecars)).foreach(Sidecar.forPython(python, _).lease(engine).release())
     } catch {
       case e @ (NonFatal(_) | _: LinkageError) =>
-        log.warn(s"sidecar was not made ready with the executor; the first task tries again: ${e.getMessage}")
+        log.warn("sidecar was not made ready with the driver or executor; who first needs it tries again: " +
+          e.getMessage)
     }
 }

@@ -16,7 +16,8 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 /** A file in the partition's folder that names its store. Spark's state reader lists folders to find partitions, and
  * would otherwise silently read partition 0 only. In a copied checkpoint the file names the store of the query that it
  * was copied from, until the first commit. To look for it takes several requests on an object store, so that is done
- * while the first task works. Safe for threads.
+ * while the first task works. A checkpoint in DynamoDB needs no file: the list of stores has its partitions. Safe for
+ * threads.
  */
 private[spark] final class PartitionMarker(id: StateStoreId, hadoopConf: Configuration, store: String) {
   import PartitionMarker._
@@ -28,10 +29,11 @@ private[spark] final class PartitionMarker(id: StateStoreId, hadoopConf: Configu
   private[this] val beginning = text.substring(0, text.lastIndexOf('/') + 1).getBytes(UTF_8)
   /** Whether it is there. Null before the first look. */
   private[this] var found: CompletableFuture[Boolean] = _
-  @volatile private[this] var isWritten = false
+  @volatile private[this] var isWritten = file.toUri.getScheme == ProviderSettings.CheckpointScheme
 
   /** Look for it in the background, once. */
-  def find(): Unit = synchronized(if (found == null) found = CompletableFuture.supplyAsync(() => isFound, finders))
+  def find(): Unit =
+    if (!isWritten) synchronized(if (found == null) found = CompletableFuture.supplyAsync(() => isFound, finders))
 
   /** Write it, unless it was found or written. */
   def write(): Unit = if (!isWritten) {

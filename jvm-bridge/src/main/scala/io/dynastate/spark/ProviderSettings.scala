@@ -4,6 +4,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.security.MessageDigest
 import java.util.HexFormat
 
+import scala.jdk.CollectionConverters._
+
 import io.dynastate.{DynastateException, ErrorKind}
 import io.dynastate.bridge.{QueryRun, Sidecar}
 import io.dynastate.memory.EncodedRow
@@ -44,8 +46,12 @@ object ProviderSettings {
   private val SidecarsMax = 64L
   /** Their tasks keep a sidecar busy for half of the time (docs/decisions/0021-several-sidecars.md). */
   private val CoresOfSidecar = 8
+  /** The interpreter of the program that called `configure`. */
+  private val DriverPython = "spark.dynastate.driverPython"
   private val PySparkPython = "spark.pyspark.python"
   private val RunId = "sql.streaming.runId"
+  /** Of checkpoints that are in DynamoDB. */
+  val CheckpointScheme = "dynastate"
   val QueryId = "sql.streaming.queryId"
 
   def apply(id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): ProviderSettings = {
@@ -53,14 +59,12 @@ object ProviderSettings {
     val options =
       conf.sqlConfs.collect { case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value }
     val namespace = namespaceOf(options.getOrElse("namespace", ""), location)
-    // The sidecar refuses what is not a number, with a message that names the setting.
-    val requestDeadline = options.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds)
     val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
     ProviderSettings(python = pythonOf(options, Option(hadoopConf.get(PySparkPython))),
       engine = engineOf(options), store = store, sidecar = sidecarOf(store, sidecarsOf(options)),
       run = QueryRun(id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(ErrorKind.Internal,
             s"Spark gave no run id to the state store store=$store")), queryId = queryId(hadoopConf),
-        checkpoint = location), deadlineSeconds = 15 * requestDeadline + 60, memory = MemorySettings.of(options))
+        checkpoint = location), deadlineSeconds = deadlineOf(options), memory = MemorySettings.of(options))
   }
 
   /** Interpreter and engine of an executor's tasks, whatever their sessions set, and the number of its sidecars. */
@@ -69,10 +73,36 @@ object ProviderSettings {
     (pythonOf(options, conf.getOption(PySparkPython)), engineOf(options), sidecarsOf(options))
   }
 
+  /** Interpreter, engine and deadline, as of a provider, of who reads and writes a checkpoint in DynamoDB. */
+  def ofCheckpoint(hadoopConf: Configuration): (String, String, Long) = {
+    // The conf of a session has them all; that of a Hadoop file system may have been made without a session.
+    val application = Option(SparkEnv.get).map(_.conf.getAllWithPrefix(Prefix).toMap).getOrElse(Map.empty)
+    val options = application ++ hadoopConf.getPropsWithPrefix(Prefix).asScala
+    val ofDriver = Option(SparkEnv.get).filter(_.executorId == "driver").flatMap(env => pythonOfDriver(env.conf))
+    (ofDriver.getOrElse(pythonOf(options, Option(hadoopConf.get(PySparkPython)))), engineOf(options),
+      deadlineOf(options))
+  }
+
+  /** Interpreter of a driver's sidecar, where executors may have another; without it that of the executors. */
+  def pythonOfDriver(conf: SparkConf): Option[String] =
+    Option.when(!SparkInternals.isLocal(conf))(conf.getOption(DriverPython).orElse(conf.getOption(
+          "spark.pyspark.driver.python"))).flatten
+
   private def namespaceOf(text: String, location: String): String =
-    if (text.isEmpty) digest(location)
+    if (text.isEmpty) namespaceOfUri(location).getOrElse(digest(location))
+    else if (namespaceOfUri(location).exists(_ != text)) refuse("namespace",
+      s"${namespaceOfUri(location).get}, as in the checkpoint $location, or not set", text)
     else if (text.matches("[A-Za-z0-9._-]{1,128}")) text
     else refuse("namespace", "1 to 128 characters of A-Z a-z 0-9 . _ -", text)
+
+  /** The sidecar refuses what is not a number, with a message that names the setting. */
+  private def deadlineOf(options: Map[String, String]): Long =
+    15 * options.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds) + 60
+
+  /** The namespace of a checkpoint that is in DynamoDB, `dynastate://NAMESPACE/NAME`. */
+  private def namespaceOfUri(location: String): Option[String] =
+    Option.when(location.startsWith(s"$CheckpointScheme://"))(
+      location.stripPrefix(s"$CheckpointScheme://").takeWhile(_ != '/'))
 
   private def engineOf(options: Map[String, String]): String = {
     val sidecars = sidecarsOf(options)

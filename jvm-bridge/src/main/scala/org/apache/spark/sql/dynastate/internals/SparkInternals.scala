@@ -34,6 +34,9 @@ object SparkInternals {
     Option(SparkEnv.get).fold(processors)(env => coresOf(env.conf, processors))
   }
 
+  /** Whether the driver is the executor, too. */
+  def isLocal(conf: SparkConf): Boolean = Utils.isLocalMaster(conf)
+
   def coresOf(conf: SparkConf, processors: Int): Int = math.min(processors,
     if (Utils.isLocalMaster(conf)) SparkContext.numDriverCores(conf.get("spark.master"), conf)
     else conf.getInt("spark.executor.cores", processors))

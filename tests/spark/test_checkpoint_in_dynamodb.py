@@ -1,0 +1,233 @@
+"""Queries whose checkpoint is in DynamoDB, at dynastate://NAMESPACE/NAME."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF, OTHER_FILE_MANAGER
+from tests.spark.conftest import CONF, ON_HDFS, Sessions
+from tests.spark.operators import CASES, expected_sums, sums
+from tests.spark.state_reader import read_states
+from tests.spark.streams import Source, first_error, make_source, make_sources, run
+from tests.spark.test_operators import FILES, ON_EVERY_SPARK, compare
+
+IN_DYNAMODB = {FILE_MANAGER: FILE_MANAGER_CLASS, **FILE_SYSTEM_CONF}
+NAMESPACE = f"{CONF}.dynastate.namespace"
+FORMAT = f"{CONF}.checkpointFormatVersion"
+
+
+@pytest.fixture
+def session(sessions: Sessions) -> SparkSession:
+    return sessions(IN_DYNAMODB)
+
+
+@pytest.fixture
+def source(folder: Path) -> Source:
+    source = make_source(folder / "files", seed=7, files=FILES)
+    source.release(1)
+    return source
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.every_spark if name in ON_EVERY_SPARK else pytest.mark.slow)
+        for name in CASES
+    ],
+)
+def test_same_as_rocksdb(name: str, sessions: Sessions, folder: Path) -> None:
+    """Outputs, state, and what Spark's readers find, with restarts."""
+    sources = make_sources(folder, seed=2, files=FILES)
+    compare(CASES[name], sources, sessions, folder, IN_DYNAMODB, f"dynastate://{folder.name}/query")
+    assert sorted(path.name for path in folder.iterdir()) == ["left", "right", "rocksdb"]
+
+
+@pytest.mark.every_spark
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_formats(version: str, sessions: Sessions, source: Source, folder: Path) -> None:
+    if version == "2" and sessions({}).version.startswith("4.0"):
+        pytest.skip("Spark 4.0 has format 1 only, for this aggregation")
+    session, checkpoint = sessions({**IN_DYNAMODB, FORMAT: version}), f"dynastate://{folder.name}/query"
+    for files in (1, 3):
+        source.release(files)
+        outcome = run(sums(source.stream(session), "key"), checkpoint, "complete")
+    assert outcome.rows[2] == expected_sums(session, source)
+
+
+def test_names_that_differ_in_case_only(session: SparkSession, source: Source, folder: Path) -> None:
+    """Hadoop has one file system for both."""
+    checkpoints = [f"dynastate://{name}-{folder.name}/{name}" for name in ("Orders", "orders")]
+    outcomes = [run(sums(source.stream(session), "key"), checkpoint, "complete") for checkpoint in checkpoints]
+    assert [sorted(outcome.rows) for outcome in outcomes] == [[0], [0]]
+    source.release(2)
+    outcome = run(sums(source.stream(session), "key"), checkpoints[1], "complete")
+    assert outcome.rows == {1: expected_sums(session, source)}
+
+
+def test_another_namespace_is_refused(sessions: Sessions, source: Source, folder: Path) -> None:
+    session = sessions({**IN_DYNAMODB, NAMESPACE: "other"})
+    error = first_error(sums(source.stream(session), "key"), f"dynastate://{folder.name}/query", "complete")
+    assert f"namespace must be {folder.name}, as in the checkpoint dynastate://{folder.name}/query/state" in error
+
+
+@pytest.mark.parametrize("location", ["dynastate:///query", "dynastate://space", "dynastate://space/a b"])
+def test_a_location_that_is_none_is_refused(location: str, session: SparkSession, source: Source) -> None:
+    with pytest.raises(Exception, match="a checkpoint in DynamoDB is named dynastate://NAMESPACE/NAME"):
+        run(sums(source.stream(session), "key"), location, "complete")
+
+
+def test_a_location_of_more_parts_is_refused(session: SparkSession, source: Source, folder: Path) -> None:
+    with pytest.raises(Exception, match="named by two parts, dynastate://NAMESPACE/NAME, and no more path="):
+        run(sums(source.stream(session), "key"), f"dynastate://{folder.name}/team/query", "complete")
+
+
+def test_state_of_another_provider_is_refused(sessions: Sessions, source: Source, folder: Path) -> None:
+    session = sessions({**IN_DYNAMODB, **ON_HDFS})
+    error = first_error(sums(source.stream(session), "key"), f"dynastate://{folder.name}/query", "complete")
+    assert "Cannot perform commit" in error  # Spark shows the reason in its log only
+    logs = Logs(session, f"dynastate://{folder.name}/query/state/0/0")
+    assert logs.names(logs.open()) == ["_metadata"]
+
+
+def test_data_are_refused(session: SparkSession, folder: Path) -> None:
+    with pytest.raises(Py4JJavaError, match="is for checkpoints of queries; write data to another file system"):
+        session.range(3).write.parquet(f"dynastate://{folder.name}/data")
+
+
+def test_the_users_class_is_that_of_other_checkpoints(sessions: Sessions, source: Source, folder: Path) -> None:
+    """Spark cannot load the class, as its error says: it was asked for."""
+    session = sessions({**IN_DYNAMODB, OTHER_FILE_MANAGER: "users.own.Manager"})
+    run(sums(source.stream(session), "key"), f"dynastate://{folder.name}/query", "complete")
+    with pytest.raises(Exception, match=r"users\.own\.Manager"):
+        run(sums(source.stream(session), "key"), folder / "checkpoint", "complete")
+
+
+def test_a_checkpoint_elsewhere_is_as_before(session: SparkSession, source: Source, folder: Path) -> None:
+    """The class of the log is for the whole session, sinks' logs included."""
+    rows = source.stream(session).select("key", "amount")
+    writer = rows.writeStream.format("parquet").option("path", str(folder / "sink"))
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert (folder / "checkpoint" / "commits" / "0").exists()
+    assert (folder / "sink" / "_spark_metadata" / "0").exists()
+
+
+class Logs:
+    """Managers of the folder of a log, as Spark makes one for each run of a query."""
+
+    def __init__(self, session: SparkSession, folder: str) -> None:
+        self._jvm: Any = session._jvm
+        self._conf = session._jsparkSession.sessionState().newHadoopConf()
+        self._folder = folder
+
+    def path(self, name: str = "") -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._folder}/{name}".rstrip("/"))
+
+    def open(self) -> Any:
+        return self._jvm.io.dynastate.checkpoint.DynastateCheckpointFileManager(self.path(), self._conf)
+
+    def write(self, log: Any, name: str, text: bytes, *, overwrites: bool = False) -> Any:
+        """A file that is written, but not closed."""
+        file = log.createAtomic(self.path(name), overwrites)
+        file.write(bytearray(text))
+        return file
+
+    def names(self, log: Any) -> list[str]:
+        return sorted(each.getPath().getName() for each in log.list(self.path()))
+
+    def read(self, log: Any, name: str) -> bytes:
+        stream = log.open(self.path(name))
+        return bytes(stream.readAllBytes())
+
+
+@pytest.fixture
+def logs(session: SparkSession, folder: Path) -> Logs:
+    return Logs(session, f"dynastate://{folder.name}/query/offsets")
+
+
+def test_a_second_writer_of_a_batch_is_refused(logs: Logs) -> None:
+    """Of two logs of one folder, as of two drivers, one puts the file."""
+    first, second = logs.open(), logs.open()
+    assert logs.names(first) == logs.names(second) == []
+    files = [logs.write(log, "1", text) for log, text in ((first, b"one"), (second, b"two"))]
+    files[0].close()
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        files[1].close()
+    assert logs.read(second, "1") == b"one"
+    logs.write(second, "1", b"three", overwrites=True).close()
+    assert logs.read(logs.open(), "1") == b"three"
+
+
+def test_a_file_that_is_cancelled_is_not_there(logs: Logs) -> None:
+    log = logs.open()
+    file = logs.write(log, "1", b"one")
+    file.cancel()
+    file.close()
+    assert not log.exists(logs.path("1"))
+    with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+        log.open(logs.path("1"))
+
+
+def test_files_that_a_log_deletes(logs: Logs) -> None:
+    """Those of old batches are gone for this log at once, and deleted 24 at a time; all others are deleted at once."""
+    log = logs.open()
+    for number in range(31):
+        logs.write(log, str(number), b"text").close()
+    for number in range(30):
+        log.delete(logs.path(str(number)))
+    assert logs.names(log) == ["30"]
+    assert not log.exists(logs.path("29"))
+    assert logs.names(logs.open()) == sorted(map(str, range(24, 31)))
+    log.delete(logs.path("30"))
+    assert logs.names(logs.open()) == sorted(map(str, range(24, 30)))
+    next_run = logs.open()
+    for number in range(24, 31):
+        next_run.delete(logs.path(str(number)))
+    assert logs.names(logs.open()) == []
+
+
+def test_a_log_that_has_written_nothing_sees_what_others_write(logs: Logs) -> None:
+    """A log may be made before the run ends that it follows; what it deletes then is deleted at once."""
+    log, other = logs.open(), logs.open()
+    assert not log.exists(logs.path())
+    for number in ("5", "6"):
+        logs.write(other, number, number.encode()).close()
+    assert log.exists(logs.path())
+    assert logs.names(log) == ["5", "6"]
+    log.delete(logs.path("6"))
+    logs.write(other, "7", b"7").close()
+    assert logs.names(log) == ["5", "7"]
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        logs.write(log, "7", b"another").close()
+    assert logs.read(log, "7") == b"7"
+
+
+def test_the_file_system_alone(sessions: Sessions, source: Source, folder: Path) -> None:
+    """Without the manager, Spark renames files: a rename is a conditional put."""
+    session, checkpoint = sessions(FILE_SYSTEM_CONF), f"dynastate://{folder.name}/query"
+    for files in (1, 3):
+        source.release(files)
+        outcome = run(sums(source.stream(session), "key"), checkpoint, "complete")
+    assert outcome.rows[2] == expected_sums(session, source)
+    logs = Logs(session, f"{checkpoint}/commits")
+    assert logs.names(logs.open()) == ["0", "1", "2"]
+    files = logs.path().getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    assert not files.rename(logs.path("0"), logs.path("1"))
+    assert files.getFileStatus(logs.path()).isDirectory()
+    assert files.delete(logs.path(), True)
+    assert not files.exists(logs.path())
+    assert not files.delete(logs.path(), True)
+
+
+def test_state_of_every_batch(session: SparkSession, source: Source, folder: Path) -> None:
+    """Spark's state reader finds partitions, which have no folders."""
+    checkpoint = f"dynastate://{folder.name}/query"
+    source.release(2)
+    outcome = run(sums(source.stream(session), "key"), checkpoint, "complete")
+    states = read_states(session, checkpoint, range(2))
+    assert len(states) == sum(batch[0].total for batch in outcome.state.values()) > 0
