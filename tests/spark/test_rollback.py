@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.operations.lifecycle.rollback import Checkpoint, plan_rollback, roll_back
+from dynastate.operations.checkpoints import open_checkpoint
+from dynastate.operations.lifecycle.rollback import plan_rollback, roll_back
 from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
 from tests.spark.operators import CASES
 from tests.spark.state_reader import read_states
@@ -49,7 +50,7 @@ def test_same_as_rocksdb_after_a_rollback(
         for store, options in conf.items():
             case.start(sessions(options), sources, folder / store).finish()
     with only(environment):
-        files_of = Checkpoint(str(folder / "ours"))
+        files_of = open_checkpoint(tables, str(folder / "ours"))
         roll_back(files_of, plan_rollback(tables, files_of, TO))
     for name_ in ("commits", "offsets"):
         for file in (folder / "rocksdb" / name_).iterdir():

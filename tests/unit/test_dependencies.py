@@ -28,7 +28,7 @@ EXTRAS: dict[str, str | tuple[str, ...]] = {
     "reader": "frames",
     "reader/sql.py": "sql",
     "operations/inspection/abandoned.py": "frames",
-    "operations/lifecycle/rollback.py": "frames",
+    "operations/checkpoints.py": "frames",
     "operations/monitoring/metrics/prometheus.py": "prometheus",
     "operations/monitoring/metrics/otlp.py": "otlp",
     "ui/app.py": "ui",

@@ -45,12 +45,12 @@ def failover(
     answer. Exit code 1: the query cannot continue there.
     """
     from dynastate.dynamodb.boto_tables import open_tables
-    from dynastate.operations.lifecycle.rollback import Checkpoint
+    from dynastate.operations.checkpoints import open_checkpoint
     from dynastate.operations.regions.failover import plan_failover
 
     other = _target(call.settings, to_region, to_endpoint)
-    files = Checkpoint(checkpoint) if checkpoint else None
     with open_tables(other) as target, progress("stores") as report:
+        files = open_checkpoint(target, checkpoint) if checkpoint else None
         plan = plan_failover(open_tables, call.settings, target, namespace, checkpoint=files, progress=report)
     if not call.json(asdict(plan)):
         _show(call, plan)

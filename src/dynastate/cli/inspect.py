@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,8 +24,8 @@ from dynastate.operations.inspection.formats import Format
 
 if TYPE_CHECKING:
     from dynastate.format.keys import Role
+    from dynastate.operations.inspection.abandoned import AbandonedNamespace
     from dynastate.operations.inspection.findings import Report
-    from dynastate.operations.inspection.inspect import StoreSummary
     from dynastate.progress import ProgressCallback
     from dynastate.reader.view import StateView
 
@@ -65,12 +66,14 @@ def stores(
     Without a namespace it lists all stores: it scans the snapshot-group table, with a request for each partition key,
     and needs dynamodb:Scan.
     """
+    from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
     from dynastate.operations.inspection.inspect import inspect_stores
 
     with call.tables() as tables, progress("stores") as report:
         summaries = inspect_stores(tables, namespace, report)
+        namespaces = find_abandoned(summaries, partial(checkpoint_exists, tables)) if abandoned else []
     if abandoned:
-        _show_abandoned(call, summaries)
+        _show_abandoned(call, namespaces)
         return
     facts = [asdict(each) for each in summaries]
     if call.json(facts):
@@ -95,12 +98,10 @@ def stores(
         call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
 
 
-def _show_abandoned(call: Call, summaries: list[StoreSummary]) -> None:
+def _show_abandoned(call: Call, namespaces: Sequence[AbandonedNamespace]) -> None:
     """Print the namespaces whose checkpoint is gone."""
-    from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
     from dynastate.prices import Prices
 
-    namespaces = find_abandoned(summaries, checkpoint_exists)
     figures = [each.as_json(Prices.of(call.settings)) for each in namespaces]
     if call.json(figures):
         return

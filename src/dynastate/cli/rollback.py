@@ -34,24 +34,24 @@ def rollback(
     longer there. It looks twice, for 5 to 30 seconds, by how often the query has committed, and refuses while one
     writes. A copy of offsets and commits stays in the checkpoint. Exit code 1: it was not confirmed.
     """
+    from dynastate.operations.checkpoints import open_checkpoint
     from dynastate.operations.lifecycle.drop import look, refuse_written, seconds_to_look
-    from dynastate.operations.lifecycle.rollback import IS_WRITTEN, Checkpoint, plan_rollback, roll_back
+    from dynastate.operations.lifecycle.rollback import IS_WRITTEN, plan_rollback, roll_back
 
-    files = Checkpoint(checkpoint)
     with call.tables() as tables, progress("stores") as report:
-        plan = plan_rollback(tables, files, to, report)
+        plan = plan_rollback(tables, open_checkpoint(tables, checkpoint), to, report)
         lists = {} if force else look(tables, plan.stores, report)
     if not call.as_json:
         _show(call, plan)
     if not yes:
         typer.confirm(f"Undo {plural(len(plan.undone), 'batch')}?", err=True, abort=True)
-    if lists:
-        seconds = seconds_to_look(lists)
-        typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)
-        with call.tables() as tables:
+    with call.tables() as tables:
+        if lists:
+            seconds = seconds_to_look(lists)
+            typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)
             refuse_written(tables, lists, seconds, advice=IS_WRITTEN)
-    with progress("batches") as report:
-        roll_back(files, plan, report)
+        with progress("batches") as report:
+            roll_back(open_checkpoint(tables, checkpoint), plan, report)
     if not call.json(asdict(plan) | {"stores": len(plan.stores)}):
         call.say(f"the next start continues with batch {plan.to.batch + 1}; the copy is in {plan.copy}")
 

@@ -216,6 +216,10 @@ class CheckpointFiles:
             entries |= {str(each): FileEntry(str(each), is_folder=True, bytes=0, time=0) for each in partitions}
         return list(entries.values())
 
+    def lengths(self, checkpoint: Checkpoint, folder: str = "") -> dict[str, int]:
+        """The paths of all files below a folder, with their lengths."""
+        return {path_of(key): parse_head(key, item).raw_bytes for key, item in self._below(checkpoint, folder)}
+
     def _below(self, checkpoint: Checkpoint, folder: str) -> Sequence[tuple[Key, Item]]:
         """The heads of all files below a folder."""
         low, high = folder_range(checkpoint, folder)

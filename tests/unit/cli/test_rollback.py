@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from dynastate.engine.engine import Engine
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.operations.lifecycle import drop
 from tests.support.command_line import refused, run, shown
 from tests.support.store_builder import StoreBuilder
+from tests.unit.cli.conftest import NamedTables
 from tests.unit.operations.lifecycle.test_rollback import (
     BATCHES,
     NAMESPACE,
@@ -20,6 +22,7 @@ from tests.unit.operations.lifecycle.test_rollback import (
     make_checkpoint,
     names,
 )
+from tests.unit.operations.lifecycle.test_rollback_in_dynamodb import put_files
 
 
 def test_it_shows_what_would_change_and_asks(engine: Engine, tmp_path: Path) -> None:
@@ -42,6 +45,22 @@ def test_it_shows_what_would_change_and_asks(engine: Engine, tmp_path: Path) -> 
     assert (report["undone"], report["to"]["batch"], report["namespace"]) == ([2], 1, NAMESPACE)
     assert "it can go back to these: 0 to 1" in refused("rollback", str(checkpoint), "--to", "7", "--yes")
     assert "there is no checkpoint" in refused("rollback", str(tmp_path), "--to", "1")
+
+
+def test_a_checkpoint_in_dynamodb(engine: Engine, tables: NamedTables, tmp_path: Path) -> None:
+    """It shows the same; the copy is in the checkpoint."""
+    location, checkpoint = "dynastate://rolled/query", Checkpoint("rolled", "query")
+    for partition in range(2):
+        StoreBuilder(engine, f"rolled/0/{partition}/default", location=f"{location}/state").count_to(BATCHES)
+    put_files(tables, make_checkpoint(tmp_path), checkpoint)
+    assert "it can go back to these: 0 to 5" in refused("rollback", location, "--to", "7", "--yes")
+    assert run("rollback", location, "--to", "2", typed="n\n").code == 1
+    assert len(engine.checkpoint_files().list(checkpoint, "commits")) == BATCHES
+    report = shown("rollback", location, "--to", "2", "--yes")
+    assert (report["undone"], report["namespace"], report["stores"]) == ([3, 4, 5], "rolled", 2)
+    for folder, last in (("commits", 2), (f"{report['copy']}/offsets", 5)):
+        assert engine.checkpoint_files().list(checkpoint, folder)[-1].name == str(last)
+    assert "there is no checkpoint" in refused("rollback", "dynastate://rolled/other", "--to", "1")
 
 
 def test_a_query_that_writes_is_refused(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import StorageSize, total
+from dynastate.operations.checkpoints import SCHEME, StoredCheckpoint
 from dynastate.operations.inspection.inspect import StoreSummary
 from dynastate.prices import Prices
+from dynastate.storage.tables import Tables
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,13 @@ def find_abandoned(summaries: Iterable[StoreSummary], exists: Callable[[str], bo
     return sorted(abandoned, key=lambda entry: (bool(entry.problem), -entry.stored.bytes - entry.stored.object_bytes))
 
 
-def checkpoint_exists(location: str) -> bool:
-    """Whether the folder of a checkpoint's state exists. Refuse a file system that pyarrow cannot read from here."""
+def checkpoint_exists(tables: Tables, location: str) -> bool:
+    """Whether the folder of a checkpoint's state exists. Refuse a file system that pyarrow cannot read from here.
+
+    A checkpoint in DynamoDB exists if it has files.
+    """
+    if location.startswith(SCHEME):
+        return bool(StoredCheckpoint(tables, location.removesuffix("/state")).files())
     scheme, _, folder = location.partition(":")
     if scheme == "file":
         return Path(folder).exists()

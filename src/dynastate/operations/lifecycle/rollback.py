@@ -8,14 +8,12 @@ checkpoint of a killed query.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import of_namespace
@@ -23,14 +21,12 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
 from dynastate.format.meta import QueryRun
+from dynastate.operations.checkpoints import METADATA, QueryCheckpoint
 from dynastate.operations.inspection.inspect import read_lists
 from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables
-
-if TYPE_CHECKING:
-    from pyarrow import fs
 
 OFFSETS: Final = "offsets"
 COMMITS: Final = "commits"
@@ -38,14 +34,10 @@ COMMITS: Final = "commits"
 IS_WRITTEN: Final = "a query writes to this namespace: stop it, and roll back again; with --force it is not looked for"
 #: The prefix of the name of the folder with the copy.
 COPY: Final = "before-rollback-"
-#: The name of a batch's file, or of its checksum.
-_BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
-#: The provider's file in the folder of each partition, whose name is operator and number.
-_MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
+#: Batches after one, and those of them that were committed.
+_Later = tuple[tuple[int, ...], tuple[int, ...]]
 #: Spark's conf of the number of partitions, which a checkpoint keeps from its first batch on.
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_STORE: Final = re.compile(r"store=(\S+)")
 
 
 @dataclass(frozen=True)
@@ -135,92 +127,8 @@ def _place(store: str) -> tuple[str, int]:
     return operator, int(partition)
 
 
-class Checkpoint:
-    """The files of a checkpoint, in a file system that pyarrow knows. Refuse a location without a checkpoint."""
-
-    def __init__(self, location: str) -> None:
-        try:
-            from pyarrow import fs
-        except ImportError as error:
-            raise ConfigurationError(
-                "a checkpoint is read with pyarrow, the extra 'frames' of dynastate; pip install pyarrow"
-            ) from error
-        self.location = location if _URL.match(location) else str(Path(location).absolute())
-        self._kinds = fs.FileType
-        self._select = partial(fs.FileSelector, allow_not_found=True)
-        self._copy_files = fs.copy_files
-        try:
-            # pyarrow has no name for Hadoop's s3a, and takes local files by their path alone.
-            uri = re.sub("^file:/+", "/", re.sub("^s3[an]:", "s3:", self.location))
-            system, path = fs.FileSystem.from_uri(uri)
-            is_checkpoint = system.get_file_info(f"{path}/metadata").type != fs.FileType.NotFound
-        except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-            raise ConfigurationError(
-                "the file system of a checkpoint cannot be looked at from here", location=location, reason=str(error)
-            ) from error
-        self._system: fs.FileSystem = system
-        self._path = path.rstrip("/")
-        if not is_checkpoint:
-            raise ConfigurationError(
-                "there is no checkpoint of a query; give the folder that has metadata, offsets and commits",
-                checkpoint=location,
-            )
-
-    def batches(self, folder: str) -> dict[int, list[str]]:
-        """The names of each batch's files in a folder, by the batch's number. A checksum alone is not a batch."""
-        files: dict[int, list[str]] = {}
-        for file in self._system.get_file_info(self._select(f"{self._path}/{folder}")):
-            match = _BATCH.fullmatch(file.base_name)
-            if match is not None and file.type == self._kinds.File:
-                files.setdefault(int(match[1]), []).append(file.base_name)
-        return {batch: names for batch, names in files.items() if str(batch) in names}
-
-    def read(self, name: str) -> str:
-        """The text of a file."""
-        with self._system.open_input_stream(f"{self._path}/{name}") as file:
-            text: str = file.read().decode()
-        return text
-
-    def namespace(self) -> str:
-        """The namespace of the checkpoint's state. Refuse a checkpoint without state in DynamoDB."""
-        for path in self._markers:
-            match = _STORE.search(self.read(path))
-            if match is not None:
-                return match[1].split("/")[0]
-        raise ConfigurationError("this checkpoint has no state in DynamoDB", checkpoint=self.location)
-
-    def partitions(self) -> dict[str, set[int]]:
-        """The partitions with state in DynamoDB, by operator."""
-        partitions: dict[str, set[int]] = {}
-        for operator, partition in (path.split("/")[1:3] for path in self._markers):
-            partitions.setdefault(operator, set()).add(int(partition))
-        return partitions
-
-    @cached_property
-    def _markers(self) -> list[str]:
-        """The paths of the files that name stores."""
-        files = self._system.get_file_info(self._select(f"{self._path}/state", recursive=True))
-        paths = (each.path.removeprefix(f"{self._path}/") for each in files)
-        return [path for path in paths if _MARKER.fullmatch(path)]
-
-    def copy(self, folder: str) -> None:
-        """Copy offsets and commits into a folder of the checkpoint."""
-        for log in (OFFSETS, COMMITS):
-            self._system.create_dir(f"{self._path}/{folder}/{log}")
-            self._copy_files(
-                f"{self._path}/{log}",
-                f"{self._path}/{folder}/{log}",
-                source_filesystem=self._system,
-                destination_filesystem=self._system,
-            )
-
-    def delete(self, name: str) -> None:
-        """Delete a file."""
-        self._system.delete_file(f"{self._path}/{name}")
-
-
 def plan_rollback(
-    tables: Tables, checkpoint: Checkpoint, to: int, progress: ProgressCallback = no_progress
+    tables: Tables, checkpoint: QueryCheckpoint, to: int, progress: ProgressCallback = no_progress
 ) -> Rollback:
     """Check whether a checkpoint can go back to a batch. Nothing is changed. Refuse a copy of another checkpoint."""
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
@@ -265,34 +173,40 @@ def plan_rollback(
     )
 
 
-def _later(
-    offsets: Mapping[int, object], commits: Mapping[int, object], to: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _later(offsets: Mapping[int, object], commits: Mapping[int, object], to: int) -> _Later:
     """The batches after one, and which of them were committed."""
     later = tuple(each for each in sorted(offsets.keys() | commits.keys()) if each > to)
     return later, tuple(each for each in later if each in commits)
 
 
-def roll_back(checkpoint: Checkpoint, plan: Rollback, progress: ProgressCallback = no_progress) -> None:
+def roll_back(checkpoint: QueryCheckpoint, plan: Rollback, progress: ProgressCallback = no_progress) -> None:
     """Roll a checkpoint back: copy offsets and commits, then delete those of each undone batch, the newest first.
 
     A batch's commit is deleted before its offsets: between the two deletions the batch looks unfinished. After a crash,
-    plan and run the rollback again. Nothing is changed if the batches have changed since the plan.
+    plan and run the rollback again. Nothing is changed if the batches have changed since the plan. Batches that a query
+    has written during the deletions are an error at the end.
     """
     offsets, commits = checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS)
-    later, committed = _later(offsets, commits, plan.to.batch)
-    if (later, committed) != (plan.undone, plan.committed):
-        raise ConfigurationError(
-            "the query has begun or committed a batch since this was planned: stop it, and roll back again",
-            batch=max(later, default=plan.to.batch),
-            checkpoint=checkpoint.location,
-        )
-    checkpoint.copy(plan.copy)
+    _refuse_others(checkpoint, plan, _later(offsets, commits, plan.to.batch), (plan.undone, plan.committed))
+    for log in (OFFSETS, COMMITS):
+        checkpoint.copy(log, f"{plan.copy}/{log}")
     for count, batch in enumerate(sorted(plan.undone, reverse=True), 1):
         for folder, names in ((COMMITS, commits), (OFFSETS, offsets)):
             for name in sorted(names.get(batch, ()), reverse=True):
                 checkpoint.delete(f"{folder}/{name}")
         progress(count, len(plan.undone))
+    left = _later(checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS), plan.to.batch)
+    _refuse_others(checkpoint, plan, left, ((), ()))
+
+
+def _refuse_others(checkpoint: QueryCheckpoint, plan: Rollback, later: _Later, expected: _Later) -> None:
+    """Refuse a checkpoint that has other batches after the one that stays than are expected."""
+    if later != expected:
+        raise ConfigurationError(
+            "the query has begun or committed a batch since this was planned: stop it, and roll back again",
+            batch=max(later[0], default=plan.to.batch),
+            checkpoint=checkpoint.location,
+        )
 
 
 def _log(batch: int, text: str) -> BatchLog:
@@ -302,11 +216,11 @@ def _log(batch: int, text: str) -> BatchLog:
     return BatchLog(batch, began.isoformat(timespec="seconds"), tuple(sources))
 
 
-def committed_ids(checkpoint: Checkpoint, batch: int) -> CommittedIds:
+def committed_ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds:
     """The ids of the versions that a batch committed."""
     lines = checkpoint.read(f"{COMMITS}/{batch}").splitlines()
     content: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
-    query: dict[str, Any] = json.loads(checkpoint.read("metadata"))
+    query: dict[str, Any] = json.loads(checkpoint.read(METADATA))
     run = QueryRun("", str(query.get("id", "")), location_of(f"{checkpoint.location}/state"))
     ids = content.get("stateUniqueIds") or {}
     partitions: Mapping[str, Collection[int]] = {
@@ -315,7 +229,7 @@ def committed_ids(checkpoint: Checkpoint, batch: int) -> CommittedIds:
     return CommittedIds(batch + 1, ids, partitions or _with_folder(checkpoint, batch), run)
 
 
-def _with_folder(checkpoint: Checkpoint, batch: int) -> dict[str, set[int]]:
+def _with_folder(checkpoint: QueryCheckpoint, batch: int) -> dict[str, set[int]]:
     """The partitions with a folder, by operator, without an earlier query's partitions at this path."""
     conf: dict[str, str] = json.loads(checkpoint.read(f"{OFFSETS}/{batch}").splitlines()[1]).get("conf", {})
     limit = int(conf.get(_PARTITIONS, sys.maxsize))

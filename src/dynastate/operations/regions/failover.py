@@ -15,8 +15,9 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import region_of
 from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.operations.checkpoints import QueryCheckpoint
 from dynastate.operations.lifecycle.adopt import locations_of, state_location
-from dynastate.operations.lifecycle.rollback import COMMITS, OFFSETS, Checkpoint, committed_ids
+from dynastate.operations.lifecycle.rollback import COMMITS, OFFSETS, committed_ids
 from dynastate.operations.regions.replicas import Selection, Side, Stores, look_at, missing_stores
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings
@@ -57,7 +58,7 @@ def plan_failover(
     source: Settings,
     target: BotoTables,
     namespace: str,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: QueryCheckpoint | None = None,
     progress: ProgressCallback = no_progress,
 ) -> Failover:
     """Check both sides, and list the steps.
@@ -99,7 +100,7 @@ def plan_failover(
     )
 
 
-def _selection(namespace: str, checkpoint: Checkpoint | None) -> Selection:
+def _selection(namespace: str, checkpoint: QueryCheckpoint | None) -> Selection:
     """The stores to look at. Refuse the checkpoint of another namespace."""
     if checkpoint is None:
         return Selection(namespace)
@@ -115,12 +116,12 @@ def _selection(namespace: str, checkpoint: Checkpoint | None) -> Selection:
     return Selection(namespace, committed, committed.partitions if committed else checkpoint.partitions())
 
 
-def _whole_batches(checkpoint: Checkpoint) -> list[int]:
+def _whole_batches(checkpoint: QueryCheckpoint) -> list[int]:
     """The batches with offsets and a commit, in order."""
     return sorted(checkpoint.batches(OFFSETS).keys() & checkpoint.batches(COMMITS).keys())
 
 
-def _resumption(stores: Stores, checkpoint: Checkpoint) -> _Resumption | None:
+def _resumption(stores: Stores, checkpoint: QueryCheckpoint) -> _Resumption | None:
     """The last batch from which the query can resume. Returns None if no batch has its state there."""
     for undone, batch in enumerate(reversed(_whole_batches(checkpoint))):
         if stores.have(committed_ids(checkpoint, batch)):
@@ -167,7 +168,11 @@ def _stop(source: Side, target: Side) -> str:
 
 
 def _checkpoint_steps(
-    target: BotoTables, namespace: str, stores: Stores, checkpoint: Checkpoint | None, resumption: _Resumption | None
+    target: BotoTables,
+    namespace: str,
+    stores: Stores,
+    checkpoint: QueryCheckpoint | None,
+    resumption: _Resumption | None,
 ) -> list[str]:
     """The steps that make state and checkpoint agree in location and batch."""
     if checkpoint is None or resumption is None:
@@ -189,7 +194,7 @@ def _checkpoint_steps(
     return steps
 
 
-def _start(settings: Settings, region: str, namespace: str, checkpoint: Checkpoint | None) -> str:
+def _start(settings: Settings, region: str, namespace: str, checkpoint: QueryCheckpoint | None) -> str:
     options = {"region": region, "namespace": namespace}
     options |= {"endpoint": settings.endpoint} if settings.endpoint else {}
     confs = ", ".join(f"{PREFIX}{name}={value}" for name, value in options.items())

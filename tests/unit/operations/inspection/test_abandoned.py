@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.errors import ConfigurationError
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.items import StorageSize
 from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
 from dynastate.operations.inspection.inspect import StoreSummary
 from dynastate.prices import DEFAULT_PRICES
+from tests.support.memory_tables import MemoryTables
 
 GONE, THERE, FAR = "file:/gone/state", "file:/there/state", "hdfs://far/state"
 
@@ -74,8 +77,20 @@ def test_a_namespace_that_is_used_is_not_abandoned() -> None:
 
 def test_local_folders(tmp_path: Path) -> None:
     """The folder of the state is looked at, in the spelling of the meta item."""
-    assert checkpoint_exists(f"file:{tmp_path}")
-    assert not checkpoint_exists(f"file:{tmp_path}/state")
+    assert checkpoint_exists(MemoryTables(), f"file:{tmp_path}")
+    assert not checkpoint_exists(MemoryTables(), f"file:{tmp_path}/state")
+
+
+def test_a_checkpoint_in_dynamodb() -> None:
+    """It exists if it has files."""
+    tables, location = MemoryTables(), "dynastate://orders/query/state"
+    assert not checkpoint_exists(tables, location)
+    files = CheckpointFiles(tables, set())
+    files.put(Checkpoint("orders", "query"), "metadata", b"{}", overwrites=False)
+    assert checkpoint_exists(tables, location)
+    assert not checkpoint_exists(tables, "dynastate://orders/quer/state")
+    files.delete(Checkpoint("orders", "query"), [""])
+    assert not checkpoint_exists(tables, location)
 
 
 @pytest.fixture
@@ -100,14 +115,14 @@ def s3(monkeypatch: pytest.MonkeyPatch, dummy_credentials: None) -> Iterator[str
 def test_checkpoints_in_s3(s3: str) -> None:
     """A folder is there if anything is below it; a bucket that does not exist is no folder."""
     assert s3
-    assert checkpoint_exists("s3://queries/orders/state")
-    assert not checkpoint_exists("s3://queries/payments/state")
+    assert checkpoint_exists(MemoryTables(), "s3://queries/orders/state")
+    assert not checkpoint_exists(MemoryTables(), "s3://queries/payments/state")
 
 
 def test_other_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is not known is an error with the reason; without pyarrow the message says what to install."""
     with pytest.raises(ConfigurationError, match=r"cannot be looked at from here.*reason=.*dbfs"):
-        checkpoint_exists("dbfs:/orders/state")
+        checkpoint_exists(MemoryTables(), "dbfs:/orders/state")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigurationError, match="pip install pyarrow"):
-        checkpoint_exists("s3://queries/orders/state")
+        checkpoint_exists(MemoryTables(), "s3://queries/orders/state")

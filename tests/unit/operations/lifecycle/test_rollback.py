@@ -15,10 +15,11 @@ import pytest
 
 from dynastate.errors import ConfigurationError, VersionMissingError
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
+from dynastate.operations.checkpoints import open_checkpoint
 from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_earlier, clean_store
 from dynastate.operations.lifecycle.compact import compact_store
-from dynastate.operations.lifecycle.rollback import COPY, Checkpoint, plan_rollback, roll_back
+from dynastate.operations.lifecycle.rollback import COPY, plan_rollback, roll_back
 from tests.support.engine_driver import make_engine, save_snapshot, write
 from tests.support.memory_tables import MemoryTables
 from tests.support.samples import QUERY, attempt, query_run
@@ -75,7 +76,7 @@ def logs(checkpoint: Path) -> list[list[str]]:
 def test_later_batches_are_deleted_and_a_copy_stays(tables: MemoryTables, tmp_path: Path, *, with_ids: bool) -> None:
     checkpoint = make_checkpoint(tmp_path, with_ids=with_ids)
     logs_before = logs(checkpoint)
-    files = Checkpoint(str(checkpoint))
+    files = open_checkpoint(tables, str(checkpoint))
     plan = plan_rollback(tables, files, 2)
     assert (plan.namespace, plan.undone, len(plan.stores)) == (NAMESPACE, (3, 4, 5), 2)
     assert (plan.to.batch, plan.last.batch) == (2, 5)
@@ -94,7 +95,7 @@ def test_later_batches_are_deleted_and_a_copy_stays(tables: MemoryTables, tmp_pa
 def test_each_deletion_leaves_it_valid(tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest offsets have no commit, or that of their own batch; all before them have one."""
     checkpoint = make_checkpoint(tmp_path)
-    files = Checkpoint(str(checkpoint))
+    files = open_checkpoint(tables, str(checkpoint))
     lengths: list[tuple[int, int]] = []
     delete = files.delete
 
@@ -113,7 +114,7 @@ def test_each_deletion_leaves_it_valid(tables: MemoryTables, tmp_path: Path, mon
 def test_a_batch_under_way_is_undone_too(tables: MemoryTables, tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path)
     (checkpoint / "commits" / "5").unlink()
-    files = Checkpoint(str(checkpoint))
+    files = open_checkpoint(tables, str(checkpoint))
     with pytest.raises(ConfigurationError, match="it can go back to these: 0 to 4"):
         plan_rollback(tables, files, 5)
     assert plan_rollback(tables, files, 4).undone == (5,)
@@ -129,7 +130,7 @@ def test_state_that_is_gone_is_refused(tmp_path: Path) -> None:
         builder.count_to(newest)
         clean_store(engine, tables, builder.store, 2)
     with pytest.raises(ConfigurationError, match=f"no longer there; versions that are: [0-9]+ to {newest}") as refused:
-        plan_rollback(tables, Checkpoint(str(make_checkpoint(tmp_path))), 1)
+        plan_rollback(tables, open_checkpoint(tables, str(make_checkpoint(tmp_path))), 1)
     assert refused.value.facts == {"store": builder.store, "version": 2}
 
 
@@ -142,10 +143,10 @@ def test_a_partition_that_was_cleaned_up_is_refused(tables: MemoryTables, tmp_pa
         for count in range(4):
             next_query.commit((user("x"), counted(count)), by=Attempt(uuid4().bytes))
         if with_ids:
-            assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (first, second)
+            assert plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2).stores == (first, second)
         assert second in clean_earlier(tables, [second]).results
     with pytest.raises(ConfigurationError, match="no longer there in some partitions") as refused:
-        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+        plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2)
     assert refused.value.facts == {"batch": 2, "operator": "0", "partitions": "1"}
 
 
@@ -155,7 +156,7 @@ def test_folders_of_a_query_with_more_partitions_are_no_loss(tables: MemoryTable
     for batch in range(BATCHES):
         file = checkpoint / "offsets" / str(batch)
         file.write_text(file.read_text().replace('"conf": {}', '"conf": {"spark.sql.shuffle.partitions": "2"}'))
-    assert len(plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores) == 2
+    assert len(plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2).stores) == 2
 
 
 def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_another_attempt_is_not_that_of_the_batch(tables: MemoryTables, tmp_path
     file = checkpoint / "commits" / "2"
     file.write_text(file.read_text().replace(str(UUID(bytes=bytes(attempt(3)))), str(UUID(int=7))))
     with pytest.raises(ConfigurationError, match="no longer there"):
-        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+        plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2)
 
 
 def test_a_version_that_its_number_does_not_name(tables: MemoryTables, tmp_path: Path) -> None:
@@ -178,11 +179,11 @@ def test_a_version_that_its_number_does_not_name(tables: MemoryTables, tmp_path:
                 base = write(engine, store, attempt(number), base=base, run=query_run("moved", "file:/moved/state"))
     adopt_stores(tables, STORES, location_in(tmp_path))
     with pytest.raises(ConfigurationError, match="several checkpoint locations have made this version"):
-        plan_rollback(tables, Checkpoint(str(checkpoint)), 4)
-    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).undone == (3, 4, 5)
+        plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 4)
+    assert plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2).undone == (3, 4, 5)
     with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
     adopt_stores(tables, STORES, location_in(tmp_path / "v2"))
-    assert plan_rollback(tables, Checkpoint(str(with_ids)), 4).undone == (5,)
+    assert plan_rollback(tables, open_checkpoint(tables, str(with_ids)), 4).undone == (5,)
 
 
 def test_a_version_that_partitions_have_of_two_runs(tables: MemoryTables, tmp_path: Path) -> None:
@@ -196,20 +197,20 @@ def test_a_version_that_partitions_have_of_two_runs(tables: MemoryTables, tmp_pa
 
     make_again(STORES[0])
     with pytest.raises(ConfigurationError, match="of another run of the query than others") as refused:
-        plan_rollback(tables, Checkpoint(str(checkpoint)), 3)
+        plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 3)
     assert refused.value.facts == {"batch": 3, "version": 4}
     for batch in (2, 4):
-        assert plan_rollback(tables, Checkpoint(str(checkpoint)), batch).to.batch == batch
+        assert plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), batch).to.batch == batch
     make_again(STORES[1])
-    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 3).undone == (4, 5)
+    assert plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 3).undone == (4, 5)
     with_ids = make_checkpoint(tmp_path / "v2", with_ids=True)
     adopt_stores(tables, STORES, location_in(tmp_path / "v2"))
-    assert plan_rollback(tables, Checkpoint(str(with_ids)), 3).undone == (4, 5)
+    assert plan_rollback(tables, open_checkpoint(tables, str(with_ids)), 3).undone == (4, 5)
 
 
 def test_stores_that_the_checkpoint_does_not_list(tables: MemoryTables, tmp_path: Path) -> None:
     """Spark opens no store of a partition that the batch did not commit, so a rollback needs no version of it."""
-    files = Checkpoint(str(make_checkpoint(tmp_path, with_ids=True, partitions=1)))
+    files = open_checkpoint(tables, str(make_checkpoint(tmp_path, with_ids=True, partitions=1)))
     assert plan_rollback(tables, files, 2).stores == (STORES[0],)
     file = tmp_path / "checkpoint" / "commits" / "2"
     file.write_text(file.read_text().replace('{"0": [', '{"7": ['))
@@ -221,7 +222,7 @@ def test_partitions_that_are_gone_are_refused(tables: MemoryTables, tmp_path: Pa
     """Those of the batch, where the query that came after it had fewer, and the others were deleted."""
     checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=4)
     with pytest.raises(ConfigurationError, match=r"no longer there in some partitions.*partitions=2,3"):
-        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+        plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2)
 
 
 def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_stores_of_an_earlier_query(tables: MemoryTables, tmp_path: Path) -> Non
         for version in range(1, BATCHES + 1):
             builder.commit(by=attempt(version + 100))
     checkpoint = make_checkpoint(tmp_path, with_ids=True, partitions=1, first_attempt=101)
-    assert plan_rollback(tables, Checkpoint(str(checkpoint)), 2).stores == (STORES[0],)
+    assert plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2).stores == (STORES[0],)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_other_checkpoints_are_refused(tables: MemoryTables, tmp_path: Path, gon
     for each in gone:
         (checkpoint / each).unlink()
     with pytest.raises(ConfigurationError, match=words):
-        plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+        plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
@@ -262,7 +263,7 @@ def test_checkpoints_of_hadoops_names_of_s3_are_looked_at(scheme: str, monkeypat
 
     monkeypatch.setattr("pyarrow.fs.FileSystem", SimpleNamespace(from_uri=from_uri))
     with pytest.raises(ConfigurationError, match=f"cannot be looked at from here location={scheme}://bucket/orders"):
-        Checkpoint(f"{scheme}://bucket/orders")
+        open_checkpoint(MemoryTables(), f"{scheme}://bucket/orders")
     assert locations == ["s3://bucket/orders"]
 
 
@@ -270,7 +271,7 @@ def test_a_batch_that_commits_after_the_plan(tables: MemoryTables, tmp_path: Pat
     """Its offsets or its commit: nothing is deleted, since a gap would be left."""
     checkpoint = make_checkpoint(tmp_path)
     (checkpoint / "commits" / "5").rename(tmp_path / "commit of 5")
-    files = Checkpoint(str(checkpoint))
+    files = open_checkpoint(tables, str(checkpoint))
     plan = plan_rollback(tables, files, 2)
     (checkpoint / "offsets" / "6").write_text((checkpoint / "offsets" / "5").read_text())
     for is_next in (True, False):
@@ -290,14 +291,14 @@ def test_a_copied_checkpoint_is_refused(tables: MemoryTables, tmp_path: Path) ->
     copied = tmp_path / "copied"
     shutil.copytree(make_checkpoint(tmp_path), copied)
     with pytest.raises(ConfigurationError, match=f"which belongs to the checkpoint file:{tmp_path}/checkpoint. If"):
-        plan_rollback(tables, Checkpoint(str(copied)), 2)
+        plan_rollback(tables, open_checkpoint(tables, str(copied)), 2)
 
 
 def test_a_relative_path(tables: MemoryTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_checkpoint(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert plan_rollback(tables, Checkpoint("checkpoint"), 2).undone == (3, 4, 5)
-    assert plan_rollback(tables, Checkpoint(f"file://{tmp_path}/checkpoint"), 2).undone == (3, 4, 5)
+    assert plan_rollback(tables, open_checkpoint(tables, "checkpoint"), 2).undone == (3, 4, 5)
+    assert plan_rollback(tables, open_checkpoint(tables, f"file://{tmp_path}/checkpoint"), 2).undone == (3, 4, 5)
 
 
 def test_clean_goes_by_the_newest_version_until_the_query_has_started(tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_clean_goes_by_the_newest_version_until_the_query_has_started(tmp_path: 
             builder = StoreBuilder(engine, store, location=location_in(tmp_path)).count_to(4)
             compact_store(engine, tables, store)
             builder.count_to(BATCHES)
-        plan = plan_rollback(tables, Checkpoint(str(checkpoint)), 2)
+        plan = plan_rollback(tables, open_checkpoint(tables, str(checkpoint)), 2)
         undone = len(plan.undone)
         clean_store(engine, tables, STORES[0], undone + 1)
         assert engine.find(STORES[0], plan.to.batch + 1, NO_ATTEMPT).entry.version == 3

@@ -13,10 +13,12 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.errors import ConfigurationError, UnavailableError, VersionMissingError
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, SPECS, Attempt, Role, VersionId, version_list_key
+from dynastate.operations.checkpoints import open_checkpoint
 from dynastate.operations.lifecycle.adopt import adopt_stores
-from dynastate.operations.lifecycle.rollback import Checkpoint
 from dynastate.operations.regions.failover import SOURCE_DEADLINE_S, Failover, plan_failover
 from dynastate.settings import PREFIX, Settings
 from tests.support.engine_driver import make_engine, write
@@ -24,6 +26,7 @@ from tests.support.memory_tables import MemoryTables
 from tests.support.samples import QUERY, attempt, query_run
 from tests.support.store_builder import StoreBuilder
 from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, STORES, location_in, make_checkpoint
+from tests.unit.operations.lifecycle.test_rollback_in_dynamodb import put_files
 
 HERE, THERE = "us-east-1", "us-east-2"
 CONTINUE = f"Start the query with {PREFIX}region={THERE}, {PREFIX}namespace={NAMESPACE}"
@@ -96,8 +99,8 @@ def with_blocks(region: str) -> RegionTables:
     return tables
 
 
-def plan(source: RegionTables, target: RegionTables, checkpoint: Path | None = None) -> Failover:
-    files = None if checkpoint is None else Checkpoint(str(checkpoint))
+def plan(source: RegionTables, target: RegionTables, checkpoint: Path | str | None = None) -> Failover:
+    files = None if checkpoint is None else open_checkpoint(target, str(checkpoint))
     return plan_failover(
         lambda _: cast("BotoTables", source), source.settings, cast("BotoTables", target), NAMESPACE, files
     )
@@ -134,6 +137,22 @@ def test_replicas_that_have_all(source: RegionTables, tmp_path: Path, *, is_stro
     assert adopt.endswith(f"dynastate adopt {NAMESPACE} --checkpoint {checkpoint} --region {THERE}")
     assert start == f"{CONTINUE} and checkpointLocation {checkpoint}."
     assert failover.read_units > 0
+
+
+def test_a_checkpoint_in_dynamodb(source: RegionTables, tmp_path: Path) -> None:
+    """It is read in the target, which may not have all of its files yet, and its location is the same there."""
+    location = f"dynastate://{NAMESPACE}/query"
+    put_files(source, make_checkpoint(tmp_path))
+    adopt_stores(source, STORES, f"{location}/state")
+    target = source.replica(is_strong=False)
+    failover = plan(source, target, location)
+    assert (failover.batch, failover.undone, failover.problems, len(failover.steps)) == (BATCHES, 0, (), 2)
+    assert failover.steps[-1] == f"{CONTINUE} and checkpointLocation {location}."
+    CheckpointFiles(target, set()).delete(Checkpoint(NAMESPACE, "query"), [f"commits/{BATCHES - 1}"])
+    lose_parts_of(target, STORES[1], BATCHES - 1)
+    failover = plan(source, target, location)
+    assert (failover.batch, failover.undone) == (BATCHES - 2, 1)
+    assert f"dynastate rollback {location} --to {BATCHES - 3} --region {THERE}" in failover.steps[1]
 
 
 def test_parts_that_have_not_arrived(source: RegionTables, tmp_path: Path) -> None:
