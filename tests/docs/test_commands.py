@@ -191,6 +191,7 @@ ELSEWHERE = {
     "doctor": "moto in this process fails it: tests/process/test_doctor.py",
     "copy": "it needs two places: tests/unit/cli/test_copy.py",
     "failover": "it needs two places: tests/spark/test_failover.py",
+    "checkpoint": "it needs a checkpoint: tests/spark/test_moved_checkpoint.py",
     "rollback": "it needs a checkpoint: tests/spark/test_rollback.py",
     "drop": "it has a test of its own",
     "--install-completion": "it depends on the shell: tests/process/test_cli.py",

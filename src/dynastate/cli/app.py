@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NoReturn, cast
 import typer
 
 from dynastate.cli import (
+    checkpoint,
     copy,
     cost,
     doctor,
@@ -42,8 +43,8 @@ Exit codes:
   0    Done, and nothing is wrong.
   1    The answer is no: 'verify', 'doctor' or 'tables check' found something
        wrong, 'get' or 'history' no such key, or 'drop', 'adopt', 'copy',
-       'rollback' or 'repartition' was not confirmed; 'failover' found that
-       the query cannot continue in the other Region.
+       'rollback', 'checkpoint' or 'repartition' was not confirmed;
+       'failover' found that the query cannot continue in the other Region.
   2    It could not be done, or not for all stores, or the command line is
        wrong. The last lines on standard error say why.
   130  Interrupted by Ctrl-C. 'local', 'top' and 'ui' end with 0 then.
@@ -63,7 +64,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for module in (inspect, sql, skew, cost, top, ui, maintain, copy, failover, rollback, transfer, tables, doctor, local):
+for module in (
+    inspect,
+    sql,
+    skew,
+    cost,
+    top,
+    ui,
+    maintain,
+    copy,
+    failover,
+    rollback,
+    checkpoint,
+    transfer,
+    tables,
+    doctor,
+    local,
+):
     app.add_typer(module.app)
 
 

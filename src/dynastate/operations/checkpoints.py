@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +24,7 @@ SCHEME: Final = "dynastate://"
 #: The name of a batch's file, or of its checksum.
 _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 #: The provider's file in the folder of each partition, whose name is operator and number.
-_MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
+MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STORE: Final = re.compile(r"store=(\S+)")
 
@@ -40,6 +41,14 @@ class QueryCheckpoint(ABC):
     @abstractmethod
     def find(self, file: str) -> bytes | None:
         """The content of a file. Returns None if it does not exist."""
+
+    @abstractmethod
+    def create(self, file: str, data: bytes) -> bool:
+        """Write a file, whole or not at all. Returns False if DynamoDB has the file of another writer."""
+
+    @abstractmethod
+    def mark(self, stores: Sequence[str]) -> None:
+        """Write what Spark's state readers need to find the partitions of stores."""
 
     @abstractmethod
     def copy(self, folder: str, target: str) -> None:
@@ -118,6 +127,21 @@ class FolderCheckpoint(QueryCheckpoint):
             return None
         return data
 
+    def create(self, file: str, data: bytes) -> bool:
+        path = f"{self._path}/{file}"
+        folder, _, name = path.rpartition("/")
+        unfinished = f"{folder}/.{name}.unfinished"
+        self._system.create_dir(folder)
+        with self._system.open_output_stream(unfinished) as stream:
+            stream.write(data)
+        self._system.move(unfinished, path)
+        return True
+
+    def mark(self, stores: Sequence[str]) -> None:
+        markers = {"state/{1}/{2}/dynastate".format(*store.split("/")): store for store in reversed(stores)}
+        for marker, store in markers.items():
+            self.create(marker, f"state of this partition is in DynamoDB store={store}\n".encode())
+
     def copy(self, folder: str, target: str) -> None:
         self._system.create_dir(f"{self._path}/{target}")
         self._copy_files(
@@ -146,7 +170,7 @@ class FolderCheckpoint(QueryCheckpoint):
     @cached_property
     def _markers(self) -> list[str]:
         """The paths of the files that name stores."""
-        return [path for path in self.files("state") if _MARKER.fullmatch(path)]
+        return [path for path in self.files("state") if MARKER.fullmatch(path)]
 
 
 class StoredCheckpoint(QueryCheckpoint):
@@ -163,6 +187,12 @@ class StoredCheckpoint(QueryCheckpoint):
     def find(self, file: str) -> bytes | None:
         content = self._files.get(self._checkpoint, file)
         return None if content is None else content.data
+
+    def create(self, file: str, data: bytes) -> bool:
+        return self._files.put(self._checkpoint, file, data, overwrites=False)
+
+    def mark(self, stores: Sequence[str]) -> None:
+        """Nothing: the list of stores has the partitions."""
 
     def copy(self, folder: str, target: str) -> None:
         for file in self.files(folder):

@@ -195,8 +195,8 @@ def roll_back(checkpoint: QueryCheckpoint, plan: Rollback, progress: ProgressCal
             for name in sorted(names.get(batch, ()), reverse=True):
                 checkpoint.delete(f"{folder}/{name}")
         progress(count, len(plan.undone))
-    left = _later(checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS), plan.to.batch)
-    _refuse_others(checkpoint, plan, left, ((), ()))
+    later = _later(checkpoint.batches(OFFSETS), checkpoint.batches(COMMITS), plan.to.batch)
+    _refuse_others(checkpoint, plan, later, ((), ()))
 
 
 def _refuse_others(checkpoint: QueryCheckpoint, plan: Rollback, later: _Later, expected: _Later) -> None:
