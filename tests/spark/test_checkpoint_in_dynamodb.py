@@ -82,7 +82,7 @@ def test_a_location_that_is_none_is_refused(location: str, session: SparkSession
 
 
 def test_a_location_of_more_parts_is_refused(session: SparkSession, source: Source, folder: Path) -> None:
-    with pytest.raises(Exception, match="named by two parts, dynastate://NAMESPACE/NAME, and no more path="):
+    with pytest.raises(Exception, match="named by two parts, dynastate://NAMESPACE/NAME; leave out the others path="):
         run(sums(source.stream(session), "key"), f"dynastate://{folder.name}/team/query", "complete")
 
 

@@ -205,7 +205,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       Protocol.takeFlag(expect(Protocol.Stored, receive(deadlineSeconds)))
     }
 
-  /** Read a file of a checkpoint; None: it is not there. */
+  /** Read a file of a checkpoint. Returns None if it is not there. */
   def getFile(checkpoint: String, file: String, deadlineSeconds: Long): Option[FileContent] =
     converse(s"reading the file $file of checkpoint=$checkpoint") {
       send(Protocol.fileGet(checkpoint, file))

@@ -164,7 +164,7 @@ object Protocol {
   def takeFiles(body: ByteBuffer): Seq[FileEntry] = Seq.fill(body.getShort & 0xffff)(
     FileEntry(takeText(body), isFolder = takeFlag(body), bytes = body.getLong, time = body.getLong))
 
-  /** The file in a FILE; None: it does not exist. */
+  /** The file in a FILE. Returns None if it does not exist. */
   def takeFile(body: ByteBuffer): Option[FileContent] = {
     val (exists, time) = (takeFlag(body), body.getLong)
     val data = new Array[Byte](body.remaining)

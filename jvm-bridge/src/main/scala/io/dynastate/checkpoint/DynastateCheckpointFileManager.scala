@@ -136,7 +136,7 @@ final class DynastateCheckpointFileManager(root: Path, hadoopConf: Configuration
     if (other != null) other.createCheckpointDirectory()
     else {
       if (CheckpointPath.of(root).file.nonEmpty) throw new DynastateException(ErrorKind.Configuration,
-        s"a checkpoint in DynamoDB is named by two parts, dynastate://NAMESPACE/NAME, and no more path=$root")
+        s"a checkpoint in DynamoDB is named by two parts, dynastate://NAMESPACE/NAME; leave out the others path=$root")
       root
     }
 
