@@ -28,6 +28,17 @@ final class Sidecar private (python: String, idleSeconds: Long) {
     process.connect(settings)
   }
 
+  /** Hold one conversation. If it fails, the connection is closed, because half a conversation cannot be continued. */
+  def converse[A](settings: String)(conversation: Connection => A): A = {
+    val connection = lease(settings)
+    var isOver = false
+    try {
+      val answer = conversation(connection)
+      isOver = true
+      answer
+    } finally if (isOver) connection.release() else connection.close()
+  }
+
   /** The process, started if there is none. A caller that waited here during a failed start gets its error; a later one
    * starts it again.
    */

@@ -50,19 +50,13 @@ private[checkpoint] final class CheckpointFiles(hadoopConf: Configuration) {
     case (checkpoint, files) => converse(_.deleteFiles(checkpoint, files.map(_.file), deadlineSeconds))
   }
 
-  private def converse[A](conversation: Connection => A): A = {
-    val connection = Sidecar.forPython(python).lease(engine)
-    var isOver = false
-    try {
-      // A wrong setting is then an error within seconds.
-      if (!checked.contains((python, engine))) {
-        connection.check(deadlineSeconds)
-        checked.add((python, engine))
-      }
-      val answer = conversation(connection)
-      isOver = true
-      answer
-    } finally if (isOver) connection.release() else connection.close()
+  private def converse[A](conversation: Connection => A): A = Sidecar.forPython(python).converse(engine) { connection =>
+    // A wrong setting is then an error within seconds.
+    if (!checked.contains((python, engine))) {
+      connection.check(deadlineSeconds)
+      checked.add((python, engine))
+    }
+    conversation(connection)
   }
 }
 

@@ -21,16 +21,8 @@ private[spark] final class EngineClient(val settings: ProviderSettings, rowVerif
 
   def lease(): Connection = sidecar.lease(settings.engine)
 
-  /** Hold one conversation. If it fails, the connection is closed, because half a conversation cannot be continued. */
-  def converse[A](conversation: Connection => A): A = {
-    val connection = lease()
-    var isOver = false
-    try {
-      val answer = conversation(connection)
-      isOver = true
-      answer
-    } finally if (isOver) connection.release() else connection.close()
-  }
+  /** Hold one conversation. */
+  def converse[A](conversation: Connection => A): A = sidecar.converse(settings.engine)(conversation)
 
   def begin(connection: Connection, base: Version, attempt: Attempt): Unit =
     connection.begin(store, settings.run, base, attempt)
