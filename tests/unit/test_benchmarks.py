@@ -246,3 +246,22 @@ def test_targets_of_the_readme_are_judged(benchmarks: dict[str, ModuleType]) -> 
     for text, limit, measured in rows:
         assert judged.get(text) == limit, text
         assert measured.startswith("not yet") or float(measured) <= float(limit), text
+
+
+def test_a_day_has_a_target_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are met where nothing grows; what grows in the second half misses its own, and its beginning is left out."""
+    monkeypatch.syspath_prepend(FOLDER)
+    day = importlib.import_module("day")
+    keys = [*day.SAMPLED, *day.REPORTED]
+
+    def run(grown: str = "", factor: float = 1.0) -> dict[str, Any]:
+        rows = [dict.fromkeys(keys, 100.0) | {"s": at, "rows": 10.0} for at in range(101)]
+        for row in rows[60:]:
+            row.update({grown: 100 * factor} if grown else {})
+        rows[3] |= dict.fromkeys(keys, 1000.0)
+        return {"samples": rows, "batches": rows, "killed": 1, "seconds": 100.0}
+
+    assert [target.measured for target in day.targets(run())] == [1.0] * len(keys)
+    for number, key in enumerate(keys):
+        missed = [at for at, target in enumerate(day.targets(run(key, factor=1.2))) if not target.met]
+        assert missed == [number]
