@@ -9,22 +9,20 @@ import sys
 import time
 
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.runs import failure_of, failures, first_found, processes
-from tests.simulation.schedule import Schedule
+from tests.simulation.runs import failure_in, failures, first_found, processes, schedules_of
 
 
 def main(seed: int, runs: int) -> int:
     """Run schedules. The exit code is 1 if one failed."""
     sys.stdout.write(f"SEED={seed} RUNS={runs}\n")
     if runs == 1:
-        failed = failure_of(seed, steps=0)
-        if failed is None:
-            schedule = Schedule(seed)
-            schedule.run()
-            sys.stdout.write("\n".join([*schedule.journal(), "", str(schedule), "no violation", ""]))
-        else:
-            sys.stdout.write(f"{failed}\n")
-        return failed is not None
+        is_failed = False
+        for schedule in schedules_of(seed):
+            failed = failure_in(schedule, steps=0)
+            steps = [*schedule.journal(), "", str(schedule), "no violation", ""] if failed is None else [failed, ""]
+            sys.stdout.write("\n".join(steps))
+            is_failed |= failed is not None
+        return is_failed
     start_s, count = time.monotonic(), 0
     for failed in failures(range(seed, seed + runs)):
         count += 1
@@ -37,7 +35,7 @@ def find_mutations() -> int:
     """Print the seeds that find the mutations. The exit code is 1 if one is not found."""
     is_lost = False
     with processes() as pool:
-        for (name, (_, start)), (seed, _) in zip(MUTATIONS.items(), pool.map(first_found, MUTATIONS), strict=True):
+        for (name, (_, start, _)), (seed, _) in zip(MUTATIONS.items(), pool.map(first_found, MUTATIONS), strict=True):
             sys.stdout.write(f"{name}: {'not found' if seed < 0 else f'seed={seed}'} from seed={start} on\n")
             sys.stdout.flush()
             is_lost |= seed < 0

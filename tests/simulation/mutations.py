@@ -37,15 +37,18 @@ from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.lifecycle import compact, drop
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
+from tests.simulation.schedule import Schedule
+from tests.simulation.world import World
 
 Mutation = Callable[[], AbstractContextManager[Any]]
-#: Each mutation with a seed that finds it. Where the engine or the simulation changed, look for another one.
-MUTATIONS: Final[dict[str, tuple[Mutation, int]]] = {}
+#: Each mutation with a seed that finds it, and what the schedule is of: state, or a checkpoint. Where the engine or the
+#: simulation changed, look for another one.
+MUTATIONS: Final[dict[str, tuple[Mutation, int, Callable[[int], World]]]] = {}
 
 
-def found_by(seed: int) -> Callable[[Mutation], Mutation]:
+def found_by(seed: int, schedule: Callable[[int], World] = Schedule) -> Callable[[Mutation], Mutation]:
     def add(mutation: Mutation) -> Mutation:
-        MUTATIONS[mutation.__name__] = mutation, seed
+        MUTATIONS[mutation.__name__] = mutation, seed, schedule
         return mutation
 
     return add

@@ -5,15 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from typing import Final
 
+from tests.simulation.checkpoint_schedule import CheckpointSchedule
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.replicas import no_delay
 from tests.simulation.schedule import Schedule
+from tests.simulation.world import World
 
 PROCESSES_MAX: Final = 2
 #: Schedules that a process gets at once.
@@ -23,33 +24,47 @@ STEPS_SHOWN: Final = 60
 TRIES: Final = 600
 
 
-def failure_of(seed: int, steps: int = STEPS_SHOWN, replica_delay: Callable[[], float] = no_delay) -> str | None:
+def schedules_of(seed: int) -> Iterator[World]:
+    """The schedules of a seed: that of a query's state, and that of its checkpoint."""
+    yield Schedule(seed)
+    yield CheckpointSchedule(seed)
+
+
+def failure_of(seed: int) -> str | None:
+    """Run the schedules of a seed. Returns None, or the first failure."""
+    failures = map(failure_in, schedules_of(seed))
+    return next((failed for failed in failures if failed is not None), None)
+
+
+def failure_in(schedule: World, steps: int = STEPS_SHOWN) -> str | None:
     """Run a schedule. Returns None, or the failure with the last steps (0: all) and the command that replays it."""
-    schedule = Schedule(seed, replica_delay)
     try:
         schedule.run()
     except Exception as failed:  # noqa: BLE001  # any error is reported
         journal = "\n".join(schedule.journal(steps))
         error = "".join(traceback.format_exception(failed))
-        return f"{journal}\n\n{error}\n{schedule}\nreplay it: make sim SEED={seed} RUNS=1"
+        return f"{journal}\n\n{error}\n{schedule}\nreplay it: make sim SEED={schedule.seed} RUNS=1"
     return None
 
 
 def first_found(name: str, tries: int = TRIES) -> tuple[int, str]:
     """The first schedule from its known seed on in which a mutation violates a promise, and that failure; -1: none."""
-    mutation, first = MUTATIONS[name]
+    mutation, first, kind = MUTATIONS[name]
     with mutation():
         for seed in range(first, first + tries):
-            failed = failure_of(seed)
+            failed = failure_in(kind(seed))
             if failed is not None and "ViolationError" in failed:
                 return seed, failed
     return -1, ""
 
 
 def digest_of(seed: int) -> str:
-    schedule = Schedule(seed)
-    schedule.run()
-    return schedule.digest()
+    """A digest of all steps of a seed, and of the items at the end."""
+    digests = []
+    for schedule in schedules_of(seed):
+        schedule.run()
+        digests.append(schedule.digest())
+    return " ".join(digests)
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""One schedule: a query on one or two stores, its restarts and its faults; everything random follows from the seed."""
+"""One schedule of state: one or two stores of a query, restarts and faults; everything random follows from the seed."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,9 +10,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.dynamodb.wire import from_wire, to_wire
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, VersionMissingError
@@ -26,34 +23,19 @@ from dynastate.format.version_list import decode_entry
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.drop import drop_stores
-from dynastate.runtime import Limits
-from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.settings import Settings
 from tests.simulation.actors import Executor, Reader, read
-from tests.simulation.dynamodb import DynamoDB, Place, Wire
+from tests.simulation.dynamodb import Place, Wire
 from tests.simulation.external_clients import Forker, Onlooker, Operator
 from tests.simulation.model import Model, short, violation
-from tests.simulation.network import LATEST_S, NO_FAULTS, Client, FaultRates, random_faults
+from tests.simulation.network import LATEST_S, NO_FAULTS
 from tests.simulation.orphans import check_orphans
 from tests.simulation.replicas import no_delay, two_regions
-from tests.simulation.s3 import S3
-from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.threads import NOW, runtime_of
+from tests.simulation.scheduler import Process
+from tests.simulation.threads import NOW
+from tests.simulation.world import NAMES, World
 from tests.support.engine_driver import limit_cache
 
-NAMES: Final[dict[Role, str]] = {"delta": DELTA_TABLE, "snapshot": SNAPSHOT_TABLE}
-#: Limits, smaller than in production, so that schedules reach them.
-SMALL: Final = Limits(
-    list_size=3,
-    fragment_bytes_max=300,
-    object_bytes=500,
-    object_parts_max=6,
-    writes_max=4,
-    window_parts=3,
-    submit_bytes=600,
-    snapshot_request_bytes=800,
-    request_bytes=1500,
-    queued_bytes_max=4000,
-)
 TRIES_MAX: Final = 4
 #: The part of executors that read rows by bucket.
 BY_BUCKETS: Final = 0.25
@@ -94,15 +76,11 @@ class Batch:
     attempts: list[Attempt] = field(default_factory=list)
 
 
-class Schedule:
-    """A schedule from a seed. `run` raises the first violation; `journal` has the steps."""
+class Schedule(World):
+    """The schedule of a query's state from a seed."""
 
     def __init__(self, seed: int, replica_delay: Callable[[], float] = no_delay) -> None:
-        self.seed = seed
-        self.chance = random.Random(seed)  # noqa: S311  # a simulation, no secret
-        self.scheduler = Scheduler()
-        self.faults = random_faults(self.chance)
-        self._first_faults = str(self.faults)
+        super().__init__(seed)
         self.batches = self.chance.choice((2, 3, 4, 4, 6, 10))
         self.checkpoint_format = self.chance.choice((1, 2))
         self.retain = self.chance.choice((1, 2, 2, 3, 5))
@@ -115,8 +93,7 @@ class Schedule:
         self._regions = random.Random(f"{seed}/regions")  # noqa: S311  # no secret
         is_replicated = seed % REPLICATED_OF in REPLICATED and seed % STREAMED_OF not in STREAMED
         self.replicas = two_regions(NAMES, self.scheduler.clock, replica_delay) if is_replicated else []
-        self.dynamodb = self.replicas[0] if self.replicas else DynamoDB(NAMES)
-        self.s3 = S3()
+        self.dynamodb = self.replicas[0] if self.replicas else self.dynamodb
         self._streams = random.Random(f"{seed}/streams")  # noqa: S311  # no secret
         self.location = LOCATIONS[0]
         stores = self.chance.choice((1, 1, 2))
@@ -139,7 +116,7 @@ class Schedule:
         self.zombies: list[Executor] = []
         #: Attempts of tasks that were killed.
         self.killed: set[Attempt] = set()
-        self._runs = self._queries = self._processes = self._clocks = self._attempts = 0
+        self._runs = self._queries = self._attempts = 0
         self._auditor: Engine | None = None
 
     def __str__(self) -> str:
@@ -150,21 +127,8 @@ class Schedule:
             f"deadline_s={self.settings.request_deadline_s} {self._first_faults}"
         )
 
-    def run(self) -> None:
-        with runtime.using(runtime_of(self.scheduler, self.chance, SMALL)):
-            self._auditor = self._engine(self.dynamodb, cache_bytes=0)
-            self.scheduler.run("driver", self._drive)
-
-    def journal(self, last: int = 0) -> list[str]:
-        """The steps, or the `last` ones, one a line."""
-        return [f"{at:9.3f} {who:22} {text % facts}" for at, who, text, facts in self.scheduler.steps[-last:]]
-
-    def digest(self) -> str:
-        sha256 = hashlib.sha256("\n".join(self.journal()).encode())
-        for name, items in sorted(self.dynamodb.items.items()):
-            sha256.update(f"{name} {sorted(items.items())!r}".encode())
-        sha256.update(repr(sorted(self.s3.objects.items())).encode())
-        return sha256.hexdigest()
+    def _begin(self) -> None:
+        self._auditor = self._engine(self.dynamodb, cache_bytes=0)
 
     def _drive(self) -> None:
         self._restart(base=0)
@@ -494,15 +458,6 @@ class Schedule:
         operator = Operator(self.scheduler, chance, both, lambda: self._engine_on(both, cache_bytes=0))
         self._spawn(process, partial(operator.run_now_and_then, self.models, self._is_calm, self.retain))
 
-    def _spawn(self, process: Process, body: Callable[[], None]) -> None:
-        self.scheduler.spawn(process.name, body, process)
-
-    def _client(self, process: Process, chance: random.Random, *, may_be_late: bool = True) -> Client:
-        def faults() -> FaultRates:
-            return self.faults if may_be_late else replace(self.faults, slow=0.0)
-
-        return Client(self.scheduler, chance, self.dynamodb, process, faults, self._on_request)
-
     def _external_client(self, name: str, *, may_be_late: bool = True) -> tuple[Process, random.Random, BotoTables]:
         """A process with tables and random numbers of its own, so that it changes no schedule without it."""
         process, chance = self._process(name), random.Random(f"{self.seed}/{name}")  # noqa: S311  # no secret
@@ -510,25 +465,10 @@ class Schedule:
         both.expect_answers()
         return process, chance, both
 
-    def _is_calm(self) -> bool:
-        return self.faults is NO_FAULTS
-
-    def _process(self, name: str) -> Process:
-        self._processes += 1
-        return Process(f"{name}-{self._processes}")
-
     def _engine(self, client: Any, cache_bytes: int | None = None) -> Engine:
         if cache_bytes is None:
             cache_bytes = self.chance.choice((0, 4_000, 1_000_000))
         return self._engine_on(self._tables(client, self.chance), cache_bytes)
-
-    def _tables(self, client: Any, chance: random.Random) -> BotoTables:
-        clock, sleep = self.scheduler.clock, self.scheduler.sleep
-        retries = RetryPolicy(self.settings.request_deadline_s, clock=clock, sleep=sleep, randomness=chance)
-        s3 = replace(client, service=self.s3) if isinstance(client, Client) else self.s3
-        both = BotoTables(self.settings, retries=retries, client=client, s3_client=s3)
-        both.objects.expect_answers()
-        return both
 
     def _engine_on(self, both: BotoTables, cache_bytes: int) -> Engine:
         settings: dict[str, Any] = {"shards": self.shards, "parallel_requests": 2}

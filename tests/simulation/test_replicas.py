@@ -10,8 +10,9 @@ from botocore.exceptions import ClientError
 
 from dynastate.dynamodb.wire import to_wire
 from tests.simulation.replicas import CONFLICT_S, Replica, no_delay, two_regions
-from tests.simulation.runs import failure_of
-from tests.simulation.schedule import NAMES, REPLICATED, REPLICATED_OF, Schedule
+from tests.simulation.runs import failure_in
+from tests.simulation.schedule import REPLICATED, REPLICATED_OF, Schedule
+from tests.simulation.world import NAMES
 
 TABLE: Final = NAMES["delta"]
 #: Schedules with two Regions. The first twelve have many moves and cuts.
@@ -110,6 +111,6 @@ def test_schedules_have_moves_cuts_and_conflicts() -> None:
 def test_the_loss_of_asynchronous_replicas_is_found() -> None:
     """Where an item takes up to a second to arrive, a cut loses a commit that returned."""
     chance = random.Random(17)  # noqa: S311  # no secret
-    failed = (failure_of(seed, replica_delay=chance.random) for seed in SEEDS)
+    failed = (failure_in(Schedule(seed, chance.random)) for seed in SEEDS)
     failure_found = next((failure for failure in failed if failure and "cut off" in failure), "")
     assert "ViolationError" in failure_found

@@ -1,4 +1,4 @@
-"""Hundreds of schedules, none of which may lose, invent or mix state; and mutations of the engine, all found.
+"""Hundreds of schedules, none of which may lose, invent or mix state or files; and mutations of the engine, all found.
 
 Each run begins at another seed, and prints it; `DYNASTATE_SEED` gives one. A schedule that fails prints the command
 that replays it; what it found becomes a test in `test_regressions.py`, and its seed one of `ONCE_FAILED`.
@@ -13,6 +13,7 @@ from itertools import islice
 
 import pytest
 
+from tests.simulation.checkpoint_schedule import CheckpointSchedule
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.runs import digest_of, failures, first_found, processes
 
@@ -46,6 +47,18 @@ def test_a_schedule_replays_identically() -> None:
         assert list(pool.map(digest_of, seeds)) == once
     assert [digest_of(seed) for seed in seeds] == once
     assert len(set(once)) == len(seeds)
+
+
+def test_schedules_of_checkpoints_have_conflicts_and_late_requests() -> None:
+    """Drivers refuse each other at every log, puts are stopped and lost, and requests of the dead arrive."""
+    journals = []
+    for seed in range(SEED, SEED + 25):
+        schedule = CheckpointSchedule(seed)
+        schedule.run()
+        journals += schedule.journal()
+    steps = ("refused to put offsets", "refused to put commits", "refused to put sources", "late from driver")
+    for step in (*steps, "kill driver", "the query of this checkpoint file was stopped", "may have happened"):
+        assert any(step in line for line in journals), step
 
 
 @pytest.mark.slow
