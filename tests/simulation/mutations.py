@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import Retry
 from dynastate.engine import (
     catalog,
+    checkpoint,
     cleanup,
     commit,
     maintenance,
@@ -26,7 +28,10 @@ from dynastate.engine import (
 )
 from dynastate.engine import objects as engine_objects
 from dynastate.engine.lineage import Lineage
+from dynastate.errors import UnknownOutcomeError
+from dynastate.format import checkpoint as format_checkpoint
 from dynastate.format import parts, version_list
+from dynastate.format.checkpoint import Checkpoint, file_key
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import META, NO_ATTEMPT, Attempt, Key, part_key
@@ -37,6 +42,9 @@ from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.lifecycle import compact, drop
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
+from dynastate.storage.update import Condition, Update
+from tests.simulation.checkpoint_schedule import CheckpointSchedule
+from tests.simulation.drivers import Driver, Log
 from tests.simulation.schedule import Schedule
 from tests.simulation.world import World
 
@@ -381,6 +389,88 @@ def applies_held_changes_whatever_the_snapshot() -> AbstractContextManager[Any]:
         return original(self, route, within, held_changes and replace(held_changes, snapshot=snapshot))
 
     return replaced(opening.VersionOpener, "_partly", partly)
+
+
+@found_by(seed=2, schedule=CheckpointSchedule)
+def puts_files_unconditionally() -> AbstractContextManager[Any]:
+    return patch.object(checkpoint, "Update", lambda _, sets: Update(Condition(unequal={"writer": b""}), sets))
+
+
+@found_by(seed=3, schedule=CheckpointSchedule)
+def keeps_lists_of_earlier_runs() -> AbstractContextManager[Any]:
+    """A log that one run of a process has listed is that of the next run, too."""
+
+    def open_logs(original: Callable[..., list[Log]], driver: Driver, is_wanted: Any) -> list[Log]:
+        logs: list[Log] = driver.__dict__.setdefault("logs", original(driver, is_wanted))
+        for log in logs:
+            log._is_wanted = is_wanted
+        return logs
+
+    return replaced(Driver, "open_logs", open_logs)
+
+
+@found_by(seed=1, schedule=CheckpointSchedule)
+def takes_own_files_for_those_of_others() -> AbstractContextManager[Any]:
+    """A put that is sent again is refused by its own success, and takes the refusal for a conflict."""
+
+    def update(original: Callable[..., Any], self: BotoTables, key: Key, change: Update, _: Any, *of: Any) -> Any:
+        try:
+            return original(self, key, change, lambda _: False, *of)
+        except UnknownOutcomeError:
+            return {"writer": b""}
+
+    return replaced(BotoTables, "update", update)
+
+
+@found_by(seed=0, schedule=CheckpointSchedule)
+def writes_heads_before_fragments() -> AbstractContextManager[Any]:
+    fragments: dict[Any, list[tuple[Key, Item]]] = {}
+
+    def items(original: Callable[..., Any], *of: Any, **how: Any) -> tuple[Item, list[tuple[Key, Item]]]:
+        head, pieces = original(*of, **how)
+        fragments[head["writer"]] = pieces
+        return head, []
+
+    def write_head(original: Callable[..., Any], self: Any, key: Key, head: Item, *of: Any, **how: Any) -> Any:
+        current = original(self, key, head, *of, **how)
+        for fragment in fragments.pop(head["writer"], ()):
+            self._tables.write([fragment])
+        return current
+
+    both = replaced(checkpoint, "file_items", items), replaced(checkpoint.CheckpointFiles, "_write_head", write_head)
+    return _together(*both)
+
+
+@found_by(seed=0, schedule=CheckpointSchedule)
+def deletes_fragments_before_heads() -> AbstractContextManager[Any]:
+    def delete(original: Callable[..., None], self: Any, of: Checkpoint, files: list[str]) -> None:
+        for key in [file_key(of, file) for file in files]:
+            self._delete_fragments(key, self._head(key))
+        original(self, of, files)
+
+    return replaced(checkpoint.CheckpointFiles, "delete", delete)
+
+
+@found_by(seed=14, schedule=CheckpointSchedule)
+def deletes_fragments_of_puts_under_way() -> AbstractContextManager[Any]:
+    """Every fragment without a head is an orphan."""
+    return patch.object(checkpoint, "ORPHAN_AGE", timedelta(0))
+
+
+@found_by(seed=0, schedule=CheckpointSchedule)
+def leaves_fragments_of_failed_puts() -> AbstractContextManager[Any]:
+    """No later run deletes what a put has left."""
+    return patch.object(checkpoint.CheckpointFiles, "delete_orphans", lambda *_: 0)
+
+
+@found_by(seed=2, schedule=CheckpointSchedule)
+def puts_files_of_queries_that_were_stopped() -> AbstractContextManager[Any]:
+    return replaced(BotoTables, "update", lambda original, *of: original(*of[:4]))
+
+
+@found_by(seed=0, schedule=CheckpointSchedule)
+def compares_no_checksum_of_files() -> AbstractContextManager[Any]:
+    return patch.object(format_checkpoint, "_crc", lambda *_, **__: 0)
 
 
 def _together(*patches: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
