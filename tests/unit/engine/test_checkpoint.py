@@ -145,6 +145,15 @@ def test_deletes(memory: MemoryTables) -> None:
     assert {*memory.items} <= {listed_item(CHECKPOINT)[0]}
 
 
+def test_a_batch_that_was_purged_can_be_put_again(memory: MemoryTables) -> None:
+    """By a driver that was suspended until another one had written and purged this batch: that is not promised."""
+    suspended, other = files_of(memory), files_of(memory)
+    assert other.put(CHECKPOINT, FILE, b"other", overwrites=False)
+    assert not suspended.put(CHECKPOINT, FILE, b"late", overwrites=False)
+    other.delete(CHECKPOINT, [FILE])
+    assert suspended.put(CHECKPOINT, FILE, b"late", overwrites=False)
+
+
 def test_a_purge_of_many_files_costs_few_requests(memory: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty-four files: one read, and one delete of 25 items at most."""
     set_limits(monkeypatch, writes_max=25)

@@ -15,6 +15,7 @@ import pytest
 import dynastate
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine import snapshot_threshold
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.engine.commit import INLINE_BYTES_MAX
 from dynastate.engine.engine import Engine
 from dynastate.errors import (
@@ -228,11 +229,19 @@ def test_unread_answer_undoes_no_commit(failing_engine: Engine, store: str) -> N
 
 def test_a_task_that_is_killed_while_it_commits_has_no_version(memory: MemoryTables, store: str) -> None:
     """A connection that is closed while the commit waits for its parts: nothing is appended, and no part is left."""
-    is_writing, is_closed = threading.Event(), threading.Event()
+    close_during("write", memory, begin(store, A) + append({b"a": b"1"}) + COMMIT)
+    assert "update" not in {call.verb for call in memory.calls}
+    assert {sort.partition("/")[0] for sort in items_of(memory, store)} == {"meta", "schema"}
+    assert parts_of(memory, store) == []
 
-    def hold(verb: str) -> None:
-        if verb == "write":
-            is_writing.set()
+
+def close_during(verb: str, memory: MemoryTables, frames: bytes) -> None:
+    """Send frames, and close the connection while a request of a verb is under way, until the conversation ends."""
+    is_under_way, is_closed = threading.Event(), threading.Event()
+
+    def hold(request: str) -> None:
+        if request == verb:
+            is_under_way.set()
             assert is_closed.wait(WITHIN_S)
 
     engine = make_engine(FailingTables(memory, before=hold))
@@ -240,16 +249,13 @@ def test_a_task_that_is_killed_while_it_commits_has_no_version(memory: MemoryTab
     serving = threading.Thread(target=listener.converse, args=(theirs, TOKEN, FixedEngines(engine)))
     serving.start()
     with ours:
-        ours.sendall(HELLO + begin(store, A) + append({b"a": b"1"}) + COMMIT)
-        assert is_writing.wait(WITHIN_S)
+        ours.sendall(HELLO + frames)
+        assert is_under_way.wait(WITHIN_S)
     is_closed.set()
     serving.join(WITHIN_S)
     assert not serving.is_alive()
     assert theirs.fileno() == -1
     engine.close()
-    assert "update" not in {call.verb for call in memory.calls}
-    assert {sort.partition("/")[0] for sort in items_of(memory, store)} == {"meta", "schema"}
-    assert parts_of(memory, store) == []
 
 
 def test_an_abort_that_cannot_finish_is_not_an_error(
@@ -300,6 +306,13 @@ def test_files_of_a_checkpoint(engine: Engine) -> None:
     first, *_, deleted, _, last = answers
     assert (first.counters["requests"], last.counters["requests"], last.counters["writeUnits"]) == (3, 1, 1)
     assert (deleted.counters["itemsDeleted"], deleted.counters["deleteUnits"]) == (1, 1)
+
+
+def test_a_file_of_a_query_that_is_stopped_is_not_put(memory: MemoryTables) -> None:
+    """A connection that is closed while its put lists the checkpoint: the file is not written."""
+    close_during("put_new", memory, protocol.encode(protocol.FilePut("ns/clicks", "offsets/7", 0, b"v1")))
+    assert CheckpointFiles(memory, set()).get(Checkpoint("ns", "clicks"), "offsets/7") is None
+    assert "update" not in {call.verb for call in memory.calls}
 
 
 def test_a_long_listing_is_cut_into_frames(engine: Engine) -> None:
