@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 from s3a import BUCKET, FILE_MANAGER, JARS, fetch_jars, hadoop_conf
 from targets import Target, console, finish, save
-from traces import requests_in_sequence
+from traces import requests_in_sequence, requests_of_log
 from world import World, world
 
 from dynastate.dynamodb.boto_tables import BotoTables
@@ -63,6 +63,8 @@ P99_BATCHES = 100
 WORLD_CORES_MAX = 0.05
 #: The most of a batch with its checkpoint in S3, by the store of that query.
 NO_FILES_AT_MOST = {OURS: 0.5, ROCKSDB: 0.32}
+#: The most of the time from the start of a query in its session to the end of its next batch.
+RESTART_AT_MOST = 0.4
 #: How far the price of a batch may be from that of `predict`, as a part of it.
 PRICE_WITHIN = 0.15
 #: The most requests that a task waits for one after the other: in the median, and in the 99th percentile.
@@ -102,8 +104,9 @@ class Cell:
     """One query, and where it runs. `slots` are task slots, `rows` those of a batch and side.
 
     With `changes` it is a restart: so many rows are changed after the last snapshot, and the first batch is measured.
-    Otherwise `batches` are, after the state is filled and `warmup` batches at a distance. `retain` is Spark's
-    `minBatchesToRetain`, `world` are options of the world. `stores` are compared.
+    Otherwise `batches` are, after the state is filled and `warmup` batches at a distance; then the query stops and
+    starts `restarts` times in its session, with one batch each. `retain` is Spark's `minBatchesToRetain`, `world` are
+    options of the world. `stores` are compared.
     """
 
     query: str = "aggregation"
@@ -114,6 +117,7 @@ class Cell:
     changes: int | None = None
     batches: int = 10
     warmup: int = 2
+    restarts: int = 0
     retain: int = 100
     world: tuple[str, ...] = ()
     stores: tuple[str, ...] = (OURS, ROCKSDB, EMPTY)
@@ -138,7 +142,7 @@ CELLS = {
     "join-64": Cell("join", batches=MANY),
     "transform-64": Cell("transform", batches=MANY),
     "price": Cell(batches=MANY, warmup=20, retain=10),
-    "checkpoint-64": Cell(stores=(OURS, ROCKSDB, NO_FILES)),
+    "checkpoint-64": Cell(restarts=5, stores=(OURS, ROCKSDB, NO_FILES)),
     "2-slots": Cell(slots=2),
     "32-slots": Cell(slots=32),
     "restart-after-snapshot": replace(LARGE, partitions=2, changes=0),
@@ -234,7 +238,7 @@ def run_part(cell: Cell, part: Part, store: str, *, aws: World, scratch: Path) -
     spark = spark_session(store, "4g", scratch, conf, endpoint=aws.database.endpoint, slots=cell.slots, **settings)
     aws.scale(0 if part.fill else 1)
     aws.reset()
-    query = start(spark, cell, part, checkpoint_of(scratch, store), scratch)
+    query = start(spark, cell, part.last, checkpoint_of(scratch, store), scratch)
     if part.fill:
         wait_for_batch(query, part.fill - 1)
         if part.has_snapshot:
@@ -246,6 +250,15 @@ def run_part(cell: Cell, part: Part, store: str, *, aws: World, scratch: Path) -
     statistics, trace = aws.statistics(), aws.trace()  # before a last batch without rows
     query.stop()
     progress = [json.loads(each.json) for each in query.recentProgress]
+    restarts_ms, log_requests = [], []
+    for batch in range(part.last, part.last + cell.restarts):
+        aws.reset()
+        begin = time.monotonic()
+        query = start(spark, cell, batch + 1, checkpoint_of(scratch, store), scratch)
+        wait_for_batch(query, batch)
+        restarts_ms.append((time.monotonic() - begin) * 1000)
+        log_requests.append(requests_of_log(aws.trace(), checkpoint_of(scratch, store)))
+        query.stop()
     spark.stop()
     measured = [each for each in progress if part.first <= each["batchId"] < part.last]
     batches_ms = [each["durationMs"]["triggerExecution"] for each in measured]
@@ -258,6 +271,8 @@ def run_part(cell: Cell, part: Part, store: str, *, aws: World, scratch: Path) -
     return {
         **figures,
         "batches_ms": batches_ms,
+        "restarts_ms": restarts_ms,
+        "restart_log_requests": log_requests,
         "add_batch_ms": [each["durationMs"]["addBatch"] for each in measured],
         "state_rows": sum(each["numRowsTotal"] for each in (measured or progress)[-1]["stateOperators"]),
         "services": statistics["services"],
@@ -291,13 +306,13 @@ def checkpoint_of(scratch: Path, store: str) -> str:
     return f"dynastate://{scratch.parent.name}/query" if store == NO_FILES else f"{BUCKET}/{scratch.parent.name}"
 
 
-def start(spark: SparkSession, cell: Cell, part: Part, checkpoint: str, scratch: Path) -> StreamingQuery:
-    """Start the query on all files up to the part's last."""
+def start(spark: SparkSession, cell: Cell, files: int, checkpoint: str, scratch: Path) -> StreamingQuery:
+    """Start the query on so many of its files."""
     sides = []
     for side in range(2):
         folder = scratch.parent / "released" / str(side)  # the same for all parts of a query
         folder.mkdir(parents=True, exist_ok=True)
-        for file in sorted((scratch / "input" / str(side)).iterdir())[: part.last]:
+        for file in sorted((scratch / "input" / str(side)).iterdir())[:files]:
             if not (folder / file.name).exists():
                 (folder / file.name).symlink_to(file.resolve())
         reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
@@ -354,7 +369,7 @@ def measure_cell(cell: Cell, options: argparse.Namespace, name: str, out: Consol
     ]
     runs: dict[str, list[Figures]] = {store: [] for store in stores}
     with tempfile.TemporaryDirectory(prefix="dynastate-bench-") as folder:
-        make_input(cell, parts_of(cell)[-1].last, options.seed, Path(folder))
+        make_input(cell, parts_of(cell)[-1].last + cell.restarts, options.seed, Path(folder))
         for turn in range(options.rounds):
             for store in stores:
                 with out.status(f"{name}: {store}, round {turn + 1}"):
@@ -372,6 +387,9 @@ def measure_cell(cell: Cell, options: argparse.Namespace, name: str, out: Consol
 def summary(rounds: list[Figures]) -> Figures:
     """Figures of all rounds of one store together, and by batch."""
     batches_ms = [ms for each in rounds for ms in each["batches_ms"]]
+    restarts_ms, log_requests = (
+        [value for each in rounds for value in each[name]] for name in ("restarts_ms", "restart_log_requests")
+    )
     medians = [float(np.median(each["batches_ms"])) for each in rounds]
 
     def total(name: str, service: str, operations: Collection[str] | None = None) -> float:
@@ -397,6 +415,8 @@ def summary(rounds: list[Figures]) -> Figures:
             each: float(np.percentile(in_sequence, int(each))) for each in IN_SEQUENCE_AT_MOST if in_sequence
         },
         "predicted_microdollars": float(np.mean(predicted)) if predicted else None,
+        "restart_ms": float(np.median(restarts_ms)) if restarts_ms else None,
+        "restart_log_requests": float(np.median(log_requests)) if log_requests else None,
         "batches": len(batches_ms),
         "slowest_ms": max(batches_ms),
         "throttled": total("throttled_items", "dynamodb") / len(batches_ms),
@@ -459,12 +479,18 @@ def targets_without_files(name: str, by_store: Mapping[str, Figures]) -> list[Ta
     """Those of one cell that compare a checkpoint in DynamoDB with others in S3."""
     if NO_FILES not in by_store:
         return []
-    batch_ms = by_store[NO_FILES]["batch_ms"]
-    return [
+    batch_ms, restart_ms = (by_store[NO_FILES][figure] for figure in ("batch_ms", "restart_ms"))
+    judged = [
         Target(f"{name}, batch: checkpoint in DynamoDB / {store}, in S3", batch_ms / by_store[store]["batch_ms"], limit)
         for store, limit in NO_FILES_AT_MOST.items()
         if store in by_store
     ]
+    if OURS in by_store:
+        ratio = restart_ms / by_store[OURS]["restart_ms"]
+        judged.append(
+            Target(f"{name}, restart in a session: checkpoint in DynamoDB / {OURS}, in S3", ratio, RESTART_AT_MOST)
+        )
+    return judged
 
 
 def targets_in_sequence(name: str, by_store: Mapping[str, Figures]) -> list[Target]:
@@ -490,6 +516,9 @@ def show_figures(out: Console, name: str, cell: Cell, by_store: Mapping[str, Fig
     row("medians of the rounds, ms", lambda figures: "-".join(f"{ms:,.0f}" for ms in figures["batch_ms_range"]))
     row("its computation (addBatch), median, ms", lambda figures: f"{figures['add_batch_ms']:,.0f}")
     row("slowest batch, ms", lambda figures: f"{figures['slowest_ms']:,.0f}")
+    if cell.restarts:
+        row("restart in the session, to the end of a batch, ms", lambda figures: f"{figures['restart_ms']:,.0f}")
+        row("its requests to a log in DynamoDB", lambda figures: f"{figures['restart_log_requests']:,.0f}")
     if EMPTY in by_store:
         table.add_row(
             "state's part of a batch, ms", *(f"{part_of_state(by_store, each, 'batch_ms'):,.0f}" for each in by_store)

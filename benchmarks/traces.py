@@ -45,6 +45,13 @@ def requests_in_sequence(trace: Iterable[Mapping[str, Any]]) -> list[int]:
     ]
 
 
+def requests_of_log(trace: Iterable[Mapping[str, Any]], checkpoint: str) -> int:
+    """The requests about files of a checkpoint in DynamoDB, at `dynastate://NAMESPACE/NAME`."""
+    namespace, _, name = checkpoint.removeprefix("dynastate://").partition("/")
+    partition = f"{namespace}/checkpoint/{name}#0"
+    return sum(any(hash_key == partition for hash_key, _ in request["keys"]) for request in trace)
+
+
 def _writes(trace: Iterable[Mapping[str, Any]]) -> Iterable[Write]:
     for request in trace:
         operation, times = request["operation"], (float(request["begin_ms"]), float(request["end_ms"]))

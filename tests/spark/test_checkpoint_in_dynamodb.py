@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.checkpoint import CheckpointFiles
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF, OTHER_FILE_MANAGER
 from tests.spark.conftest import CONF, ON_HDFS, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
@@ -205,6 +209,51 @@ def test_a_log_that_has_written_nothing_sees_what_others_write(logs: Logs) -> No
     with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
         logs.write(log, "7", b"another").close()
     assert logs.read(log, "7") == b"7"
+
+
+def test_the_start_of_a_run(logs: Logs, session: SparkSession, tables: BotoTables, folder: Path) -> None:
+    """The thread of a run reads its checkpoint once. It sees what this process writes, and others' after a refusal.
+
+    Of a checkpoint that is not its own, and after its first commit, it reads everything again.
+    """
+    elsewhere, checkpoint = CheckpointFiles(tables, set()), Checkpoint(folder.name, "query")
+    names = {"metadata": b'{"id":"7f"}', "offsets/0": b"0", "offsets/1": b"1", "commits/0": b"0"}
+    for name, data in names.items():
+        elsewhere.put(checkpoint, name, data, overwrites=False)
+    other = Logs(session, f"dynastate://{folder.name}/other")
+    other.write(other.open(), "metadata", b'{"id":"80"}').close()
+
+    def run_starts() -> None:
+        session._jvm.java.lang.Thread.currentThread().setName("stream execution thread for [id = 7f, runId = 1]")  # type: ignore[union-attr]  # it has a JVM
+        log, commits = logs.open(), Logs(session, f"dynastate://{folder.name}/query/commits")
+        assert logs.names(log) == ["0", "1"]
+        assert logs.read(log, "1") == b"1"
+        elsewhere.put(checkpoint, "offsets/2", b"2", overwrites=False)
+        assert logs.names(log) == ["0", "1"]
+        assert not log.exists(logs.path("2"))
+        logs.write(logs.open(), "3", b"3").close()
+        log.delete(logs.path("1"))
+        assert logs.names(log) == ["0", "3"]
+        assert logs.read(log, "3") == b"3"
+        elsewhere.put(Checkpoint(folder.name, "other"), "offsets", b"", overwrites=False)
+        assert other.names(other.open()) == ["metadata", "offsets"]
+        with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+            logs.write(log, "2", b"another").close()
+        assert logs.names(log) == ["0", "2", "3"]
+        assert commits.names(commits.open()) == ["0"]
+
+    def run_commits() -> None:
+        session._jvm.java.lang.Thread.currentThread().setName("stream execution thread for q [id = 7f, runId = 2]")  # type: ignore[union-attr]  # it has a JVM
+        log, commits = logs.open(), Logs(session, f"dynastate://{folder.name}/query/commits")
+        assert logs.names(log) == ["0", "2", "3"]
+        elsewhere.put(checkpoint, "offsets/4", b"4", overwrites=False)
+        assert logs.names(log) == ["0", "2", "3"]
+        commits.write(commits.open(), "1", b"1").close()
+        assert logs.names(log) == ["0", "2", "3", "4"]
+
+    for run_of_thread in (run_starts, run_commits):  # a thread of Python has a thread of Java
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(run_of_thread).result()
 
 
 def test_the_file_system_alone(sessions: Sessions, source: Source, folder: Path) -> None:

@@ -310,6 +310,21 @@ class Connection:
             files.delete(checkpoint, request.files)
             self._send(protocol.Stored(1, maintenance_counters(files.meter, self._prices)))
 
+    def _on_checkpointread(self, request: protocol.CheckpointRead) -> None:
+        with self._answering_files("checkpoint read", request.checkpoint, ""):
+            files, checkpoint = self._files_of(request.checkpoint)
+            for stored in files.read_all(checkpoint):
+                self._send(
+                    protocol.CheckpointFile(
+                        file=stored.path,
+                        bytes=stored.raw_bytes,
+                        time=stored.time,
+                        has_data=int(stored.data is not None),
+                        data=stored.data or b"",
+                    )
+                )
+            self._send(protocol.Opened(counters(files.meter, self._prices)))
+
     def _files_of(self, text: str) -> tuple[CheckpointFiles, Checkpoint]:
         checkpoint = checkpoint_of(text)
         self._store = checkpoint.store
@@ -410,6 +425,7 @@ class Connection:
         protocol.FileGet: _on_fileget,
         protocol.FileList: _on_filelist,
         protocol.FileDelete: _on_filedelete,
+        protocol.CheckpointRead: _on_checkpointread,
     }
 
 

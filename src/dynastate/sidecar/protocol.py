@@ -202,6 +202,7 @@ FilePut = NamedTuple("FilePut", [("checkpoint", Text), ("file", Text), ("overwri
 FileGet = NamedTuple("FileGet", [("checkpoint", Text), ("file", Text)])
 FileList = NamedTuple("FileList", [("checkpoint", Text), ("folder", Text)])
 FileDelete = NamedTuple("FileDelete", [("checkpoint", Text), ("files", Texts)])
+CheckpointRead = NamedTuple("CheckpointRead", [("checkpoint", Text)])
 Welcome = NamedTuple("Welcome", [("package", Text)])
 Rows = NamedTuple("Rows", [("records", U32), ("changes", Rest)])
 Opened = NamedTuple("Opened", [("counters", Counters)])
@@ -220,15 +221,18 @@ Held = NamedTuple("Held", [("is_applied", U8)])
 Stored = NamedTuple("Stored", [("is_stored", U8), ("counters", Counters)])
 File = NamedTuple("File", [("exists", U8), ("time", U64), ("data", Rest)])
 Files = NamedTuple("Files", [("entries", FileEntries)])
+CheckpointFile = NamedTuple(
+    "CheckpointFile", [("file", Text), ("bytes", U64), ("time", U64), ("has_data", U8), ("data", Rest)]
+)
 Error = NamedTuple("Error", [("kind", U8), ("store", Text), ("message", Readable)])
 
 _OF_JVM: Final = (
     *(Hello, Open, Begin, Append, Commit, Abort, Changes, Snapshot, Bucket, SnapshotEnd, CleanUp, Find, Read, Check),
-    *(Import, Flush, Added, Run, FilePut, FileGet, FileList, FileDelete),
+    *(Import, Flush, Added, Run, FilePut, FileGet, FileList, FileDelete, CheckpointRead),
 )
 _OF_SIDECAR: Final = (
     *(Welcome, Rows, Opened, Committed, Found, ChangesOf, Deltas, Wanted, Maintained, Content, Checked, Packed),
-    *(Held, Stored, File, Files),
+    *(Held, Stored, File, Files, CheckpointFile),
 )
 #: The message of each number.
 MESSAGES: Final[dict[int, type[Any]]] = {**dict(enumerate(_OF_JVM, 1)), **dict(enumerate(_OF_SIDECAR, 64)), 127: Error}
@@ -307,6 +311,12 @@ def _(files: Files) -> None:
 
 
 @check.register
+def _(file: CheckpointFile) -> None:
+    if file.has_data > 1 or len(file.data) != (file.bytes if file.has_data else 0):
+        raise MismatchError("a file has all its data (1), or none (0)", bytes=file.bytes, data=len(file.data))
+
+
+@check.register
 def _(version: Import) -> None:
     if version.attempt == NO_ATTEMPT or not 2 <= version.version < VERSIONS:
         raise MismatchError(
@@ -363,6 +373,7 @@ TRANSITIONS: Final[dict[tuple[State, type[Any]], Transition]] = {
     (State.NEW, Hello): Transition(State.READY),
     **{(State.READY, each): Transition(State.READY) for each in (Check, Run, Open, Find, Read, Changes, CleanUp)},
     **{(State.READY, each): Transition(State.READY) for each in (FilePut, FileGet, FileList, FileDelete)},
+    (State.READY, CheckpointRead): Transition(State.READY),
     (State.READY, Begin): Transition(State.WRITING),
     (State.WRITING, Append): Transition(State.WRITING),
     (State.WRITING, Flush): Transition(State.WRITING),

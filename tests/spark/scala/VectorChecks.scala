@@ -115,14 +115,15 @@ final class VectorChecks(checks: Checks, folder: Path) {
       same(pairs.map(each => text(each._1 \ "name")).toSet,
         Set("HELLO", "OPEN", "BEGIN", "APPEND", "COMMIT", "ABORT", "CHANGES", "SNAPSHOT", "BUCKET", "SNAPSHOT_END",
           "CLEAN_UP", "FIND", "READ", "CHECK", "IMPORT", "FLUSH", "ADDED", "RUN", "FILE_PUT", "FILE_GET",
-          "FILE_LIST", "FILE_DELETE"))
+          "FILE_LIST", "FILE_DELETE", "CHECKPOINT_READ"))
       pairs.foreach { case (vector, frame) => same(hex(frame), text(vector \ "frame"), text(vector \ "name")) }
     }
     check("frames from the sidecar are read as the vectors say") {
       val read = frames.filter(vector => long(vector \ "type") >= 64)
       same(read.map(vector => text(vector \ "name")).toSet,
         Set("WELCOME", "ROWS", "OPENED", "COMMITTED", "ERROR", "FOUND", "CHANGES_OF", "DELTAS", "WANTED", "MAINTAINED",
-          "CONTENT", "CHECKED", "PACKED", "HELD", "STORED", "FILE", "FILES"))
+          "CONTENT", "CHECKED", "PACKED", "HELD", "STORED", "FILE", "FILES",
+          "CHECKPOINT_FILE"))
       read.foreach(compare)
     }
     check("a frame of an impossible length is refused") {
@@ -255,6 +256,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.FileGet => Protocol.fileGet(text(checkpoint), text(fields \ "file"))
       case Protocol.FileList => Protocol.fileList(text(checkpoint), text(fields \ "folder"))
       case Protocol.FileDelete => Protocol.fileDelete(text(checkpoint), list(fields \ "files").map(text))
+      case Protocol.CheckpointRead => Protocol.checkpointRead(text(checkpoint))
       case _ => null
     }
     Option(frame).map(all)
@@ -316,6 +318,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Files => JObject("entries" -> JArray(Protocol.takeFiles(body).toList.map(entry =>
             JArray(List(JString(entry.name), JInt(if (entry.isFolder) 1 else 0), JInt(entry.bytes),
                 JInt(entry.time))))))
+      case Protocol.CheckpointFile =>
+        val file = Protocol.takeStoredFile(body)
+        JObject("file" -> JString(file.path), "bytes" -> JInt(file.bytes), "time" -> JInt(file.time),
+          "has_data" -> JInt(file.data.size), "data" -> JString(hex(file.data.getOrElse(Array.emptyByteArray))))
       case other => throw new AssertionError(s"frame $other")
     }
   }

@@ -12,7 +12,7 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
-from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles, File, read_checkpoints
+from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles, File, StoredFile, read_checkpoints
 from dynastate.engine.namespaces import read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.checkpoint import Checkpoint, FileEntry, file_key, listed_item
@@ -128,6 +128,21 @@ def test_listing(memory: MemoryTables) -> None:
     assert files.list(CHECKPOINT, "offset") == []
     assert files.list(CHECKPOINT, "offsets/9") == []
     assert files.list(Checkpoint("ns", "click"), "") == []
+
+
+def test_all_files_by_one_request(memory: MemoryTables) -> None:
+    """Each as it is got alone; one with fragments has no data."""
+    for file in ("offsets/10", "offsets/9", "metadata", COMPACT):
+        files_of(memory).put(CHECKPOINT, file, LARGE if file == COMPACT else file.encode(), overwrites=False)
+    engine = make_engine(memory)
+    files = engine.checkpoint_files()
+    stored = {each.path: each for each in files.read_all(CHECKPOINT)}
+    assert (files.meter.requests, files.meter.read_units) == (1, 1)
+    engine.close()
+    assert list(stored) == ["metadata", "offsets/9", "offsets/10", COMPACT]
+    assert stored.pop(COMPACT) == StoredFile(COMPACT, len(LARGE), TIME, None)
+    for path, each in stored.items():
+        assert (File(each.data or b"", each.time), each.raw_bytes) == (files.get(CHECKPOINT, path), len(path))
 
 
 def test_deletes(memory: MemoryTables) -> None:

@@ -40,7 +40,7 @@ from tests.support.faults import FailingTables, Fault
 from tests.support.frames import BUCKET, COMMIT, HELLO, OPEN, TOKEN, append, begin, hello
 from tests.support.limits import set_limits
 from tests.support.memory_tables import MemoryTables
-from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, B, State, attempt
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, A, B, State, attempt, noise
 from tests.support.sidecar import ROWS, WITHIN_S, FixedEngines, chunk_of, error_of
 
 
@@ -327,6 +327,17 @@ def test_a_long_listing_is_cut_into_frames(engine: Engine) -> None:
     assert (type(opened), type(empty)) == (protocol.Opened, protocol.Opened)
 
 
+def test_a_whole_checkpoint(engine: Engine) -> None:
+    """CHECKPOINT_FILE has the data of a file without fragments; the end has the cost."""
+    files, large = engine.checkpoint_files(), noise(500_000)
+    for file, data in (("metadata", b"{}"), ("sources/0/9.compact", large)):
+        files.put(Checkpoint("ns", "clicks"), file, data, overwrites=False)
+    small, cut, opened = converse(FixedEngines(engine), protocol.encode(protocol.CheckpointRead("ns/clicks")))
+    assert (small.file, small.bytes, small.has_data, small.data) == ("metadata", 2, 1, b"{}")
+    assert (cut.file, cut.bytes, cut.has_data, cut.data) == ("sources/0/9.compact", len(large), 0, b"")
+    assert (opened.counters["requests"], opened.counters["readUnits"]) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("verb", "message"),
     [
@@ -334,6 +345,7 @@ def test_a_long_listing_is_cut_into_frames(engine: Engine) -> None:
         ("get", protocol.FileGet("ns/clicks", "f")),
         ("query", protocol.FileList("ns/clicks", "")),
         ("get", protocol.FileDelete("ns/clicks", ("f",))),
+        ("query", protocol.CheckpointRead("ns/clicks")),
     ],
     ids=lambda value: type(value).__name__,
 )

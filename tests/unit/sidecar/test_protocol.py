@@ -174,7 +174,7 @@ LEGAL = {
     (State.READY, 13): State.READY,
     (State.READY, 14): State.READY,
     (State.READY, 18): State.READY,
-    **{(State.READY, number): State.READY for number in (19, 20, 21, 22)},
+    **{(State.READY, number): State.READY for number in (19, 20, 21, 22, 23)},
     (State.READY, 8): State.SNAPSHOT,
     (State.READY, 15): State.SNAPSHOT,
     (State.SNAPSHOT, 9): State.SNAPSHOT,

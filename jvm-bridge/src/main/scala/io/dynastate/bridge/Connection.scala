@@ -33,7 +33,8 @@ final case class Wanted(base: Long, bits: Int)
  *
  * {{{
  * (check | open | find | read | changes nextChanges* | cleanUp | begin append* [flush] beginCommit committed
- *  | putFile | getFile | listFiles | deleteFiles | (snapshot | import) [(bucket append*)* endSnapshot])* [abort]
+ *  | putFile | getFile | listFiles | deleteFiles | readFiles
+ *  | (snapshot | import) [(bucket append*)* endSnapshot])* [abort]
  * }}}
  *
  * A `snapshot` that is not wanted is over with its answer.
@@ -216,15 +217,27 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   def listFiles(checkpoint: String, folder: String, deadlineSeconds: Long): Seq[FileEntry] =
     converse(s"listing the folder $folder of checkpoint=$checkpoint") {
       send(Protocol.fileList(checkpoint, folder))
-      val entries = Seq.newBuilder[FileEntry]
-      var frame = receive(deadlineSeconds)
-      while (frame.frameType == Protocol.Files) {
-        entries ++= Protocol.takeFiles(frame.body)
-        frame = receive(deadlineSeconds)
-      }
-      expect(Protocol.Opened, frame)
-      entries.result()
+      receiveAll(Protocol.Files, deadlineSeconds)(Protocol.takeFiles).flatten
     }
+
+  /** Read all files of a checkpoint. */
+  def readFiles(checkpoint: String, deadlineSeconds: Long): Seq[StoredFile] =
+    converse(s"reading checkpoint=$checkpoint") {
+      send(Protocol.checkpointRead(checkpoint))
+      receiveAll(Protocol.CheckpointFile, deadlineSeconds)(Protocol.takeStoredFile)
+    }
+
+  /** The frames of a type, up to an OPENED. */
+  private def receiveAll[A](frameType: Int, deadlineSeconds: Long)(take: ByteBuffer => A): Seq[A] = {
+    val all = Seq.newBuilder[A]
+    var frame = receive(deadlineSeconds)
+    while (frame.frameType == frameType) {
+      all += take(frame.body)
+      frame = receive(deadlineSeconds)
+    }
+    expect(Protocol.Opened, frame)
+    all.result()
+  }
 
   /** Delete files of a checkpoint, and all that is in folders. */
   def deleteFiles(checkpoint: String, files: Seq[String], deadlineSeconds: Long): Unit =

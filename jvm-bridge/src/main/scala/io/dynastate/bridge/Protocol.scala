@@ -38,6 +38,7 @@ object Protocol {
   val FileGet = 20
   val FileList = 21
   val FileDelete = 22
+  val CheckpointRead = 23
   val Welcome = 64
   val Rows = 65
   val Opened = 66
@@ -54,6 +55,7 @@ object Protocol {
   val Stored = 77
   val File = 78
   val Files = 79
+  val CheckpointFile = 80
   val Error = 127
 
   /** The most that is read or written at once: the JDK keeps a direct buffer as large as the largest per thread. */
@@ -96,6 +98,7 @@ object Protocol {
   def fileGet(checkpoint: String, file: String): ByteBuffer = frame(FileGet, checkpoint, file)
   def fileList(checkpoint: String, folder: String): ByteBuffer = frame(FileList, checkpoint, folder)
   def fileDelete(checkpoint: String, files: Seq[String]): ByteBuffer = frame(FileDelete, checkpoint, files)
+  def checkpointRead(checkpoint: String): ByteBuffer = frame(CheckpointRead, checkpoint)
 
   /** An APPEND frame except its changes, which follow it. */
   def appendHead(records: Int, hashMin: Int, hashMax: Int, changesBytes: Int): ByteBuffer = {
@@ -170,6 +173,14 @@ object Protocol {
     val data = new Array[Byte](body.remaining)
     body.get(data)
     Option.when(exists)(FileContent(data, time))
+  }
+
+  /** The file in a CHECKPOINT_FILE. */
+  def takeStoredFile(body: ByteBuffer): StoredFile = {
+    val (path, bytes, time, hasData) = (takeText(body), body.getLong, body.getLong, takeFlag(body))
+    val data = new Array[Byte](body.remaining)
+    body.get(data)
+    StoredFile(path, bytes, time, Option.when(hasData)(data))
   }
 
   /** A frame of fields, each as long as its type. */

@@ -27,13 +27,18 @@ private[checkpoint] final class CheckpointFiles(hadoopConf: Configuration) {
     if (data.length > FileBytesMax) throw new DynastateException(ErrorKind.Configuration,
       "a checkpoint file is larger than 64 MiB, which dynastate does not store: use a checkpoint location in S3 for " +
         s"this query path=$path bytes=${data.length}")
-    if (!converse(_.putFile(at.checkpoint, at.file, data, overwrites, deadlineSeconds)))
+    val isStored = changing(at)(_.putFile(at.checkpoint, at.file, data, overwrites, deadlineSeconds))
+    if (isStored) RunStart.put(at.checkpoint, at.file, data)
+    else {
+      RunStart.end(at.checkpoint)
       throw new FileAlreadyExistsException(s"$path is there already")
+    }
   }
 
   def find(path: Path): Option[FileContent] = {
     val at = CheckpointPath.of(path)
-    if (at.file.isEmpty) None else converse(_.getFile(at.checkpoint, at.file, deadlineSeconds))
+    if (at.file.isEmpty) None
+    else startOf(at).flatMap(_.find(at.file)).getOrElse(converse(_.getFile(at.checkpoint, at.file, deadlineSeconds)))
   }
 
   /** @throws FileNotFoundException there is no such file */
@@ -42,13 +47,28 @@ private[checkpoint] final class CheckpointFiles(hadoopConf: Configuration) {
   /** The files and folders in a folder. */
   def list(path: Path): Seq[FileEntry] = {
     val at = CheckpointPath.of(path)
-    converse(_.listFiles(at.checkpoint, at.file, deadlineSeconds))
+    startOf(at).flatMap(_.list(at.file)).getOrElse(converse(_.listFiles(at.checkpoint, at.file, deadlineSeconds)))
   }
 
   /** Delete files, of one checkpoint, and all that is in folders. */
   def delete(paths: Seq[Path]): Unit = paths.map(CheckpointPath.of).groupBy(_.checkpoint).foreach {
-    case (checkpoint, files) => converse(_.deleteFiles(checkpoint, files.map(_.file), deadlineSeconds))
+    case (checkpoint, files) =>
+      changing(files.head)(_.deleteFiles(checkpoint, files.map(_.file), deadlineSeconds))
+      RunStart.delete(checkpoint, files.map(_.file))
   }
+
+  /** What the thread of a run knows since its start. The folders of partitions come from the list of stores. */
+  private def startOf(at: CheckpointPath): Option[RunStart] =
+    if (at.isOfOperator) None else RunStart.of(at.checkpoint, converse(_.readFiles(at.checkpoint, deadlineSeconds)))
+
+  /** Send a change; after a failure its outcome is not known. */
+  private def changing[A](at: CheckpointPath)(conversation: Connection => A): A =
+    try converse(conversation)
+    catch {
+      case e: Throwable =>
+        RunStart.end(at.checkpoint)
+        throw e
+    }
 
   private def converse[A](conversation: Connection => A): A = Sidecar.forPython(python).converse(engine) { connection =>
     // A wrong setting is then an error within seconds.

@@ -13,6 +13,9 @@ private[checkpoint] final case class CheckpointPath(checkpoint: String, file: St
   /** Whether it may be the folder of a partition of a stateful operator. */
   def isOfPartition: Boolean = file.matches("state/[0-9]+/[0-9]+")
 
+  /** Whether it may be the folder of a stateful operator. */
+  def isOfOperator: Boolean = file.matches("state/[0-9]+")
+
   /** Whether it is a file with rows of another provider's state: dynastate has descriptions only. */
   def isOfOtherState: Boolean = file.matches("state/[0-9]+/[0-9]+/(?!(.*/)?_).*")
 }

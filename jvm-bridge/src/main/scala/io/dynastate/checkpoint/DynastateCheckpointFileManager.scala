@@ -96,7 +96,14 @@ final class DynastateCheckpointFileManager(root: Path, hadoopConf: Configuration
     // Of descriptions of operators, the root is the file.
     else if (path == root) isMade || synchronized(current.nonEmpty) || files.find(path).isDefined
     else if (isIn(path) && synchronized(newestBatch >= 0)) synchronized(current.contains(path.getName))
-    else files.find(path).isDefined || files.list(path).nonEmpty
+    else isThere(path) || files.list(path).nonEmpty
+
+  /** Whether a file is there; what it has is wanted next. */
+  private def isThere(path: Path): Boolean = {
+    val content = files.find(path)
+    if (isIn(path)) content.foreach(each => synchronized(remember(path, each.data)))
+    content.isDefined
+  }
 
   /** A failure ends no query: the files are deleted with the next ones, or by the next run. */
   override def delete(path: Path): Unit =
