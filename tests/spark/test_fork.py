@@ -18,10 +18,12 @@ from dynastate.dynamodb.embedded import REGION
 from dynastate.engine.catalog import find_stores
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.pins import refuse_forked
-from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions
-from tests.spark.operators import CASES, Case
-from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, take_all
+from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
+from tests.spark.operators import CASES, Case, expected_sums, sums
+from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, make_source, run, take_all
+from tests.spark.test_checkpoint_in_dynamodb import FORMAT, IN_DYNAMODB
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fork.md"
 FIRST, MORE = 3, 3
@@ -165,3 +167,34 @@ def test_both_run_on(
         assert all(verify(tables, store).is_whole for store in stores)
     drop_stores(tables, stores)
     refuse_forked(tables, [store.replace(fork, query, 1) for store in stores])
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_checkpoint_in_dynamodb(
+    version: str, sessions: Sessions, tables: BotoTables, environment: dict[str, str], folder: Path
+) -> None:
+    """One call makes a fork that can be started, of a query that runs, and of one that has stopped: all are exact."""
+    session = sessions({**IN_DYNAMODB, FORMAT: version})
+    source = make_source(folder / "files", seed=3, files=5)
+    namespaces = [f"{folder.name}{suffix}" for suffix in ("", "-running", "-stopped")]
+    checkpoints = [f"dynastate://{namespace}/query" for namespace in namespaces]
+    source.release(2)
+    rows = sums(source.stream(session), "key").writeStream.outputMode("complete").format("noop")
+    query = rows.option("checkpointLocation", checkpoints[0]).start()
+    take_all(query)
+    with only(environment):
+        assert fork_namespace(tables, namespaces[0], namespaces[1], None).checkpoint == checkpoints[1]
+    source.release(3)
+    take_all(query)
+    query.stop()
+    with only(environment):
+        versions = [fork_namespace(tables, namespaces[0], namespaces[2], None).version]
+    source.release()
+    for checkpoint, first in zip(checkpoints, (3, 2, 3), strict=True):
+        outcome = run(sums(source.stream(session), "key"), checkpoint, "complete")
+        assert [*outcome.rows] == [*range(first, 5)]
+        assert outcome.rows[4] == expected_sums(session, source)
+    assert versions == [3]
+    stores = [store for namespace in namespaces for store in find_stores(tables, namespace)]
+    assert len(stores) == 6
+    assert all(verify(tables, store).is_whole for store in stores)

@@ -161,22 +161,21 @@ def fork(
     """Copy all state of a query at a version to another namespace, for a test run, without writing rows.
 
     The fork shares parts and buckets with the query, which may run on. Each has its own changes from then on, and
-    clean-up retains what the fork needs until it is dropped. Run again, the command resumes a fork that was cut off.
+    clean-up retains what the fork needs until it is dropped. A checkpoint in DynamoDB is copied, too, so that the fork
+    can be started. Run again, the command resumes a fork that was cut off.
     """
-    from dynastate.engine.checkpoint import checkpoint_items
     from dynastate.operations.lifecycle.fork import fork_namespace
 
     with call.tables() as tables, progress("stores") as report:
         result = fork_namespace(tables, namespace, new, version, progress=report)
-        checkpoints = checkpoint_items(tables, namespace)
     if not call.json(asdict(result)):
         call.say(
             f"{result.fork}: version {result.version} of {plural(result.stores, 'store')}; "
             f"{plural(result.items, 'item')} written, "
             f"{plural(result.write_units, 'write unit')}, {plural(result.shared_bytes, 'byte')} shared"
         )
-        for checkpoint in checkpoints:
-            call.say(f"the checkpoint {checkpoint} is not in the fork: copy its files up to batch {result.version - 1}")
+        if result.checkpoint:
+            call.say(f"start it with the checkpoint {result.checkpoint}, after batch {result.version - 1}")
 
 
 @command(app, "adopt orders --checkpoint s3://bucket/orders", "adopt orders --checkpoint /data/orders --yes --json")

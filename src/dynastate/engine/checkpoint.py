@@ -236,6 +236,24 @@ class CheckpointFiles:
         """The paths of all files below a folder, with their lengths."""
         return {path_of(key): parse_head(key, item).raw_bytes for key, item in self._below(checkpoint, folder)}
 
+    def read(self, checkpoint: Checkpoint) -> dict[str, File | CorruptStateError]:
+        """All files by their paths, each whole or with its defect: one Query, and two requests for a file in fragments.
+
+        A file that is deleted meanwhile is left out.
+        """
+        files: dict[str, File | CorruptStateError] = {}
+        for key, item in self._below(checkpoint, ""):
+            path = path_of(key)
+            try:
+                head = parse_head(key, item)
+                file = self.get(checkpoint, path) if head.fragments else File(data_of(key, head), head.time)
+            except CorruptStateError as corrupt:
+                files[path] = corrupt
+            else:
+                if file is not None:
+                    files[path] = file
+        return files
+
     def _below(self, checkpoint: Checkpoint, folder: str) -> Sequence[tuple[Key, Item]]:
         """The heads of all files below a folder."""
         low, high = folder_range(checkpoint, folder)

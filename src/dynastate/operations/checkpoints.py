@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dynastate.engine.checkpoint import CheckpointFiles
-from dynastate.errors import ConfigurationError
+from dynastate.engine.checkpoint import CheckpointFiles, File
+from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.checkpoint import checkpoint_of
 from dynastate.storage.tables import Tables
 
@@ -217,6 +217,33 @@ class StoredCheckpoint(QueryCheckpoint):
         """The folders in a folder whose names are numbers."""
         entries = self._files.list(self._checkpoint, folder)
         return {int(entry.name) for entry in entries if entry.is_folder and entry.name.isdecimal()}
+
+
+class LoadedCheckpoint(StoredCheckpoint):
+    """A checkpoint in DynamoDB whose files are all read at once, when the first one is needed."""
+
+    def files(self, folder: str = "") -> dict[str, int]:
+        prefix = f"{folder}/" if folder else ""
+        return {
+            file: len(content.data) if isinstance(content, File) else 0
+            for file, content in self.contents.items()
+            if file.startswith(prefix)
+        }
+
+    def find(self, file: str) -> bytes | None:
+        content = self.contents.get(file)
+        if isinstance(content, CorruptStateError):
+            raise content
+        return None if content is None else content.data
+
+    @cached_property
+    def contents(self) -> Mapping[str, File | CorruptStateError]:
+        """All files by their paths, each whole or with its defect."""
+        return self._files.read(self._checkpoint)
+
+    def has_changed(self, files: Iterable[str]) -> bool:
+        """Whether any of these files was deleted, or written again, since it was read."""
+        return any(self._files.get(self._checkpoint, file) != self.contents.get(file) for file in files)
 
 
 def checkpoint_at(tables: Tables, location: str) -> QueryCheckpoint:

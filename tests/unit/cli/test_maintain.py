@@ -385,12 +385,26 @@ def test_commands_beside_checkpoint_files(engine: Engine) -> None:
     put_files(engine, "beside", "offsets/0", "sources/0/0")
     assert [shown(*words) for words in commands] == before
     assert {each["store"] for each in shown("stores") if each["store"].startswith("beside")} == {"beside/0/0/default"}
-    forked = run("fork", "beside", "beside-fork", "--wide").out
-    assert "the checkpoint beside/clicks is not in the fork: copy its files up to batch 2\n" in forked
+    assert shown("fork", "beside", "beside-fork")["checkpoint"] == ""
     assert shown("stores", "beside-fork")[0]["version"] == 3
     assert engine.checkpoint_files().list(Checkpoint("beside-fork", "clicks"), "") == []
     assert shown("adopt", "beside", "--checkpoint", "dynastate://beside/clicks", "--yes")["stores"] == 1
     assert shown("show", "beside/0/0/default")["checkpoint"] == "dynastate://beside/clicks/state"
+
+
+def test_fork_with_its_checkpoint(engine: Engine) -> None:
+    builder = StoreBuilder(engine, "with-log/0/0/default", location="dynastate://with-log/clicks/state")
+    builder.count_to(3)
+    assert "no committed batch to resume after yet" in refused("fork", "with-log", "with-log-2")
+    names = ["metadata", *(f"{log}/{batch}" for log in ("offsets", "commits") for batch in range(2)), "offsets/2"]
+    for name in names:
+        text = '{"id":"query"}' if name == "metadata" else "v1\n{}"
+        engine.checkpoint_files().put(Checkpoint("with-log", "clicks"), name, text.encode(), overwrites=False)
+    output = run("fork", "with-log", "with-log-fork", "--wide").out
+    assert output.endswith("start it with the checkpoint dynastate://with-log-fork/clicks, after batch 1\n")
+    files = {each.name for each in engine.checkpoint_files().list(Checkpoint("with-log-fork", "clicks"), "offsets")}
+    assert files == {"0", "1"}
+    assert shown("fork", "with-log", "with-log-other")["checkpoint"] == "dynastate://with-log-other/clicks"
 
 
 def test_a_broken_store_hides_no_other(engine: Engine, tables: MemoryTables) -> None:

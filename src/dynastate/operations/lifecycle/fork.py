@@ -60,6 +60,15 @@ from dynastate.format.meta import (
 from dynastate.format.namespace import ForkPlan, fork_item, fork_key
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
+from dynastate.operations.checkpoints import METADATA, SCHEME, StoredCheckpoint
+from dynastate.operations.lifecycle.fork_checkpoint import (
+    batch_to_fork,
+    copy_checkpoint,
+    load_checkpoint,
+    location_in_tables,
+    refuse_taken_back,
+)
+from dynastate.operations.lifecycle.rollback import CommittedIds, committed_ids, readable_versions
 from dynastate.operations.pins import is_complete, read_graph, unpin
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -73,7 +82,11 @@ _CHANGED: Final = "what the fork was begun with has changed"
 
 @dataclass(frozen=True)
 class Forked:
-    """A fork: `items` were written, and parts and buckets of `shared_bytes` are shared with the origin."""
+    """A fork: `items` were written, and parts and buckets of `shared_bytes` are shared with the origin.
+
+    `checkpoint` is the location of the fork's checkpoint in DynamoDB, with which its query resumes. It is empty if the
+    origin's checkpoint is elsewhere.
+    """
 
     namespace: str
     fork: str
@@ -82,15 +95,17 @@ class Forked:
     items: int
     shared_bytes: int
     write_units: int
+    checkpoint: str = ""
 
 
 def fork_namespace(
     tables: Tables, namespace: str, new: str, version: int | None, progress: ProgressCallback = no_progress
 ) -> Forked:
-    """Fork the stores of a namespace's current query into a new namespace, at a version.
+    """Fork the stores of a namespace's current query into a new namespace, at a version, with its checkpoint.
 
-    By default this is the newest version that all stores have. The query may run meanwhile: attempts of later runs at
-    the version are not forked. The same call resumes an interrupted fork, at its version.
+    By default this is the newest version that all stores have, and of a query whose checkpoint is in DynamoDB the
+    version of its last committed batch. The query may run meanwhile: attempts of later runs at the version are not
+    forked. The same call resumes an interrupted fork, at its version.
     Stores are made several at once. The stores of partition 0 are begun before the others, so that a drop finds the
     fork. They get their version after the others, so that no reader takes a part of the fork for all of it.
     """
@@ -101,14 +116,25 @@ def fork_namespace(
     stores = {new + origin.removeprefix(namespace): origin for origin in origins}
     namespace_items = read_namespace(tables, new)
     plan = _begun(tables, namespace, namespace_items, stores)
+    location = location_in_tables(tables, origins)
+    new_location = location and f"{SCHEME}{new}/{location.rpartition('/')[2]}"
     if plan is None:
-        plan = _plan(tables, namespace, origins, version)
+        if location:
+            plan = _plan_with_checkpoint(tables, location, new_location, stores=origins, version=version)
+        else:
+            plan = _plan(tables, namespace, origins, version)
         _begin(tables, namespace_items, plan)
     elif version not in (None, plan.version):
         raise ConfigurationError(
             f"a fork at another version has begun there and was cut off: dynastate drop {new}, and fork again",
             namespace=new,
             version=plan.version,
+        )
+    elif new_location and StoredCheckpoint(tables, new_location).find(METADATA) is None:
+        raise ConfigurationError(
+            f"a fork has begun there before the checkpoint was moved to DynamoDB: dynastate drop {new}, and fork again",
+            namespace=new,
+            checkpoint=location,
         )
     make_store = partial(_StoreFork, plan=plan, origins=stores)
     first_store = next(iter(stores))
@@ -145,7 +171,26 @@ def fork_namespace(
         items=meter.items_written,
         shared_bytes=shared,
         write_units=meter.write_units,
+        checkpoint=new_location,
     )
+
+
+def _plan_with_checkpoint(
+    tables: Tables, location: str, new_location: str, stores: Sequence[str], version: int | None
+) -> ForkPlan:
+    """Plan a fork, and copy the checkpoint for it before its stores: their version fits its last batch.
+
+    1. Read the checkpoint, and choose the batch. 2. Plan the fork at the version of this batch, of runs until now.
+    3. Copy the files. 4. Refuse if the batch was undone since step 1: a run until step 2 may have made it again.
+    The plan is stored after that, so a fork that is resumed has a checkpoint that fits.
+    """
+    checkpoint = load_checkpoint(tables, location)  # 1
+    batch = batch_to_fork(checkpoint, version)
+    ids = committed_ids(checkpoint, batch)
+    plan = _plan(tables, checkpoint.namespace(), stores, version=batch + 1, ids=ids)  # 2
+    copy_checkpoint(checkpoint, StoredCheckpoint(tables, new_location), batch)  # 3
+    refuse_taken_back(checkpoint, batch)  # 4
+    return plan
 
 
 def _begun(tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str]) -> ForkPlan | None:
@@ -192,8 +237,13 @@ def _require_not_dropped(tables: Tables, stores: Collection[str]) -> None:
         )
 
 
-def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | None) -> ForkPlan:
-    """Plan a fork of stores as they are now, at a version of one run, by default the newest that all have."""
+def _plan(
+    tables: Tables, namespace: str, stores: Sequence[str], version: int | None, ids: CommittedIds | None = None
+) -> ForkPlan:
+    """Plan a fork of stores as they are now, at a version of one run, by default the newest that all have.
+
+    Refuse stores without the attempts of `ids`, which the checkpoint names.
+    """
     graphs: dict[str, VersionGraph] = {}
 
     def look(view: Tables, store: str) -> None:
@@ -227,8 +277,23 @@ def _plan(tables: Tables, namespace: str, stores: Sequence[str], version: int | 
             version=chosen_version,
             newest=newest_version,
         )
+    if ids is not None:
+        _refuse_other_attempts(graphs, ids)
     epochs = {store.split("/", 1)[1]: graph.required_meta.epoch for store, graph in graphs.items()}
     return ForkPlan(namespace, chosen_version, epochs, str(runtime.new_id()))
+
+
+def _refuse_other_attempts(graphs: Mapping[str, VersionGraph], ids: CommittedIds) -> None:
+    """Refuse stores of which a query with these committed ids cannot open the version."""
+    ids.refuse_lost(graphs)
+    for store in ids.listed(graphs):
+        if not ids.are_in(store, readable_versions(graphs[store])):
+            raise VersionMissingError(
+                "the checkpoint names an attempt at this version that the store does not have; dynastate verify names "
+                "what is lost",
+                store=store,
+                version=ids.version,
+            )
 
 
 def _begin(tables: Tables, namespace_items: NamespaceItems, plan: ForkPlan) -> None:

@@ -90,7 +90,7 @@ def plan_move(tables: Tables, old: QueryCheckpoint, new: QueryCheckpoint) -> Mov
     files = files_of(old)
     new_files = files_of(new)
     for file in new_files:
-        if file not in files or new.find(file) != _content(old, new, file):
+        if file not in files or new.find(file) != content_at(old, new, file):
             raise _has_others(new, file)
     missing = tuple(file for file in files if file not in new_files)
     if missing or not {*locations_of(tables, stores)} <= {old_location, new_location}:
@@ -130,7 +130,7 @@ def files_of(checkpoint: QueryCheckpoint) -> dict[str, int]:
     return {file: files[file] for file in sorted(names, key=order)}
 
 
-def _content(old: QueryCheckpoint, new: QueryCheckpoint, file: str) -> bytes:
+def content_at(old: QueryCheckpoint, new: QueryCheckpoint, file: str) -> bytes:
     """The content of a file at the new location: descriptions of operators name the schemas there."""
     data = old.find(file)
     if data is None:
@@ -152,7 +152,7 @@ def move(
     """
     new.mark(plan.stores)  # 1
     for count, file in enumerate(plan.missing, 1):  # 2
-        if not new.create(file, _content(old, new, file)):
+        if not new.create(file, content_at(old, new, file)):
             raise _has_others(new, file)
         progress(count, len(plan.missing))
     if files_of(old) != plan.files:  # 3
