@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dynastate.format.keys import Role
     from dynastate.operations.inspection.abandoned import AbandonedNamespace
     from dynastate.operations.inspection.findings import Report
+    from dynastate.operations.lifecycle.verify_checkpoint import CheckpointReport
     from dynastate.progress import ProgressCallback
     from dynastate.reader.view import StateView
 
@@ -309,15 +310,23 @@ def export(
 
 
 @command(app, "verify orders", "verify orders/0/17/default --wide", "verify orders --json | jq '.[].findings[]'")
-def verify(call: Call, scope: Scope) -> None:
+def verify(
+    call: Call,
+    scope: Scope,
+    *,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="URL", help="Also compare the commits of a checkpoint elsewhere with the state.")
+    ] = "",
+) -> None:
     """Read stores as recovery would, and list what is missing, corrupt or orphaned.
 
-    It changes nothing. Of several stores, it lists what is wrong, and counts the rest. Exit code 1: something is
-    missing or corrupt. Orphaned items do no harm: items of attempts under way look like orphans, and clean-up deletes
-    the others.
+    It changes nothing. Of several stores, it lists what is wrong, and counts the rest. With a namespace it also reads
+    the checkpoints in DynamoDB, and compares the committed batches with the state. Exit code 1: something is missing or
+    corrupt. Orphaned items do no harm: items of attempts under way look like orphans, and clean-up deletes the others.
     """
     from dynastate.operations.inspection import verify as verifying
     from dynastate.operations.inspection.findings import summary
+    from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints, verify_log
 
     with call.tables() as tables:
         stores = current_stores(tables, scope)
@@ -326,16 +335,22 @@ def verify(call: Call, scope: Scope) -> None:
             return verifying.verify(tables, store, report, with_record=store == stores[0])
 
         outcomes = on_each(tables, stores, "items", check)
+        checkpoints = [] if "/" in scope or outcomes.is_interrupted else verify_checkpoints(tables, scope)
+        if checkpoint:
+            checkpoints.append(verify_log(tables, checkpoint))
     names: dict[Role, str] = {"delta": call.settings.delta_table, "snapshot": call.settings.snapshot_table}
     reports = list(outcomes.results.values())
-    if not call.json([*(each.to_json(names) for each in reports), *failures(outcomes)]):
+    parts: list[Report | CheckpointReport] = [*reports, *checkpoints]
+    if not call.json([*(each.to_json(names) for each in parts), *failures(outcomes)]):
         for store_report in reports:
             for line in store_report.lines(names) if outcomes.stores == 1 or not store_report.is_whole else ():
                 call.say(line)
         for line in [counted(outcomes), *summary(reports)] if outcomes.stores > 1 else ():
             call.say(line)
+        for line in [line for each in checkpoints for line in each.lines(names)]:
+            call.say(line)
     end(outcomes)
-    if not all(each.is_whole for each in reports):
+    if not all(each.is_whole for each in parts):
         raise typer.Exit(1)
 
 

@@ -241,6 +241,13 @@ class LoadedCheckpoint(StoredCheckpoint):
         """All files by their paths, each whole or with its defect."""
         return self._files.read(self._checkpoint)
 
+    def partitions(self) -> dict[str, set[int]]:
+        return self._partitions
+
+    @cached_property
+    def _partitions(self) -> dict[str, set[int]]:
+        return super().partitions()
+
     def has_changed(self, files: Iterable[str]) -> bool:
         """Whether any of these files was deleted, or written again, since it was read."""
         return any(self._files.get(self._checkpoint, file) != self.contents.get(file) for file in files)

@@ -17,6 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from dynastate.engine.engine import Engine
+from dynastate.format.checkpoint import Checkpoint, file_key
 from dynastate.format.keys import EMPTY, meta_key
 from dynastate.format.namespace import namespace_key
 from dynastate.operations.lifecycle.fork import fork_namespace
@@ -26,6 +27,7 @@ from tests.support.memory_tables import MemoryTables
 from tests.support.samples import CHECKPOINT, SCHEMA, attempt, query_run
 from tests.support.store_builder import StoreBuilder, counted, family, struct, user
 from tests.unit.cli.conftest import NamedTables
+from tests.unit.operations.lifecycle.test_rollback import make_checkpoint
 
 MAP = {"type": "map", "keyType": "string", "valueType": "long"}
 JOINED = ("left-keyToNumValues", "right-keyToNumValues")
@@ -311,6 +313,36 @@ def test_verify(engine: Engine, tables: MemoryTables) -> None:
     message = refused("verify", "no/0/0/default")
     assert message.startswith("dynastate: the tables hold nothing of this store")
     assert "tables=dynastate-delta,dynastate-snapshot-group" in message
+
+
+def test_verify_of_a_namespace_with_a_checkpoint(engine: Engine, tables: MemoryTables, tmp_path: Path) -> None:
+    """The checkpoint comes after the stores, and only with the whole namespace; one elsewhere is named."""
+    StoreBuilder(engine, "logged/0/0/default", location="dynastate://logged/query/state").count_to(2)
+    files, checkpoint = engine.checkpoint_files(), Checkpoint("logged", "query")
+    for name in ("metadata", "offsets/0", "offsets/1", "commits/0", "commits/1"):
+        files.put(checkpoint, name, b"{}" if name == "metadata" else b"v1\n{}", overwrites=False)
+    result = run("verify", "logged", "--wide")
+    assert result.code == 0
+    text = "checkpoint dynastate://logged/query: 5 files, 22 bytes; batches compared with the state: 0-1"
+    assert (result.lines[-3], result.lines[-1]) == (text, "whole: 0 missing, 0 corrupt, 0 orphaned")
+    assert len(shown("verify", "logged/0")) == 1
+    tables.items[file_key(checkpoint, "commits/1")]["crc32"] = 1
+    report = shown("verify", "logged", code=1)[1]
+    assert [report[name] for name in ("checkpoint", "whole", "files", "batches")] == [
+        "dynastate://logged/query",
+        False,
+        5,
+        "0-1",
+    ]
+    assert [(each["what"], each["item"]) for each in report["findings"]] == [
+        ("corrupt", file_key(checkpoint, "commits/1").sort)
+    ]
+    StoreBuilder(engine, "elsewhere/0/0/default", location=f"file:{tmp_path}/checkpoint/state").count_to(6)
+    folder = make_checkpoint(tmp_path, partitions=1)
+    for marker in folder.rglob("dynastate"):
+        marker.write_text(marker.read_text().replace("orders", "elsewhere"))
+    reports = shown("verify", "elsewhere/0/0/default", "--checkpoint", str(folder))
+    assert (reports[1]["checkpoint"], reports[1]["batches"]) == (str(folder), "0-5")
 
 
 def test_verify_of_a_namespace(engine: Engine, tables: MemoryTables) -> None:

@@ -382,8 +382,10 @@ def test_commands_beside_checkpoint_files(engine: Engine) -> None:
     for words in commands:
         shown(*words)
     before = [shown(*words) for words in commands]
-    put_files(engine, "beside", "offsets/0", "sources/0/0")
-    assert [shown(*words) for words in commands] == before
+    put_files(engine, "beside", "metadata", "offsets/0", "sources/0/0")
+    verified = before[1].copy()
+    assert [shown(*words) for words in commands if words[0] != "verify"] == [before[0], *before[2:]]
+    assert shown("verify", "beside")[:-1] == verified
     assert {each["store"] for each in shown("stores") if each["store"].startswith("beside")} == {"beside/0/0/default"}
     assert shown("fork", "beside", "beside-fork")["checkpoint"] == ""
     assert shown("stores", "beside-fork")[0]["version"] == 3

@@ -88,12 +88,7 @@ class Report:
             "stored_bytes": self.stored_bytes,
             "requests": self.meter.requests,
             "read_units": self.meter.read_units,
-            "findings": [
-                {"what": each.what}
-                | where(each.key)
-                | {"table": names[each.key.role], "items": each.items, "why": each.why}
-                for each in self.findings
-            ],
+            "findings": findings_json(self.findings, names),
             "more": self.more,
             "other_locations": list(self.other_locations),
         }
@@ -103,11 +98,7 @@ class Report:
         unreadable = [each for each in self.versions if not each.is_readable and not each.is_dead]
         abandoned = plural(sum(each.is_dead for each in self.versions), "abandoned attempt")
         return [
-            *(
-                f"{each.what:8} {plural(each.items, 'item')}: {each.why} "
-                f"table={names[each.key.role]} store_shard={each.key.store_shard} item={each.key.sort}"
-                for each in self.findings
-            ),
+            *findings_lines(self.findings, names),
             *([f"and {plural(self.more, 'more finding')}"] if self.more else []),
             *(f"cannot be read: version={each.version} attempt={each.attempt.hex()}" for each in unreadable),
             f"store {self.store}",
@@ -116,14 +107,37 @@ class Report:
         ]
 
 
+def findings_json(findings: Sequence[Finding], names: Mapping[Role, str]) -> list[dict[str, object]]:
+    """Findings as JSON objects, with these names of the tables."""
+    return [
+        {"what": each.what} | where(each.key) | {"table": names[each.key.role], "items": each.items, "why": each.why}
+        for each in findings
+    ]
+
+
+def findings_lines(findings: Sequence[Finding], names: Mapping[Role, str]) -> list[str]:
+    """Findings as lines of text, with these names of the tables."""
+    return [
+        f"{each.what:8} {plural(each.items, 'item')}: {each.why} "
+        f"table={names[each.key.role]} store_shard={each.key.store_shard} item={each.key.sort}"
+        for each in findings
+    ]
+
+
+def counted_items(findings: Sequence[Finding]) -> str:
+    """The number of items of each kind of finding."""
+    counts = Counter(dict.fromkeys(("missing", "corrupt", "orphaned"), 0))
+    for finding in findings:
+        counts[finding.what] += finding.items
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+
+
 def summary(reports: Sequence[Report]) -> list[str]:
     """The figures of all reports together, as lines of text; the last line is the result."""
-    counts = Counter(dict.fromkeys(("missing", "corrupt", "orphaned"), 0))
     meter = Meter()
     for report in reports:
         meter.add(report.meter)
-        for finding in report.findings:
-            counts[finding.what] += finding.items
+    findings = [finding for report in reports for finding in report.findings]
     versions = ranges(sorted(set.intersection(*(each.readable for each in reports)))) if reports else ""
     broken = sum(not each.is_whole for each in reports)
     result = f"{broken:,} of them not whole" if broken and len(reports) > 1 else "not whole" if broken else "whole"
@@ -135,5 +149,5 @@ def summary(reports: Sequence[Report]) -> list[str]:
         f"{plural(snapshots, 'snapshot')}; {plural(items, 'item')} read, {plural(stored, 'byte')} of data",
         f"{plural(meter.requests, 'request')}, {plural(meter.read_units, 'read unit')}",
         *(f"objects of other tables are needed: {location}" for location in locations),
-        f"{result}: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()),
+        f"{result}: {counted_items(findings)}",
     ]

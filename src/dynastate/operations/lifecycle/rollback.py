@@ -84,21 +84,28 @@ class CommittedIds:
         operator, partition = _place(store)
         return not self.ids or partition < len(self.ids.get(operator, ()))
 
-    def listed(self, stores: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
+    def find(self, stores: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
         """The stores of a namespace that the batch committed: Spark opens no others.
 
-        Some may be `earlier` stores: another query with fewer partitions has run there since. Refuse an empty list.
+        Some may be `earlier` stores: another query with fewer partitions has run there since.
         """
         committed = [store for store in stores if self.lists(store)]
-        committed += [store for store in earlier if _place(store) in self._places]
+        return committed + [store for store in earlier if _place(store) in self._places]
+
+    def listed(self, stores: Iterable[str], earlier: Iterable[str] = ()) -> list[str]:
+        """The stores that `find` returns. Refuse an empty list."""
+        committed = self.find(stores, earlier)
         if not committed:
             raise ConfigurationError("the checkpoint lists no store of this namespace", batch=self.version - 1)
         return committed
 
+    def lost_places(self, stores: Iterable[str]) -> list[tuple[str, int]]:
+        """Operator and partition of what the batch committed, and none of these stores has."""
+        return sorted(self._places - {_place(store) for store in stores})
+
     def refuse_lost(self, stores: Iterable[str]) -> None:
         """Refuse stores that lack a partition which the batch committed."""
-        lost = sorted(self._places - {_place(store) for store in stores})
-        if lost:
+        if lost := self.lost_places(stores):
             raise ConfigurationError(
                 "the state of this batch is no longer there in some partitions: clean or drop has deleted their "
                 "stores; restore the tables, too",
@@ -115,10 +122,15 @@ class CommittedIds:
         """Whether the batch's version of a store is among these versions."""
         if not self.lists(store):
             return False
+        attempts = self.attempts(store)
+        return any(
+            each.version == self.version and (not attempts or each.attempt.hex() in attempts) for each in versions
+        )
+
+    def attempts(self, store: str) -> set[str]:
+        """The attempts of all stores of a store's partition, which the batch committed, in hex. Empty without ids."""
         operator, partition = _place(store)
-        ids = self.ids[operator][partition] if self.ids else ()
-        attempts = {each.replace("-", "") for each in ids}
-        return any(each.version == self.version and (not ids or each.attempt.hex() in attempts) for each in versions)
+        return {each.replace("-", "") for each in self.ids[operator][partition]} if self.ids else set()
 
 
 def _place(store: str) -> tuple[str, int]:

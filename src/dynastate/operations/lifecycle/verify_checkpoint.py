@@ -1,0 +1,249 @@
+"""Verification of a query's checkpoint: its files are whole, and the state that they name is there. It writes nothing.
+
+The query may run meanwhile: what clean-up, or the next batches, change in between is no defect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from dynastate.counts import plural
+from dynastate.engine.catalog import QueryStores, find_stores, of_namespace
+from dynastate.engine.checkpoint import CheckpointFiles, read_checkpoints
+from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
+from dynastate.format.checkpoint import Checkpoint, file_key
+from dynastate.format.graph import VersionGraph, ranges
+from dynastate.format.keys import NO_ATTEMPT, Role, VersionId, version_list_key
+from dynastate.format.namespace import store_key
+from dynastate.operations.checkpoints import METADATA, SCHEME, LoadedCheckpoint, QueryCheckpoint, open_checkpoint
+from dynastate.operations.inspection.findings import Finding, counted_items, findings_json, findings_lines
+from dynastate.operations.inspection.inspect import read_lists
+from dynastate.operations.lifecycle.adopt import locations_of, state_location
+from dynastate.operations.lifecycle.rollback import COMMITS, OFFSETS, CommittedIds, committed_ids, readable_versions
+from dynastate.operations.lifecycle.runs import refuse_copy
+from dynastate.operations.scope import each_store
+from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
+
+AnyCheckpoint = TypeVar("AnyCheckpoint", bound=QueryCheckpoint)
+#: How often a checkpoint is read again if its query makes a batch meanwhile, and something is missing.
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """The result for a checkpoint: `files` of `bytes` were read, and the `batches` that were committed compared."""
+
+    checkpoint: str
+    files: int
+    bytes: int
+    batches: tuple[int, ...]
+    findings: tuple[Finding, ...]
+    meter: Meter
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing or corrupt. Orphans do no harm."""
+        return all(finding.what == "orphaned" for finding in self.findings)
+
+    def to_json(self, names: Mapping[Role, str]) -> dict[str, object]:
+        """The report as a JSON object, with these names of the tables."""
+        return {
+            "checkpoint": self.checkpoint,
+            "whole": self.is_whole,
+            "files": self.files,
+            "bytes": self.bytes,
+            "batches": ranges(self.batches),
+            "requests": self.meter.requests,
+            "read_units": self.meter.read_units,
+            "findings": findings_json(self.findings, names),
+        }
+
+    def lines(self, names: Mapping[Role, str]) -> list[str]:
+        """The report as lines of text, with these names of the tables."""
+        size = f"{plural(self.files, 'file')}, {plural(self.bytes, 'byte')}"
+        return [
+            *findings_lines(self.findings, names),
+            f"checkpoint {self.checkpoint}: {size}; batches compared with the state: {ranges(self.batches) or 'none'}",
+            f"{plural(self.meter.requests, 'request')}, {plural(self.meter.read_units, 'read unit')}",
+            f"{'whole' if self.is_whole else 'not whole'}: {counted_items(self.findings)}",
+        ]
+
+
+class _Versions(NamedTuple):
+    """The versions of a store: those that can be opened, and the oldest of them that the newest depends on."""
+
+    graph: VersionGraph
+    readable: set[VersionId]
+    oldest: int
+
+
+def verify_checkpoints(
+    tables: Tables, namespace: str, progress: ProgressCallback = no_progress
+) -> list[CheckpointReport]:
+    """Verify the checkpoints of a namespace in DynamoDB that have files.
+
+    The state is compared with the checkpoint that it belongs to; of a fork that no query has resumed yet, with any.
+    """
+    checkpoints = read_checkpoints(tables, namespace)
+    owners = _owners(tables, namespace) if checkpoints else None
+    reports = []
+    for checkpoint in checkpoints:
+        is_owner = owners is not None and (not owners or state_location(f"{SCHEME}{checkpoint}") in owners)
+        report = _verify_stored(tables, checkpoint, progress, is_owner=is_owner)
+        if report.files or report.findings:
+            reports.append(report)
+    return reports
+
+
+def _owners(tables: Tables, namespace: str) -> tuple[str, ...] | None:
+    """The locations that the stores of a namespace belong to.
+
+    Returns None if an item that says so is corrupt, which the verification of stores reports.
+    """
+    try:
+        if stores := find_stores(tables, namespace):
+            of_namespace(tables, namespace)
+        return locations_of(tables, list(stores))
+    except CorruptStateError:
+        return None
+
+
+def _verify_stored(
+    tables: Tables, checkpoint: Checkpoint, progress: ProgressCallback, *, is_owner: bool
+) -> CheckpointReport:
+    """Look for orphans, read every file of a checkpoint, and compare the state if it belongs to the checkpoint."""
+    tables = tables.metered(Meter())
+    orphans = CheckpointFiles(tables, set()).orphans(checkpoint)
+    open_one = partial(LoadedCheckpoint, tables, f"{SCHEME}{checkpoint}")
+    loaded, batches, misfits = _compare(tables, open_one, progress) if is_owner else (open_one(), (), [])
+    findings = [
+        Finding("corrupt", file_key(checkpoint, file), content.reason)
+        for file, content in loaded.contents.items()
+        if isinstance(content, CorruptStateError)
+    ]
+    if loaded.contents:
+        last = max(loaded.batches(COMMITS), default=None)
+        offsets = [] if last is None else [f"{OFFSETS}/{batch}" for batch in sorted({max(0, last - 1), last})]
+        findings += [
+            Finding("missing", file_key(checkpoint, file), "the query cannot be started without this file")
+            for file in [METADATA, *offsets]
+            if file not in loaded.contents
+        ]
+    if orphans:
+        findings.append(Finding("orphaned", next(iter(orphans)), "fragments of puts that failed", items=len(orphans)))
+    return _report(loaded, batches, [*findings, *misfits], tables.meter)
+
+
+def verify_log(tables: Tables, location: str, progress: ProgressCallback = no_progress) -> CheckpointReport:
+    """Compare the state with the commits of the checkpoint at a location. Refuse a copy of a checkpoint."""
+    tables = tables.metered(Meter())
+    opened = open_checkpoint(tables, location)
+    refuse_copy(tables, of_namespace(tables, opened.namespace()).current, opened.location)
+    checkpoint, batches, misfits = _compare(tables, partial(open_checkpoint, tables, location), progress)
+    return _report(checkpoint, batches, misfits, tables.meter)
+
+
+def _report(
+    checkpoint: QueryCheckpoint, batches: tuple[int, ...], findings: Sequence[Finding], meter: Meter
+) -> CheckpointReport:
+    sizes = checkpoint.files().values()
+    return CheckpointReport(
+        checkpoint.location, files=len(sizes), bytes=sum(sizes), batches=batches, findings=tuple(findings), meter=meter
+    )
+
+
+def _compare(
+    tables: Tables, open_one: Callable[[], AnyCheckpoint], progress: ProgressCallback
+) -> tuple[AnyCheckpoint, tuple[int, ...], list[Finding]]:
+    """A checkpoint, the batches that it has committed, and what its stores lack of them.
+
+    Both are read again if the query makes a batch meanwhile.
+    """
+    checkpoint = open_one()
+    for _ in range(_TRIES):
+        batches = sorted(checkpoint.batches(COMMITS))
+        findings = _misfits(tables, checkpoint, batches, progress)
+        if not findings:
+            break
+        latest = open_one()
+        if sorted(latest.batches(COMMITS)) == batches:
+            break
+        checkpoint = latest
+    return checkpoint, tuple(batches), findings
+
+
+def _misfits(
+    tables: Tables, checkpoint: QueryCheckpoint, batches: Sequence[int], progress: ProgressCallback
+) -> list[Finding]:
+    """The versions that batches committed, and that a query cannot open in their stores.
+
+    Clean-up and the query's own log delete old batches independently, so only the versions from the oldest one on that
+    a store can open are compared. Of the last batch all are: a query starts from it.
+    """
+    committed = [ids for batch in batches if (ids := _ids(checkpoint, batch)) is not None]
+    namespace = checkpoint.namespace()
+    has_stores = bool(find_stores(tables, namespace))
+    if not committed or not (has_stores or committed[-1].ids):
+        return []
+    last = committed[-1]
+    stores = of_namespace(tables, namespace) if has_stores else QueryStores([], [])
+    names = last.find(stores.current, stores.earlier)
+    findings = [
+        Finding("missing", store_key(f"{namespace}/{operator}/{number}/"), "a partition that the last batch committed")
+        for operator, number in last.lost_places(names)
+    ]
+    views = each_store(tables, names, _read, progress, until_failure=True).all()
+    for store, versions in zip(names, views, strict=True):
+        lost = [
+            ids.version
+            for ids in committed
+            if versions is not None
+            and ids.lists(store)
+            and (ids is last or ids.version >= versions.oldest)
+            and not _opens(ids, store, versions, is_last=ids is last)
+        ]
+        if lost:
+            why = (
+                f"the checkpoint has committed batches {ranges([version - 1 for version in lost])}, and a query cannot "
+                f"open the versions {ranges(lost)} that they made"
+            )
+            findings.append(Finding("missing", version_list_key(store, lost[0]), why, items=len(lost)))
+    return findings
+
+
+def _ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds | None:
+    """The ids of a batch. Returns None if a file is corrupt, which is reported, or was deleted meanwhile."""
+    try:
+        return committed_ids(checkpoint, batch)
+    except (CorruptStateError, ConfigurationError):
+        return None
+
+
+def _read(tables: Tables, store: str) -> _Versions | None:
+    """The versions of a store. Returns None if its items are corrupt, which its own verification reports."""
+    try:
+        graph, _ = read_lists(tables, store)
+        openable = graph.openable(graph.lineage(graph.newest())) if graph.versions() else []
+    except CorruptStateError:
+        return None
+    return _Versions(graph, readable_versions(graph), openable[0].version if openable else 0)
+
+
+def _opens(ids: CommittedIds, store: str, versions: _Versions, *, is_last: bool) -> bool:
+    """Whether a query that resumes after a batch opens the version of the batch.
+
+    Without ids a number may name another attempt. Only the number of the last batch is opened by a query.
+    """
+    if not ids.are_in(store, versions.readable):
+        return False
+    if ids.ids or not is_last:
+        return True
+    try:
+        return versions.graph.find(ids.version, NO_ATTEMPT, ids.run).id in versions.readable
+    except (VersionMissingError, ConfigurationError):
+        return False
