@@ -25,6 +25,7 @@ from dynastate.operations.inspection.formats import Format
 if TYPE_CHECKING:
     from dynastate.format.keys import Role
     from dynastate.operations.inspection.abandoned import AbandonedNamespace
+    from dynastate.operations.inspection.checkpoints import CheckpointSummary
     from dynastate.operations.inspection.findings import Report
     from dynastate.operations.lifecycle.verify_checkpoint import CheckpointReport
     from dynastate.progress import ProgressCallback
@@ -68,16 +69,20 @@ def stores(
     and needs dynamodb:Scan.
     """
     from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
+    from dynastate.operations.inspection.checkpoints import summarize_checkpoints
     from dynastate.operations.inspection.inspect import inspect_stores
 
     with call.tables() as tables, progress("stores") as report:
         summaries = inspect_stores(tables, namespace, report)
         namespaces = find_abandoned(summaries, partial(checkpoint_exists, tables)) if abandoned else []
+        names = dict.fromkeys(each.store.split("/")[0] for each in summaries)
+        checkpoints = [] if abandoned else summarize_checkpoints(tables, names)
     if abandoned:
         _show_abandoned(call, namespaces)
         return
     facts = [asdict(each) for each in summaries]
-    if call.json(facts):
+    logs = {f"{each.checkpoint}/state": asdict(each) for each in checkpoints}
+    if call.json([each | {"log": logs.get(each["checkpoint"])} for each in facts]):
         return
     if facts:
         has_earlier = any(each["is_earlier"] for each in facts)
@@ -97,6 +102,17 @@ def stores(
                 call.say(f"{summary['store']}: {summary['problem']}", "red")
     else:
         call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
+    for checkpoint in checkpoints:
+        call.say(f"{checkpoint.checkpoint}: {_log_text(checkpoint)}", "red" if checkpoint.problem else "")
+
+
+def _log_text(checkpoint: CheckpointSummary) -> str:
+    """The files of a checkpoint, and its last committed batch."""
+    if checkpoint.problem:
+        return checkpoint.problem
+    batch = "no batch committed" if checkpoint.batch is None else f"batch {checkpoint.batch:,} committed"
+    age = f" {_age(checkpoint.committed)}" if checkpoint.committed else ""
+    return f"{plural(checkpoint.files, 'file')}, {plural(checkpoint.bytes, 'byte')}; {batch}{age}"
 
 
 def _show_abandoned(call: Call, namespaces: Sequence[AbandonedNamespace]) -> None:
@@ -128,11 +144,14 @@ def _show_abandoned(call: Call, namespaces: Sequence[AbandonedNamespace]) -> Non
 def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
     from dynastate.engine import catalog
+    from dynastate.operations.inspection.checkpoints import checkpoint_of_location, summarize_checkpoint
     from dynastate.operations.inspection.inspect import inspect_store
 
     with call.tables() as tables:
         facts = asdict(inspect_store(tables, catalog.single_store(tables, store)))
-    if call.json(facts):
+        checkpoint = checkpoint_of_location(facts["checkpoint"])
+        log = None if checkpoint is None else summarize_checkpoint(tables, checkpoint)
+    if call.json(facts | {"log": None if log is None else asdict(log)}):
         return
     families = facts.pop("families")
     del facts["problem"]
@@ -146,6 +165,8 @@ def show(call: Call, store: Store) -> None:
         if facts["is_active"]
         else "no"
     )
+    if log is not None:
+        facts["log"] = _log_text(log)
     for name, value in facts.items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
         call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,7 +16,7 @@ from dynastate.counts import plural
 from dynastate.progress import ProgressCallback
 
 if TYPE_CHECKING:
-    from dynastate.operations.lifecycle.clean import Cleaned
+    from dynastate.operations.lifecycle.clean import Cleaned, CleanedCheckpoint
     from dynastate.operations.scope import Outcomes
 
 app = typer.Typer(rich_help_panel="Maintain")
@@ -87,9 +87,16 @@ def clean(
 
     It is safe beside the running query. Nothing brings back what is deleted. Stores of an earlier query, whose
     checkpoint was deleted, are listed first; it asks, and looks for 5 to 30 seconds whether a query writes to them.
+    With a namespace it also deletes what failed writes left in checkpoints in DynamoDB.
     Exit code 1: it was not confirmed, and nothing was deleted.
     """
-    from dynastate.operations.lifecycle.clean import clean_earlier, clean_store, describe_earlier, refuse_running
+    from dynastate.operations.lifecycle.clean import (
+        clean_checkpoints,
+        clean_earlier,
+        clean_store,
+        describe_earlier,
+        refuse_running,
+    )
     from dynastate.operations.lifecycle.drop import look
     from dynastate.operations.scope import stores_in
 
@@ -105,13 +112,14 @@ def clean(
             with progress("stores") as report:
                 refuse_running(tables, lists, report)
                 outcomes += clean_earlier(tables, earlier, report)
-    _show_cleaned(call, outcomes)
+        checkpoints = [] if "/" in scope or outcomes.is_interrupted else clean_checkpoints(tables, scope)
+    _show_cleaned(call, outcomes, checkpoints)
     end(outcomes)
 
 
-def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned]) -> None:
+def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned], checkpoints: Sequence[CleanedCheckpoint]) -> None:
     cleaned = list(outcomes.results.values())
-    if call.json([*map(asdict, cleaned), *failures(outcomes)]):
+    if call.json([*map(asdict, cleaned), *map(asdict, checkpoints), *failures(outcomes)]):
         return
     if outcomes.stores == 1:
         for store in cleaned:
@@ -127,6 +135,9 @@ def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned]) -> None:
                 call.say(_described(store))
         items, units = sum(each.items for each in cleaned), sum(each.write_units for each in cleaned)
         call.say(f"{counted(outcomes)}: {plural(items, 'item')} deleted, {plural(units, 'write unit')}")
+    for checkpoint in checkpoints:
+        deleted = f"{plural(checkpoint.items, 'item')} of failed writes deleted"
+        call.say(f"{checkpoint.checkpoint}: {deleted}, {plural(checkpoint.write_units, 'write unit')}")
     _say_left(call, {location for each in cleaned for location in each.other_locations})
 
 
@@ -193,10 +204,11 @@ def adopt(
     The old location is refused from then on, also a run that is under way there. Exit code 1: it was not confirmed.
     """
     from dynastate.engine.catalog import every_store
-    from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of, state_location
+    from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of, refuse_unready, state_location
 
     location = state_location(checkpoint)
     with call.tables() as tables:
+        refuse_unready(tables, namespace, checkpoint)
         names = every_store(tables, namespace)
         locations = locations_of(tables, names)
         if not yes and locations != (location,):
@@ -213,6 +225,8 @@ def adopt(
             f"{namespace}, {plural(result.stores, 'store')}, belongs to {location.removesuffix('/state')}; "
             f"runs of other locations that are refused: {result.refused}, {plural(result.write_units, 'write unit')}"
         )
+        if locations == (location,):
+            call.say("it belonged to this checkpoint before: no adoption was needed")
 
 
 @command(app, "drop orders-test", "drop orders-test --yes --json")

@@ -234,7 +234,11 @@ class CheckpointFiles:
 
     def lengths(self, checkpoint: Checkpoint, folder: str = "") -> dict[str, int]:
         """The paths of all files below a folder, with their lengths."""
-        return {path_of(key): parse_head(key, item).raw_bytes for key, item in self._below(checkpoint, folder)}
+        return {path: head.raw_bytes for path, head in self.heads(checkpoint, folder).items()}
+
+    def heads(self, checkpoint: Checkpoint, folder: str = "") -> dict[str, FileHead]:
+        """The heads of all files below a folder by their paths, by one Query."""
+        return {path_of(key): parse_head(key, item) for key, item in self._below(checkpoint, folder)}
 
     def read(self, checkpoint: Checkpoint) -> dict[str, File | CorruptStateError]:
         """All files by their paths, each whole or with its defect: one Query, and two requests for a file in fragments.

@@ -315,6 +315,29 @@ def test_verify(engine: Engine, tables: MemoryTables) -> None:
     assert "tables=dynastate-delta,dynastate-snapshot-group" in message
 
 
+def test_stores_and_show_with_a_checkpoint(engine: Engine, tables: MemoryTables) -> None:
+    """Files, bytes, and the last committed batch with its time; a corrupt one hides nothing."""
+    StoreBuilder(engine, "files/0/0/default", location="dynastate://files/query/state").count_to(2)
+    files, checkpoint = engine.checkpoint_files(), Checkpoint("files", "query")
+    files.put(checkpoint, "offsets/0", b"v1\n{}", overwrites=False)
+    summary = {"checkpoint": "dynastate://files/query", "files": 1, "bytes": 5, "batch": None}
+    summary |= {"committed": "", "problem": ""}
+    assert [each["log"] for each in shown("stores", "files")] == [summary]
+    assert run("stores", "files").lines[-1] == "dynastate://files/query: 1 file, 5 bytes; no batch committed"
+    for batch in range(11):
+        files.put(checkpoint, f"commits/{batch}", b"v1\n{}", overwrites=False)
+    summary |= {"files": 12, "bytes": 60, "batch": 10, "committed": "2025-01-01T00:00:00+00:00"}
+    assert shown("stores", "files")[0]["log"] == shown("show", "files/0/0/default")["log"] == summary
+    assert [each["log"] for each in shown("stores") if each["log"]] == [summary]
+    text = "12 files, 60 bytes; batch 10 committed "
+    assert run("stores", "files").lines[-1].startswith(f"dynastate://files/query: {text}")
+    assert f"log          {text}" in run("show", "files/0/0/default").out
+    assert shown("show", "look/0/0/default")["log"] is None
+    del tables.items[file_key(checkpoint, "commits/3")]["time"]
+    assert "file/commits/00000000000000000003" in shown("stores", "files")[0]["log"]["problem"]
+    assert run("stores", "files").code == 0
+
+
 def test_verify_of_a_namespace_with_a_checkpoint(engine: Engine, tables: MemoryTables, tmp_path: Path) -> None:
     """The checkpoint comes after the stores, and only with the whole namespace; one elsewhere is named."""
     StoreBuilder(engine, "logged/0/0/default", location="dynastate://logged/query/state").count_to(2)

@@ -11,17 +11,18 @@ from uuid import uuid4
 
 import pytest
 
-from dynastate.engine.checkpoint import CheckpointFiles
+from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.checkpoint import Checkpoint
+from dynastate.format.checkpoint import Checkpoint, file_items, file_key
 from dynastate.format.keys import Attempt, meta_key, version_list_key
 from dynastate.operations.lifecycle import compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
-from tests.support.engine_driver import make_engine
+from tests.support.engine_driver import make_engine, now
 from tests.support.memory_tables import MemoryTables
 from tests.support.processes import press_ctrl_c
+from tests.support.samples import noise
 from tests.support.store_builder import StoreBuilder, counted, user
 from tests.unit.cli.conftest import NamedTables
 
@@ -383,15 +384,40 @@ def test_commands_beside_checkpoint_files(engine: Engine) -> None:
         shown(*words)
     before = [shown(*words) for words in commands]
     put_files(engine, "beside", "metadata", "offsets/0", "sources/0/0")
-    verified = before[1].copy()
-    assert [shown(*words) for words in commands if words[0] != "verify"] == [before[0], *before[2:]]
-    assert shown("verify", "beside")[:-1] == verified
+    after = [shown(*words) for words in commands]
+    assert [each for each in after[1] if "store" in each] == before[1]
+    assert [after[0], *after[2:]] == [before[0], *before[2:]]
     assert {each["store"] for each in shown("stores") if each["store"].startswith("beside")} == {"beside/0/0/default"}
     assert shown("fork", "beside", "beside-fork")["checkpoint"] == ""
     assert shown("stores", "beside-fork")[0]["version"] == 3
     assert engine.checkpoint_files().list(Checkpoint("beside-fork", "clicks"), "") == []
-    assert shown("adopt", "beside", "--checkpoint", "dynastate://beside/clicks", "--yes")["stores"] == 1
+    adoption = ("adopt", "beside", "--checkpoint")
+    assert shown(*adoption, "dynastate://beside/clicks", "--yes")["stores"] == 1
+    again = run(*adoption, "dynastate://beside/clicks", "--yes")
+    assert again.lines[-1] == "it belonged to this checkpoint before: no adoption was needed"
+    assert "give dynastate://beside/NAME" in refused(*adoption, "dynastate://other/clicks")
+    missing = refused(*adoption, "dynastate://beside/new/")
+    assert "dynastate checkpoint OLD dynastate://beside/new moves those" in missing
     assert shown("show", "beside/0/0/default")["checkpoint"] == "dynastate://beside/clicks/state"
+
+
+def test_clean_deletes_what_failed_writes_left(engine: Engine, tables: MemoryTables) -> None:
+    """In all checkpoints of the namespace, and only there: fragments that no file names."""
+    StoreBuilder(engine, "torn/0/0/default").count_to(2)
+    put_files(engine, "torn", "offsets/0")
+    key, time = file_key(Checkpoint("torn", "clicks"), "sources/0/8"), int((now() - 2 * ORPHAN_AGE).timestamp() * 1000)
+    _, fragments = file_items(key, noise(1_000_000, "torn"), Attempt(b"o" * 16), time)
+    tables.write(fragments)
+    assert len(shown("clean", "torn/0/0/default")) == 1
+    (_, cleaned) = shown("clean", "torn")
+    assert (cleaned["checkpoint"], cleaned["items"]) == ("dynastate://torn/clicks", len(fragments))
+    assert cleaned["write_units"] > 900
+    assert not any(fragment in tables.items for fragment, _ in fragments)
+    assert len(shown("clean", "torn")) == 1
+    tables.write(fragments)
+    text = f"dynastate://torn/clicks: {len(fragments)} items of failed writes deleted, "
+    assert any(line.startswith(text) for line in run("clean", "torn", "--wide").lines)
+    assert engine.checkpoint_files().get(Checkpoint("torn", "clicks"), "offsets/0") is not None
 
 
 def test_fork_with_its_checkpoint(engine: Engine) -> None:

@@ -18,6 +18,7 @@ from dynastate.format.items import Item
 from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import ADOPTION, EPOCHS_KEPT, HEIGHTS, LOCATIONS, by_epoch
 from dynastate.format.namespace import namespace_key
+from dynastate.operations.checkpoints import METADATA, SCHEME, StoredCheckpoint
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -42,6 +43,24 @@ def state_location(checkpoint: str) -> str:
     if not checkpoint or not re.match(r"[^:]+:/", location):
         raise ConfigurationError("give the checkpoint's URL, or its absolute path", checkpoint=checkpoint)
     return location
+
+
+def refuse_unready(tables: Tables, namespace: str, checkpoint: str) -> None:
+    """Refuse a checkpoint in DynamoDB from which no query of the namespace can start. Others are not looked at."""
+    if not checkpoint.startswith(SCHEME):
+        return
+    stored = StoredCheckpoint(tables, checkpoint)
+    if stored.namespace() != namespace:
+        raise ConfigurationError(
+            f"the state of a checkpoint in DynamoDB is in the namespace of its location: give {SCHEME}{namespace}/NAME",
+            checkpoint=checkpoint,
+        )
+    if stored.find(METADATA) is None:
+        raise ConfigurationError(
+            f"this checkpoint has no files: dynastate checkpoint OLD {stored.location} moves those of a stopped query "
+            "there, and adopts",
+            checkpoint=checkpoint,
+        )
 
 
 def locations_of(tables: Tables, stores: Sequence[str]) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from threading import Lock
 
 from dynastate import runtime
 from dynastate.engine.catalog import SHOWN_MAX, is_first_batch_over, of_namespace
+from dynastate.engine.checkpoint import CheckpointFiles, read_checkpoints
 from dynastate.engine.engine import Engine
 from dynastate.engine.graphs import read_metas
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.meta import DELETING
+from dynastate.operations.checkpoints import SCHEME
 from dynastate.operations.lifecycle.drop import (
     Look,
     commits_of,
@@ -49,6 +51,26 @@ class Cleaned:
     is_earlier: bool = False
     kept: str = ""
     other_locations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CleanedCheckpoint:
+    """The fragments of files that were deleted from a checkpoint in DynamoDB."""
+
+    checkpoint: str
+    items: int
+    write_units: int
+
+
+def clean_checkpoints(tables: Tables, namespace: str) -> list[CleanedCheckpoint]:
+    """Delete what failed writes left in a namespace's checkpoints; return those from which something was deleted."""
+    cleaned = []
+    for checkpoint in read_checkpoints(tables, namespace):
+        view = tables.metered(Meter())
+        items = CheckpointFiles(view, set()).delete_orphans(checkpoint)
+        tables.meter.add(view.meter)
+        cleaned.append(CleanedCheckpoint(f"{SCHEME}{checkpoint}", items, view.meter.delete_units))
+    return [each for each in cleaned if each.items]
 
 
 def clean_store(engine: Engine, tables: Tables, store: str, retain: int) -> Cleaned:
