@@ -16,6 +16,8 @@ from uuid import uuid4
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.checkpoint import CheckpointFiles
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import Attempt
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.monitoring.reports import METRICS, REPORTED
@@ -111,6 +113,36 @@ def test_the_price_of_a_query_is_one(url: str) -> None:
     assert "would save nothing" in cost
 
 
+def test_the_batches_of_a_query(url: str, database: Database) -> None:
+    """The newest first, with times and offsets; what is corrupt is said, and a checkpoint elsewhere has none."""
+    checkpoint = Checkpoint("logged", "query")
+    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+        StoreBuilder(engine, "logged/0/0/default", location="dynastate://logged/query/state").count_to(30)
+        files = CheckpointFiles(tables, set())
+        for batch in range(31):
+            offsets = f'v1\n{{"batchTimestampMs":{1_735_689_600_000 + batch * 1000}}}\n{{"logOffset":"<b>{batch}"}}'
+            files.put(checkpoint, f"offsets/{batch}", offsets.encode(), overwrites=False)
+        for batch in range(30):
+            files.put(checkpoint, f"commits/{batch}", b"v1\n{}", overwrites=False)
+        files.put(checkpoint, "offsets/28", b"v1\nno JSON", overwrites=True)
+        files.put(checkpoint, "sources/0/0", b"v1", overwrites=False)
+    text = ask(url + "query/logged")[1]
+    table = text.partition('id="batches"')[2]
+    lines = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", line, re.DOTALL) for line in lines]
+    assert [int(row[0]) for row in rows[1:]] == list(range(30, 9, -1))
+    began, committed, took, ends = rows[1][1:]
+    assert (began, committed, len(took)) == ("2025-01-01 00:00:30 UTC", "not yet", 1)
+    assert "&lt;b&gt;30" in ends
+    assert rows[2][2].startswith("20")
+    assert rows[2][3].endswith(" s")
+    assert "its offsets are not as Spark writes them" in rows[3][1]
+    assert "Batches" not in ask(url + "query/shop")[1]
+    # Without a new version nothing is read again for some seconds: each time that of the last look is counted.
+    first, second = (int(re.findall(r"in (\d+) requests", each)[0]) for each in (text, ask(url + "query/logged")[1]))
+    assert first - second == 3
+
+
 @pytest.mark.slow
 def test_a_result_is_of_one_version(database: Database, environment: dict[str, str]) -> None:
     """While a result is read, and on its other pages, the version is that of the form, whatever is committed."""
@@ -165,7 +197,7 @@ def test_a_version_that_was_made_again_is_read_again(database: Database, url: st
 @pytest.mark.slow
 def test_a_view_of_an_unchanged_store_takes_no_search_for_stores(url: str) -> None:
     """The second view of the same rows reads the newest versions, one unit for each partition, and nothing else."""
-    for place in ("rows/shop/0", "key/shop/0?k.user=user-3-1", "compare/shop/0", "operator/shop/0"):
+    for place in ("query/shop", "rows/shop/0", "key/shop/0?k.user=user-3-1", "compare/shop/0", "operator/shop/0"):
         ask(url + place)
     time.sleep(2.1)
     count = units(ask(url + "query/shop")[1])

@@ -240,13 +240,15 @@ class CheckpointFiles:
         """The heads of all files below a folder by their paths, by one Query."""
         return {path_of(key): parse_head(key, item) for key, item in self._below(checkpoint, folder)}
 
-    def read(self, checkpoint: Checkpoint) -> dict[str, File | CorruptStateError]:
-        """All files by their paths, each whole or with its defect: one Query, and two requests for a file in fragments.
+    def read(self, checkpoint: Checkpoint, log: str = "", first: int = 0) -> dict[str, File | CorruptStateError]:
+        """All files by their paths, or those of a log from a number on, each whole or with its defect.
 
-        A file that is deleted meanwhile is left out.
+        It takes one Query, and two requests for a file in fragments. A file that is deleted meanwhile is left out.
         """
+        low, high = folder_range(checkpoint, log)
+        low = file_key(checkpoint, f"{log}/{first}").sort if log else low
         files: dict[str, File | CorruptStateError] = {}
-        for key, item in self._below(checkpoint, ""):
+        for key, item in self._tables.query("snapshot", store_shard(checkpoint.store, 0), low, high):
             path = path_of(key)
             try:
                 head = parse_head(key, item)

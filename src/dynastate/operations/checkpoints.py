@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,15 @@ _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STORE: Final = re.compile(r"store=(\S+)")
+
+
+def parse_offsets(text: str) -> tuple[int, tuple[str, ...]]:
+    """The time when a batch began, in milliseconds since 1970, and the end of each source's data, as JSON texts.
+
+    A file of offsets has a version, the batch's metadata, then a line for each source.
+    """
+    _, metadata, *sources = text.splitlines()
+    return int(json.loads(metadata)["batchTimestampMs"]), tuple(sources)
 
 
 class QueryCheckpoint(ABC):

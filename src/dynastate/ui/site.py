@@ -17,7 +17,10 @@ from dynastate.dynamodb.client import endpoint_of, region_of
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format.keys import Attempt, VersionId
+from dynastate.operations.checkpoints import SCHEME
+from dynastate.operations.inspection.checkpoints import LoggedBatch, checkpoint_of_location, read_batches
 from dynastate.operations.inspection.inspect import CommittedAttempt, StoreSummary, inspect_lists
+from dynastate.operations.lifecycle.adopt import locations_of
 from dynastate.operations.monitoring.monitor import operator_of
 from dynastate.prices import Prices
 from dynastate.reader.state import StateReader
@@ -38,6 +41,9 @@ VIEW_DEADLINE_S: Final = 10.0
 #: Seconds after which the version lists of an unchanged store are read again, and stores whose lists are in memory.
 LISTS_S: Final = 300.0
 LISTS_MAX: Final = 32
+#: The batches of a query that are shown, and the seconds after which their files are read again without a new version.
+LOG_BATCHES: Final = 20
+LOG_S: Final = 10.0
 
 Result = TypeVar("Result", bound=Cursor[Any])
 #: Versions, each with the attempts that made it, one a partition.
@@ -52,6 +58,20 @@ class StoreLists:
     versions: Sequence[CommittedAttempt]
     looked: datetime
     attempt: bytes
+    read_s: float
+
+
+@dataclass(frozen=True)
+class QueryLog:
+    """The newest batches of a query whose checkpoint is in DynamoDB, the newest first, as they were read at `looked`.
+
+    Without `checkpoint` it is elsewhere. `version` was the newest one of the query.
+    """
+
+    checkpoint: str
+    batches: Sequence[LoggedBatch]
+    looked: datetime
+    version: int
     read_s: float
 
 
@@ -127,6 +147,7 @@ class Site:
         self._namespaces = list(namespaces)
         self._watches: dict[str, Watch] = {}
         self._lists: dict[str, StoreLists] = {}
+        self._logs: dict[str, QueryLog] = {}
         self._readers: OpenValues[StateReader] = OpenValues()
         #: The newest versions by the look at which a reader was opened or refreshed.
         self._looked: WeakKeyDictionary[StateReader, dict[str, VersionId]] = WeakKeyDictionary()
@@ -214,6 +235,29 @@ class Site:
             while len(self._lists) > LISTS_MAX:
                 del self._lists[next(iter(self._lists))]
         return lists
+
+    def log(self, look: Look, spent: Meter) -> QueryLog | None:
+        """The newest batches of a query, read again after each version, and after `LOG_S`; else as they were read.
+
+        It reads the meta item of a store, which names the checkpoint, and the files of these batches by two Queries.
+        A checkpoint that is elsewhere is looked for again after `LISTS_S`. Returns None if nothing was read yet.
+        """
+        log = self._logs.get(look.namespace)
+        version = max((lineage.newest.version for lineage in look.lineages.values()), default=0)
+        if look.is_unreachable or not version:
+            return log
+        if log is not None:
+            is_new = log.version == version or not log.checkpoint
+            if is_new and time.monotonic() - log.read_s < (LOG_S if log.checkpoint else LISTS_S):
+                return log
+        tables = self._look_tables.metered(spent)
+        location = next(iter(locations_of(tables, [next(iter(look.lineages))])), "")
+        checkpoint = checkpoint_of_location(location)
+        batches = [] if checkpoint is None else read_batches(tables, checkpoint, max(0, version - LOG_BATCHES))
+        name = "" if checkpoint is None else f"{SCHEME}{checkpoint}"
+        log = QueryLog(name, batches, now_utc(), version, read_s=time.monotonic())
+        self._logs[look.namespace] = log
+        return log
 
     @contextmanager
     def reader(self, stores: str, family: str = "") -> Iterator[StateReader]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.engine.checkpoint import CheckpointFiles, read_checkpoints
+from dynastate.engine.checkpoint import CheckpointFiles, File, read_checkpoints
 from dynastate.errors import CorruptStateError
 from dynastate.format.checkpoint import Checkpoint, checkpoint_of
-from dynastate.operations.checkpoints import SCHEME
+from dynastate.operations.checkpoints import SCHEME, parse_offsets
 from dynastate.operations.inspection.inspect import iso_time
 
+#: The content of a file, or its defect.
+Content = File | CorruptStateError
 _COMMIT: Final = re.compile(r"commits/\d+")
 
 
@@ -57,6 +59,55 @@ def summarize_checkpoint(tables: BotoTables, checkpoint: Checkpoint) -> Checkpoi
         batch=batch,
         committed="" if batch is None else iso_time(commits[batch].time),
     )
+
+
+@dataclass(frozen=True)
+class LoggedBatch:
+    """A batch in the log of a checkpoint: when it began, when it was committed, and the end of each source's data.
+
+    Times are in milliseconds since 1970, or None; the ends are JSON texts. A batch with a corrupt file has a `problem`.
+    """
+
+    batch: int
+    began_ms: int | None = None
+    committed_ms: int | None = None
+    offsets: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds from its begin to its commit."""
+        if self.began_ms is None or self.committed_ms is None:
+            return None
+        return (self.committed_ms - self.began_ms) / 1000
+
+
+def read_batches(tables: BotoTables, checkpoint: Checkpoint, first: int) -> list[LoggedBatch]:
+    """The batches from a number on, the newest first, by two Queries."""
+    commits, offsets = (_numbered(tables, checkpoint, log, first) for log in ("commits", "offsets"))
+    batches = sorted(commits.keys() | offsets.keys(), reverse=True)
+    return [_logged(batch, offsets.get(batch), commits.get(batch)) for batch in batches]
+
+
+def _numbered(tables: BotoTables, checkpoint: Checkpoint, log: str, first: int) -> dict[int, Content]:
+    """The files of a log from a number on."""
+    contents = CheckpointFiles(tables, set()).read(checkpoint, log, first)
+    names = {file.removeprefix(f"{log}/"): content for file, content in contents.items()}
+    return {int(name): content for name, content in names.items() if name.isdecimal()}
+
+
+def _logged(batch: int, offsets: Content | None, commit: Content | None) -> LoggedBatch:
+    for content in (offsets, commit):
+        if isinstance(content, CorruptStateError):
+            return LoggedBatch(batch, problem=str(content))
+    logged = LoggedBatch(batch, committed_ms=commit.time if isinstance(commit, File) else None)
+    if not isinstance(offsets, File):
+        return logged
+    try:
+        began_ms, ends = parse_offsets(offsets.data.decode())
+    except (ValueError, KeyError):
+        return replace(logged, problem="its offsets are not as Spark writes them")
+    return replace(logged, began_ms=began_ms, offsets=ends)
 
 
 def checkpoint_of_location(location: str) -> Checkpoint | None:

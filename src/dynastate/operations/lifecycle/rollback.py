@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Final
 
@@ -21,8 +20,8 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
 from dynastate.format.meta import QueryRun
-from dynastate.operations.checkpoints import METADATA, QueryCheckpoint
-from dynastate.operations.inspection.inspect import read_lists
+from dynastate.operations.checkpoints import METADATA, QueryCheckpoint, parse_offsets
+from dynastate.operations.inspection.inspect import iso_time, read_lists
 from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -222,10 +221,9 @@ def _refuse_others(checkpoint: QueryCheckpoint, plan: Rollback, later: _Later, e
 
 
 def _log(batch: int, text: str) -> BatchLog:
-    """The content of a file of offsets: a version, the batch's metadata, then a line for each source."""
-    _, metadata, *sources = text.splitlines()
-    began = datetime.fromtimestamp(json.loads(metadata)["batchTimestampMs"] / 1000, timezone.utc)
-    return BatchLog(batch, began.isoformat(timespec="seconds"), tuple(sources))
+    """The content of a file of offsets."""
+    began_ms, offsets = parse_offsets(text)
+    return BatchLog(batch, iso_time(began_ms), offsets)
 
 
 def committed_ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds:

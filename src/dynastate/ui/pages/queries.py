@@ -32,7 +32,7 @@ class Line:
 
 
 def view(site: Site, ask: Ask) -> Page:
-    """All namespaces, or the one in the path."""
+    """All namespaces, or the one in the path, with its newest batches if its checkpoint is in DynamoDB."""
     spent = Meter()
     is_one = "namespace" in ask.path
     listed = [ask.namespace] if is_one else site.namespaces(spent)
@@ -54,7 +54,8 @@ def view(site: Site, ask: Ask) -> Page:
             for each in look.activities
         ]
         queries.append((look, lines))
+    log = site.log(existing[0], spent) if is_one and existing else None
     command = f"dynastate top {existing[0].namespace}" if len(existing) == 1 else "dynastate stores"
-    values = {"queries": queries, "is_listing": listed is None}
+    values = {"queries": queries, "is_listing": listed is None, "log": log if log and log.checkpoint else None}
     title = ask.namespace if is_one else "Queries"
     return Page(title, "queries.html", command, values, spent=spent, refresh_s=LOOK_S).by(existing)
