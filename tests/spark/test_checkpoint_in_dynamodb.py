@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.format.checkpoint import Checkpoint
+from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints
 from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF, OTHER_FILE_MANAGER
 from tests.spark.conftest import CONF, ON_HDFS, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
@@ -44,16 +45,23 @@ def source(folder: Path) -> Source:
         for name in CASES
     ],
 )
-def test_same_as_rocksdb(name: str, sessions: Sessions, folder: Path) -> None:
-    """Outputs, state, and what Spark's readers find, with restarts."""
+def test_same_as_rocksdb(name: str, sessions: Sessions, tables: BotoTables, folder: Path) -> None:
+    """Outputs, state, and what Spark's readers find, with restarts. All committed batches fit the state."""
     sources = make_sources(folder, seed=2, files=FILES)
     compare(CASES[name], sources, sessions, folder, IN_DYNAMODB, f"dynastate://{folder.name}/query")
     assert sorted(path.name for path in folder.iterdir()) == ["left", "right", "rocksdb"]
+    assert_fits(tables, folder.name)
+
+
+def assert_fits(tables: BotoTables, namespace: str) -> None:
+    (report,) = verify_checkpoints(tables, namespace)
+    assert len(report.batches) > 1
+    assert report.findings == ()
 
 
 @pytest.mark.every_spark
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_formats(version: str, sessions: Sessions, source: Source, folder: Path) -> None:
+def test_formats(version: str, sessions: Sessions, tables: BotoTables, source: Source, folder: Path) -> None:
     if version == "2" and sessions({}).version.startswith("4.0"):
         pytest.skip("Spark 4.0 has format 1 only, for this aggregation")
     session, checkpoint = sessions({**IN_DYNAMODB, FORMAT: version}), f"dynastate://{folder.name}/query"
@@ -61,6 +69,7 @@ def test_formats(version: str, sessions: Sessions, source: Source, folder: Path)
         source.release(files)
         outcome = run(sums(source.stream(session), "key"), checkpoint, "complete")
     assert outcome.rows[2] == expected_sums(session, source)
+    assert_fits(tables, folder.name)
 
 
 def test_names_that_differ_in_case_only(session: SparkSession, source: Source, folder: Path) -> None:

@@ -23,7 +23,7 @@ from dynastate.operations.pins import refuse_forked
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
 from tests.spark.operators import CASES, Case, expected_sums, sums
 from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, make_source, run, take_all
-from tests.spark.test_checkpoint_in_dynamodb import FORMAT, IN_DYNAMODB
+from tests.spark.test_checkpoint_in_dynamodb import FORMAT, IN_DYNAMODB, assert_fits
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fork.md"
 FIRST, MORE = 3, 3
@@ -197,4 +197,6 @@ def test_a_checkpoint_in_dynamodb(
     assert versions == [3]
     stores = [store for namespace in namespaces for store in find_stores(tables, namespace)]
     assert len(stores) == 6
+    for namespace in namespaces:
+        assert_fits(tables, namespace)
     assert all(verify(tables, store).is_whole for store in stores)
