@@ -42,6 +42,7 @@ class CheckpointSchedule(World):
         self._retain = self.chance.choice((1, 2, 2, 5))
         self._steps = self.chance.choice((3, 10, 20))
         self._pause_s = self.chance.choice((0.3, 2.0, 10.0))
+        self._reads_all = self.chance.random() < 0.7
         self._numbers = count(1)
         self._puts: dict[Task, Put] = {}
         self.model = CheckpointModel(CHECKPOINT, self.dynamodb)
@@ -120,7 +121,7 @@ class CheckpointSchedule(World):
 
     def _driver(self) -> tuple[Process, Driver]:
         process, files = self._files("driver")
-        return process, Driver(self.scheduler, self.chance, files, self._retain, self._numbers)
+        return process, Driver(self.scheduler, self.chance, files, self._retain, self._reads_all, self._numbers)
 
     def _files(self, name: str) -> tuple[Process, Files]:
         """A process, and the checkpoint's files in it."""

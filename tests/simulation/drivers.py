@@ -64,6 +64,18 @@ class Files:
         self.model.check_read(path, data, since)
         return data
 
+    def read_all(self) -> dict[str, bytes | None]:
+        """The data of all files, by path; None: it has fragments."""
+        since = self.model.moment
+        files = {file.path: file for file in self._files.read_all(self.model.checkpoint)}
+        for folder in (OFFSETS, COMMITS, SOURCE):
+            names = {name_in(folder, path): file.raw_bytes for path, file in files.items() if is_in(folder, path)}
+            self.model.check_list(folder, names, since)
+        for path, file in files.items():
+            if file.data is not None:
+                self.model.check_read(path, file.data, since)
+        return {path: file.data for path, file in files.items()}
+
     def names(self, folder: str) -> set[str]:
         since = self.model.moment
         names = {entry.name: entry.bytes for entry in self._files.list(self.model.checkpoint, folder)}
@@ -76,12 +88,46 @@ class Files:
 
 
 @dataclass
+class RunStart:
+    """The files of one run, as the class of this name has them: read at its start, and known until its first commit."""
+
+    files: Files
+    is_wanted: Callable[[], bool]
+    _known: dict[str, bytes | None] | None = None
+
+    def read(self) -> None:
+        self._known = self.files.read_all()
+
+    def put(self, path: str, data: bytes, *, overwrites: bool = False) -> bool:
+        known, self._known = self._known, None
+        is_done = self.files.put(path, data, overwrites=overwrites, is_wanted=self.is_wanted)
+        if known is not None and is_done and not path.startswith(f"{COMMITS}/"):
+            self._known = known | {path: data}
+        return is_done
+
+    def get(self, path: str) -> bytes | None:
+        if self._known is None or self._known.get(path, b"") is None:
+            return self.files.get(path)
+        return self._known.get(path)
+
+    def names(self, folder: str) -> set[str]:
+        if self._known is None:
+            return self.files.names(folder)
+        return {name_in(folder, path) for path in self._known if is_in(folder, path)}
+
+    def delete(self, paths: list[str]) -> None:
+        known, self._known = self._known, None
+        self.files.delete(paths)
+        if known is not None:
+            self._known = {path: data for path, data in known.items() if path not in paths}
+
+
+@dataclass
 class Log:
     """A folder in one run of a query, as `DynastateCheckpointFileManager` has it."""
 
-    _files: Files
+    files: RunStart
     folder: str
-    _is_wanted: Callable[[], bool]
     _newest: int = -1
     _names: set[str] | None = None
     _garbage: set[str] = field(default_factory=set)
@@ -89,17 +135,17 @@ class Log:
     def put(self, name: str, data: bytes) -> None:
         """Put a file of which there is none, as `HDFSMetadataLog.add`."""
         path = f"{self.folder}/{name}"
-        if self._exists(name) or not self._files.put(path, data, overwrites=False, is_wanted=self._is_wanted):
+        if self._exists(name) or not self.files.put(path, data):
             raise ConcurrentQueryError(path)
         self._newest = max(self._newest, batch_of(name))
         if self._names is not None:
             self._names.add(name)
 
     def _exists(self, name: str) -> bool:
-        return name in self.names() if self._newest >= 0 else self._files.get(f"{self.folder}/{name}") is not None
+        return name in self.names() if self._newest >= 0 else self.files.get(f"{self.folder}/{name}") is not None
 
     def get(self, name: str) -> bytes:
-        data = self._files.get(f"{self.folder}/{name}")
+        data = self.files.get(f"{self.folder}/{name}")
         if data is None:
             raise ConcurrentQueryError(f"{self.folder}/{name} was deleted")
         return data
@@ -107,7 +153,7 @@ class Log:
     def names(self) -> set[str]:
         if self._names is not None:
             return self._names
-        listed = self._files.names(self.folder) - self._garbage
+        listed = self.files.names(self.folder) - self._garbage
         if self._newest >= 0:
             self._names = listed
         return listed
@@ -123,9 +169,9 @@ class Log:
         while len(self._garbage) >= GARBAGE_MAX:
             due = sorted(self._garbage, key=batch_of)[:GARBAGE_MAX]
             try:
-                self._files.delete([f"{self.folder}/{name}" for name in due])
+                self.files.delete([f"{self.folder}/{name}" for name in due])
             except DynastateError as failed:
-                self._files.scheduler.note("not deleted yet: %s", failed)
+                self.files.files.scheduler.note("not deleted yet: %s", failed)
                 return
             self._garbage.difference_update(due)
 
@@ -134,12 +180,22 @@ def batch_of(name: str) -> int:
     return int(name.removesuffix(".compact"))
 
 
+def is_in(folder: str, path: str) -> bool:
+    return path.rpartition("/")[0] == folder
+
+
+def name_in(folder: str, path: str) -> str:
+    return path.removeprefix(f"{folder}/")
+
+
 @dataclass
 class Driver(Actor):
     """A process with runs of a query, one after another; each begins where the log ends."""
 
     _files: Files
     _retain: int
+    #: Whether a run reads all files at its start.
+    _reads_all: bool
     #: A number for each file, so that none has the data of another one.
     _numbers: count[int]
     #: Batches that have ended.
@@ -167,8 +223,11 @@ class Driver(Actor):
         is_wanted = partial(self._is_current, self._runs)
         self._scheduler.note("begin a run")
         since = self._files.model.moment
-        offsets, commits, source = self.open_logs(is_wanted)
-        self._describe(is_wanted)
+        files = RunStart(self._files, is_wanted)
+        if self._reads_all:
+            files.read()
+        offsets, commits, source = self.open_logs(files)
+        self._describe(files)
         batch, data = offsets.newest(), b""
         self._files.model.check_start(OFFSETS, batch, since)
         is_planned = batch >= 0 and commits.newest() < batch
@@ -194,17 +253,14 @@ class Driver(Actor):
     def _is_current(self, run: int) -> bool:
         return run == self._runs
 
-    def open_logs(self, is_wanted: Callable[[], bool]) -> list[Log]:
+    def open_logs(self, files: RunStart) -> list[Log]:
         """The logs of a run: a manager for each, which knows nothing of earlier runs."""
-        return [Log(self._files, folder, is_wanted) for folder in (OFFSETS, COMMITS, SOURCE)]
+        return [Log(files, folder) for folder in (OFFSETS, COMMITS, SOURCE)]
 
-    def _describe(self, is_wanted: Callable[[], bool]) -> None:
-        if self._files.get(METADATA) is None and not self._files.put(
-            METADATA, self._data(10), overwrites=False, is_wanted=is_wanted
-        ):
+    def _describe(self, files: RunStart) -> None:
+        if files.get(METADATA) is None and not files.put(METADATA, self._data(10)):
             raise ConcurrentQueryError(METADATA)
-        data = self._data(self._chance.choice(SIZES))
-        self._files.put(DESCRIPTION, data, overwrites=True, is_wanted=is_wanted)
+        files.put(DESCRIPTION, self._data(self._chance.choice(SIZES)), overwrites=True)
 
     def _plan(self, batch: int, offsets: Log, commits: Log, source: Log) -> bytes:
         """Put what a batch reads: the log of the source, and the offsets; then delete old batches."""
