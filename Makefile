@@ -16,7 +16,7 @@ SPARKS := 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories kills setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -109,6 +109,11 @@ mutations: $(READY)
 histories: RUNS = 100
 histories: setup fast-engine
 	@DYNASTATE_SEED=$(SEED) DYNASTATE_HISTORIES=$(RUNS) $(PYTHON) -m pytest -q -s -m 'not slow' tests/contract/provider/test_histories.py
+
+# Many more kills than the tests have, of the query whose checkpoint is in DynamoDB.
+KILLS ?= 200
+kills: setup fast-engine
+	@DYNASTATE_SEED=$(SEED) DYNASTATE_KILLS=$(KILLS) $(PYTHON) -m pytest -q -s tests/spark/test_killed.py -k test_log
 
 setup: java $(READY) jar
 

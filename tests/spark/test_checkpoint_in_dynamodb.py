@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,12 @@ from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.format.checkpoint import Checkpoint
 from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints
 from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF, OTHER_FILE_MANAGER
-from tests.spark.conftest import CONF, ON_HDFS, Sessions
+from tests.spark.conftest import CONF, ON_HDFS, Database, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Source, first_error, make_source, make_sources, run
 from tests.spark.test_operators import FILES, ON_EVERY_SPARK, compare
+from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
 
 IN_DYNAMODB = {FILE_MANAGER: FILE_MANAGER_CLASS, **FILE_SYSTEM_CONF}
 NAMESPACE = f"{CONF}.dynastate.namespace"
@@ -202,6 +205,30 @@ def test_files_that_a_log_deletes(logs: Logs) -> None:
     for number in range(24, 31):
         next_run.delete(logs.path(str(number)))
     assert logs.names(logs.open()) == []
+
+
+def test_deletes_that_fail(sessions: Sessions, database: Database, folder: Path) -> None:
+    """The files do not exist for this log any longer, and are deleted with the next ones."""
+    is_refused = threading.Event()
+    is_refused.set()
+
+    def refuse(request: Request, forward: Forward) -> Reply:
+        is_delete = request.operation == "BatchWriteItem" and "DeleteRequest" in json.dumps(request.body)
+        return error("AccessDeniedException") if is_delete and is_refused.is_set() else forward(request)
+
+    with FaultProxy(database.endpoint, refuse) as proxy:
+        session = sessions({**IN_DYNAMODB, f"{CONF}.dynastate.endpoint": proxy.endpoint})
+        logs = Logs(session, f"dynastate://{folder.name}/query/offsets")
+        log = logs.open()
+        for number in range(30):
+            logs.write(log, str(number), b"text").close()
+        for number in range(27):
+            log.delete(logs.path(str(number)))
+        assert logs.names(log) == ["27", "28", "29"]
+        assert len(logs.names(logs.open())) == 30
+        is_refused.clear()
+        log.delete(logs.path("27"))
+        assert logs.names(logs.open()) == ["28", "29"]
 
 
 def test_a_log_that_has_written_nothing_sees_what_others_write(logs: Logs) -> None:

@@ -1,7 +1,7 @@
 """Some queries on two executors in processes of their own, killed repeatedly by a test; each batch's rows go to a file.
 
-Run as `python -m tests.spark.programs.killed FOLDER ENDPOINT`. It runs until FOLDER/stop is there and every released
-file is taken. A query that fails is started again, as by its user; FOLDER/failures has its errors,
+Run as `python -m tests.spark.programs.killed FOLDER ENDPOINT QUERY…`. It runs until FOLDER/stop is there and every
+released file is taken. A query that fails is started again, as by its user; FOLDER/failures has its errors,
 and FOLDER/executors, at the end, the logs of all executors.
 """
 
@@ -71,11 +71,11 @@ def start(spark: SparkSession, folder: Path, name: str) -> StreamingQuery:
     return writer.option("checkpointLocation", checkpoint_of(folder, name)).start()
 
 
-def main(folder: Path, endpoint: str) -> None:
+def main(folder: Path, endpoint: str, names: list[str]) -> None:
     spark = start_cluster(folder, endpoint, SETTINGS)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("fs.AbstractFileSystem.file.impl", "io.dynastate.tests.PlainLocalFs")
-    queries = {name: start(spark, folder, name) for name in QUERIES}
+    queries = {name: start(spark, folder, name) for name in names}
     is_over = False
     while not is_over:
         is_over = (folder / "stop").exists()
@@ -97,4 +97,4 @@ def main(folder: Path, endpoint: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
