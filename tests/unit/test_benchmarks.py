@@ -265,3 +265,22 @@ def test_a_day_has_a_target_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> 
     for number, key in enumerate(keys):
         missed = [at for at, target in enumerate(day.targets(run(key, factor=1.2))) if not target.met]
         assert missed == [number]
+
+
+def test_a_long_checkpoint_has_a_target_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are met where nothing grows after the first run, and what grows misses its own."""
+    monkeypatch.syspath_prepend(FOLDER)
+    checkpoint = importlib.import_module("checkpoint")
+    keys = ["log_items", "items", "units", "restart_ms", "orphans"]
+
+    def runs(grown: str = "") -> list[dict[str, float]]:
+        figures = [dict.fromkeys(keys, 100.0) | {"orphans": 0.0} for _ in range(9)]
+        figures[0] = dict.fromkeys(keys, 1.0) | {"orphans": 0.0}
+        for each in figures[5:]:
+            each.update({grown: 200.0} if grown else {})
+        return figures
+
+    assert [target.met for target in checkpoint.targets(runs())] == [True] * len(keys)
+    for number, key in enumerate(keys):
+        missed = [at for at, target in enumerate(checkpoint.targets(runs(key))) if not target.met]
+        assert missed == [number]
