@@ -17,6 +17,7 @@ from dynastate.settings import Settings
 
 if TYPE_CHECKING:
     from dynastate.operations.cost.advice import Choice
+    from dynastate.operations.cost.log import LogUsage
     from dynastate.operations.cost.scenarios import ThresholdChoice
     from dynastate.operations.cost.usage import StorageUsage
     from dynastate.operations.monitoring.reports import QueryUsage
@@ -78,6 +79,17 @@ _PREDICTED: Final = {
 }
 
 
+_LOG: Final = {
+    "items": "items",
+    "bytes": "bytes",
+    "storage_dollars_a_month": "storage, $ a month",
+    "batches": "batches in the log",
+    "requests_a_batch": "requests a batch",
+    "write_units_a_batch": "write units a batch",
+    "delete_units_a_batch": "write units of deletes",
+}
+
+
 _RESTARTS: Final = {
     "dollars_a_day": "price, $",
     "saved_dollars_a_month": "saves, $ a month",
@@ -131,13 +143,15 @@ def cost(
 ) -> None:
     """Show what a query stores and has spent, and predict what it would spend with other settings.
 
-    With a namespace: what its stores have in the tables, and what a month of that costs. With --progress: what the
-    reported batches took, and what a day of them costs, at the prices given here or else at those of the query. With
-    a namespace and --every, --trigger or --partitions: what a day would take in the long run. The formula of
-    docs/costs.md predicts it from the listed versions: as the query runs now, as asked for, with an item for each row,
-    and with other snapshot thresholds. Then what one other choice each would save a month, the largest saving first.
+    With a namespace: what its stores and checkpoints have in the tables, and what a month of that costs. With
+    --progress: what the reported batches took, and what a day of them costs, at the prices given here or else at
+    those of the query. With a namespace and --every, --trigger or --partitions: what a day would take in the long
+    run. The formula of docs/costs.md predicts it from the listed versions: as the query runs now, as asked for,
+    with an item for each row, and with other snapshot thresholds. Then what one other choice each would save a
+    month, the largest saving first.
     """
     from dynastate.operations.cost.advice import Plan
+    from dynastate.operations.cost.log import usage_of_logs
     from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace
     from dynastate.operations.monitoring.reports import usage_of_queries
     from dynastate.prices import Prices
@@ -162,10 +176,12 @@ def cost(
                 "a prediction needs a namespace, and --every SECONDS, or --progress with two batches of one run"
             )
     usage: dict[int, StorageUsage] = {}
+    logs: list[LogUsage] = []
     meter = Meter()
     if namespace:
         with call.tables() as tables, progress("stores") as report:
             usage = usage_of_namespace(tables.metered(meter), namespace, report)
+            logs = usage_of_logs(tables.metered(meter), namespace)
     plan = None
     if every_s:
         threshold = float(settings.snapshot_threshold)
@@ -178,11 +194,13 @@ def cost(
         "thresholds": [each.as_json(prices) for each in thresholds],
         "choices": [each.as_json() for each in choices],
         "operators": [{"operator": operator} | each.as_json(prices) for operator, each in sorted(usage.items())],
+        "checkpoints": [each.as_json(prices, every_s) for each in logs],
         "queries": [each.as_json(prices) for each in spent],
     }
     if call.json(figures):
         return
     _show_usage(call, figures, sum(usage.values(), StorageUsage()).as_json(prices))
+    _show_logs(call, figures["checkpoints"])
     if usage:
         call.say(f"reading this took {plural(meter.read_units, 'read unit')}")
     _show_queries(call, figures)
@@ -196,6 +214,12 @@ def _show_usage(call: Call, figures: Mapping[str, Any], together: Mapping[str, A
     if len(stored) > 1:
         stored.append(("all", together | together["workload"]))
     _show(call, "stored", _STORED, stored)
+
+
+def _show_logs(call: Call, logs: Sequence[Mapping[str, Any]]) -> None:
+    """Print what the checkpoints in DynamoDB have and take; each query has one."""
+    labels = _LOG | ({"dollars_a_day": "price of a day, $"} if any("dollars_a_day" in log for log in logs) else {})
+    _show(call, "checkpoints", labels, [(log["checkpoint"], log) for log in logs])
 
 
 def _show_queries(call: Call, figures: Mapping[str, Any]) -> None:

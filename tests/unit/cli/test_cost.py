@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from dynastate.engine.engine import Engine
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.settings import Settings
 from tests.support.command_line import Done, refused, reported, run, shown
 from tests.support.engine_driver import begin, save_snapshot, write
-from tests.support.samples import SCHEMA, attempt
+from tests.support.samples import SCHEMA, attempt, noise
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,32 @@ def test_cost_of_a_namespace(namespace: str) -> None:
     assert operator["items"] == 6  # three parts, a version list, a schema and a meta item
     assert operator["storage_dollars_a_month"] == pytest.approx((operator["bytes"] + 600) * 1e6 / 2**30)
     assert operator["workload"]["changed_rows"] == 10
+
+
+def test_cost_of_the_log(engine: Engine) -> None:
+    """What a checkpoint in DynamoDB takes a batch, deletes included, and what a day of it costs."""
+    write(engine, "logged/0/0/default", attempt(1), {b"1": b"value"})
+    assert shown("cost", "logged")["checkpoints"] == []
+    files, checkpoint = engine.checkpoint_files(), Checkpoint("logged", "query")
+    names = {"metadata": 30, "state/0/_metadata/metadata": 900}
+    for batch in range(10):
+        names |= {f"offsets/{batch}": 1_500, f"commits/{batch}": 20, f"sources/0/{batch}": 300}
+    names.pop("sources/0/9")
+    names |= {"sources/0/9.compact": 900_000, "sources/0/10": 300, "offsets/10": 300}
+    for name, length in names.items():
+        files.put(checkpoint, name, noise(length, name), overwrites=False)
+    (log,) = shown("cost", "logged")["checkpoints"]
+    # The large file has three fragments, and a batch that is not committed has two files.
+    compact = 1 + -(-900_000 // 1024)
+    assert (log["checkpoint"], log["batches"], log["items"]) == ("logged/query", 10, len(names) + 3)
+    assert log["requests_a_batch"] == 3.2
+    assert log["write_units_a_batch"] == pytest.approx((10 * 2 + 10 + 9 + 2 + compact) / 10, abs=0.6)
+    assert "dollars_a_day" not in log
+    (priced,) = shown("cost", "logged", "--every", "10", "--write-price", "1")["checkpoints"]
+    assert priced["dollars_a_day"] == pytest.approx(2 * log["write_units_a_batch"] * 8_640 / 1e6, rel=0.01)
+    lines = run("cost", "logged", "--every", "10").lines
+    assert any(line.startswith("price of a day, $") for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 def test_cost_of_other_settings(namespace: str, tmp_path: Path) -> None:

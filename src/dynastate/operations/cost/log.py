@@ -1,0 +1,77 @@
+"""Costs of the logs of queries with their checkpoint in DynamoDB, by its files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from dynastate.engine.checkpoint import read_checkpoints
+from dynastate.format.checkpoint import EVERY_ITEM, Checkpoint, is_head, path_of, writer_of_fragment
+from dynastate.format.items import StorageSize, item_bytes
+from dynastate.format.keys import store_shard
+from dynastate.prices import Prices
+from dynastate.storage.meter import units_of_write
+from dynastate.storage.tables import Tables
+
+_DAY_S: Final = 86_400
+#: A file of a batch: of the offsets, of the commits, or of a source's log, which merges each tenth one.
+_OF_BATCH: Final = re.compile(r"(?:offsets|commits|sources/\d+)/(\d+)(?:\.compact)?")
+_COMMIT: Final = re.compile(r"commits/\d+")
+
+
+@dataclass(frozen=True)
+class LogUsage:
+    """The items of a checkpoint, and the files of the `batches` that its log has, with their write units.
+
+    Each of these files is written once, and deleted once, at the same price.
+    """
+
+    checkpoint: str
+    stored: StorageSize
+    batches: int
+    files: int
+    write_units: int
+
+    def as_json(self, prices: Prices, every_s: float | None) -> dict[str, Any]:
+        """The figures of an average batch, and of a day with a batch every `every_s` seconds, if that is known."""
+        writes = self.write_units / max(1, self.batches)
+        figures = {
+            "checkpoint": self.checkpoint,
+            **asdict(self.stored),
+            "storage_dollars_a_month": prices.dollars_a_month(self.stored),
+            "batches": self.batches,
+            "requests_a_batch": round(self.files / max(1, self.batches), 1),
+            "write_units_a_batch": round(writes, 1),
+            "delete_units_a_batch": round(writes, 1),
+        }
+        if every_s is None:
+            return figures
+        return figures | {"dollars_a_day": prices.nanodollars(round(2 * writes * _DAY_S / every_s), 0) / 1e9}
+
+
+def usage_of_logs(tables: Tables, namespace: str) -> list[LogUsage]:
+    """The usage of each checkpoint of a namespace that has files, by one query each, and one for the namespace."""
+    usages = (_usage(tables, checkpoint) for checkpoint in read_checkpoints(tables, namespace))
+    return [usage for usage in usages if usage.stored.items]
+
+
+def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
+    low, high = EVERY_ITEM
+    items = tables.query("snapshot", store_shard(checkpoint.store, 0), low, high)
+    fragments: Counter[bytes] = Counter()
+    for key, item in items:
+        if not is_head(key):
+            fragments[bytes(writer_of_fragment(key))] += units_of_write(item_bytes(item))
+    heads = {path_of(key): item for key, item in items if is_head(key)}
+    of_batches = [item for path, item in heads.items() if _OF_BATCH.fullmatch(path)]
+    writers = (item.get("writer") for item in of_batches)
+    return LogUsage(
+        checkpoint=str(checkpoint),
+        stored=StorageSize(len(items), sum(item_bytes(item) for _, item in items), 0),
+        batches=sum(_COMMIT.fullmatch(path) is not None for path in heads),
+        files=len(of_batches),
+        write_units=sum(units_of_write(item_bytes(item)) for item in of_batches)
+        + sum(fragments[writer] for writer in writers if isinstance(writer, bytes)),
+    )
