@@ -1,5 +1,6 @@
 package org.apache.spark.sql.dynastate
 
+import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
 
 import scala.io.Source
@@ -7,7 +8,7 @@ import scala.util.Using
 
 import io.dynastate.{DynastateException, ErrorKind}
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.Path
+import org.apache.hadoop.fs.{FileSystem, Path}
 import org.json4s.JsonAST.JString
 import org.json4s.jackson.JsonMethods.parseOpt
 
@@ -42,28 +43,30 @@ private[dynastate] object RefusePinnedProvider {
   /** Whether dynastate is the provider of the session. */
   def isChosen: Boolean = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == Provider
 
-  private def check(checkpoint: String, hadoopConf: Configuration): Unit =
-    pinned(new Path(checkpoint), hadoopConf).filter(_ != Provider).foreach { other =>
+  private def check(checkpoint: String, hadoopConf: Configuration): Unit = {
+    val (folder, files) = (new Path(checkpoint), new Path(checkpoint).getFileSystem(hadoopConf))
+    // Stateless queries pin a provider, too.
+    def hasState: Boolean = files.exists(new Path(folder, "state"))
+    pinned(folder, files).filter(_ != Provider && hasState).foreach { other =>
       throw new QueryRefused(new DynastateException(ErrorKind.Configuration,
           "this checkpoint was begun on another state store, and Spark continues it there, whatever the session " +
             "says; move its state with 'dynastate import', or give the query a new checkpoint; to continue on the " +
             s"other store, set $Setting to it in the session before this query starts checkpoint=$checkpoint " +
             s"providerClass=$other"))
     }
+  }
 
-  /** The provider that the newest offset names, if the checkpoint has state. Stateless queries pin one too. */
-  private def pinned(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
-    val files = checkpoint.getFileSystem(hadoopConf)
-    val offsets = new Path(checkpoint, "offsets")
-    if (!files.exists(offsets) || !files.exists(new Path(checkpoint, "state"))) None
-    else {
-      val batches = files.listStatus(offsets).map(_.getPath).flatMap(path => path.getName.toLongOption.map(_ -> path))
-      batches.maxByOption(_._1).flatMap { case (_, newest) =>
-        // The second line is JSON; what cannot be read Spark reports itself.
-        val lines =
-          Using.resource(Source.fromInputStream(files.open(newest), UTF_8.name))(_.getLines().slice(1, 2).toList)
-        lines.headOption.flatMap(parseOpt(_)).map(_ \ "conf" \ Setting).collect { case JString(name) => name }
-      }
+  /** The provider that the newest offset names. */
+  private def pinned(checkpoint: Path, files: FileSystem): Option[String] = {
+    val offsets =
+      try files.listStatus(new Path(checkpoint, "offsets")).map(_.getPath)
+      catch { case _: FileNotFoundException => Array.empty[Path] }
+    val batches = offsets.flatMap(path => path.getName.toLongOption.map(_ -> path))
+    batches.maxByOption(_._1).flatMap { case (_, newest) =>
+      // The second line is JSON; what cannot be read Spark reports itself.
+      val lines =
+        Using.resource(Source.fromInputStream(files.open(newest), UTF_8.name))(_.getLines().slice(1, 2).toList)
+      lines.headOption.flatMap(parseOpt(_)).map(_ \ "conf" \ Setting).collect { case JString(name) => name }
     }
   }
 }
