@@ -411,7 +411,7 @@ def test_programs_are_python_with_settings_that_exist() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "dynastate.configure"
             for word in node.keywords
         ]
-        assert set(names) <= {field.name for field in fields(Settings)}
+        assert set(names) <= {"checkpoint", *(field.name for field in fields(Settings))}
 
 
 @pytest.mark.slow
@@ -422,10 +422,9 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
     `make setup` has been run: its environment is the one with these tests.
     """
     port = free_port()
-    first = "/tmp/first"  # noqa: S108  # it is replaced
 
     def blocks(page: Path) -> list[tuple[str, str]]:
-        text = page.read_text().replace(":8000", f":{port}").replace(first, f"{tmp_path}/first")
+        text = page.read_text().replace(":8000", f":{port}")
         section = text.split("\n## ")[1].replace("awaitTermination(60)", "awaitTermination(30)")
         return re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
@@ -467,6 +466,9 @@ def test_getting_started_on_this_machine_runs(tmp_path: Path) -> None:
         # Spark logs tasks that the stop of the query interrupts as errors.
         assert [line for line in output.splitlines() if "ERROR" in line and "dynastate" in line] == []
         assert "first/0/0/default" in finish(f"{exports}\n{inspection}")
+        output = finish(f"{exports}\npython first.py")
+        assert "Batch: 0" not in output
+        assert "Traceback" not in output
         finish(f"{exports}\npython read.py")
     finally:
         server.terminate()

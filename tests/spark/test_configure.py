@@ -388,12 +388,13 @@ class Submit:
     folder: Path
     environment: dict[str, str]
 
-    def __call__(self, program: str, options: str, *arguments: str) -> dict[str, Any]:
+    def __call__(self, program: str, options: str, *arguments: str, checkpoint: str = "") -> dict[str, Any]:
         answer = self.folder / "answer"
         conf_words = ["--master", "local[2]"]
         for name, value in (spark_conf(self.folder) | {"spark.pyspark.python": sys.executable}).items():
             conf_words += ["--conf", f"{name}={value}"]
-        words = [PROGRAMS / program, self.folder / "files" / "released", self.folder / "checkpoint", answer, *arguments]
+        location = checkpoint or self.folder / "checkpoint"
+        words = [PROGRAMS / program, self.folder / "files" / "released", location, answer, *arguments]
         path = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), self.environment["PATH"]])}
         completed = subprocess.run(
             ["bash", "-euc", f"spark-submit {shlex.join(conf_words)} {options} {shlex.join(map(str, words))}"],
@@ -442,13 +443,14 @@ def documented_conf() -> dict[str, str]:
 
 def test_documented_lines_are_what_configure_sets() -> None:
     conf = {name: value for name, value in documented_conf().items() if not name.startswith(PREFIX)}
-    assert conf | {JARS: str(jar_path())} == plain_conf()
+    file_system = {f"spark.hadoop.{name}": value for name, value in FILE_SYSTEM_CONF.items()}
+    assert conf | {JARS: str(jar_path())} == plain_conf() | file_system | {FILE_MANAGER: FILE_MANAGER_CLASS}
     assert '--jars "$(dynastate jar)"' in documented()
 
 
 @pytest.mark.slow
 def test_submit_with_the_pages_lines(expected: list[list[object]], submit: Submit, environment: dict[str, str]) -> None:
-    """A program without any dynastate in it keeps its state in DynamoDB, with the lines of the page unchanged.
+    """A program without any dynastate in it keeps state and checkpoint in DynamoDB, with the lines of the page.
 
     Only the endpoint is added: of a DynamoDB with the page's tables in the page's Region. One query aggregates, one is
     of transformWithState.
@@ -456,7 +458,9 @@ def test_submit_with_the_pages_lines(expected: list[list[object]], submit: Submi
     settings = {name: value for name, value in documented_conf().items() if name.startswith(PREFIX)}
     table_settings = Settings.from_spark({name.removeprefix(PREFIX): value for name, value in settings.items()})
     with EmbeddedDynamoDB(settings=table_settings) as database:
-        answer = submit("submitted.py", f"{documented()} --conf {PREFIX}endpoint={database.endpoint}")
+        options = f"{documented()} --conf {PREFIX}endpoint={database.endpoint}"
+        answer = submit("submitted.py", options, checkpoint="dynastate:/")
+        assert not (submit.folder / "checkpoint").exists()
         with only(environment), closing(BotoTables(database.settings)) as tables:
             reports = [inspect_store(tables, store) for store in tables.find_stores()]
     for query in ("sums", "running"):

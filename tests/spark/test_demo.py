@@ -82,6 +82,7 @@ def test_every_value_is_equal_after_a_kill_in_mid_batch(played: Played) -> None:
     assert "was killed with SIGKILL in mid-batch" in played.shown
     assert re.search(r"batch \d+ under way, committed by \d+ of its \d+ stores", played.shown)
     assert "Spark starts again from the checkpoint" in played.shown
+    assert list(played.work.root.rglob("commits")) == []
     comparisons = verify.check(played.work, played.data)
     assert [each.differences for each in comparisons] == [()] * 4
     assert played.shown.count(": equal") == 4

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from dynastate.demo.process import Checkpoint
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles
 from dynastate.format.checkpoint import Checkpoint as StoredCheckpoint
@@ -33,6 +32,7 @@ from tests.spark.programs.killed import BATCH_BY_FILE, IN_DYNAMODB, QUERIES, che
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Source, Sources, make_source
 from tests.support.dynoxide import Dynoxide
+from tests.support.folder_log import Checkpoint
 from tests.support.jvm import ROOT
 from tests.support.processes import arguments, children, descendants, kill, wait_until
 

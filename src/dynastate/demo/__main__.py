@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dynastate.demo import queries
-from dynastate.demo.process import FAILURE, Layout
+from dynastate.demo.process import FAILURE, Layout, location
 
 _POLL_S: Final = 0.1
 #: The aggregation buffers of both queries, in order: an average has a sum and a count.
@@ -38,7 +38,7 @@ def main(work: Layout, endpoint: str, region: str) -> None:
         queries.write(frame, work.outputs / name)
         .queryName(name)
         .outputMode(modes[name])
-        .option("checkpointLocation", str(work.checkpoints / name))
+        .option("checkpointLocation", location(name))
         .start()
         for name, frame in frames.items()
     ]
@@ -83,7 +83,7 @@ def _read_state(spark: SparkSession, work: Layout, name: str, operator: int, val
 
     The cast gives each value field its own name: Spark calls all counts `count` and all sums `sum`.
     """
-    state = spark.read.format("statestore").option("operatorId", operator).load(str(work.checkpoints / name))
+    state = spark.read.format("statestore").option("operatorId", operator).load(location(name))
     named = state.select("key", F.col("value").cast(value).alias("value"))
     named.select("key.*", "value.*").write.parquet(str(work.states / name))
 

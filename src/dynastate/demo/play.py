@@ -20,15 +20,20 @@ from rich.table import Table
 
 from dynastate.demo import contents, flights, verify
 from dynastate.demo.contents import Figures
-from dynastate.demo.process import QUERIES, Checkpoint, Layout, SparkProcess
+from dynastate.demo.process import QUERIES, Layout, QueryProgress, SparkProcess, location
 from dynastate.dynamodb.boto_tables import open_tables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
+from dynastate.engine.namespaces import read_namespace
 from dynastate.errors import InternalError
+from dynastate.operations.checkpoints import StoredCheckpoint
 from dynastate.operations.inspection.inspect import read_lists
 from dynastate.storage.tables import Tables
 from dynastate.ui.server import serve
 
-_POLL_S: Final = 0.07
+#: How often progress is read, which takes a request to DynamoDB for each query.
+_POLL_S: Final = 0.5
+#: The same while Spark is to be killed at a moment that lasts for some tenths of a second.
+_MOMENT_S: Final = 0.07
 #: A batch takes about a second; the first one, with a Spark that has yet to start, ten of them.
 _STALL_S: Final = 120.0
 #: How long to wait for a batch that only some stores have committed; after that, any batch will do.
@@ -72,20 +77,20 @@ def play(
         f"{len(data.flights):,} flights and {len(data.weather):,} hours of weather,"
         f" {files} files of {days_per_file} days"
     )
-    bars = _Bars(work, files, console)
     with _environment(), EmbeddedDynamoDB() as database, open_tables(database.settings) as tables:
+        bars = _Bars(work, files, tables, console)
         with bars.progress:
             with SparkProcess(work, database.settings) as spark:  # 2
                 bars.say(f"embedded DynamoDB at {database.endpoint}, Spark in process {spark.pid}")
                 bars.follow(spark, until=files // 2)  # of two queries: a quarter of all batches
-                for line in kill_in_mid_batch(spark, bars, tables):  # 3
+                for line in kill_in_mid_batch(spark, bars):  # 3
                     bars.say(f"[red]{line}[/]")
             with SparkProcess(work, database.settings) as spark:  # 4
                 bars.say(f"[green]Spark starts again from the checkpoint, in process {spark.pid}[/]")
                 bars.follow(spark)
             figures = {
-                query: contents.figures(tables, checkpoint.stores(), work.progress / query)
-                for query, checkpoint in bars.checkpoints.items()
+                query: contents.figures(tables, read_namespace(tables, query).listed, work.progress / query)
+                for query in QUERIES
             }  # 5
         compare(work, data, console)  # 6
         report(figures, console)
@@ -113,7 +118,7 @@ class _Moment:
         return f"{self.query}: batch {self.batch} under way, committed by {self.committed} of its {self.stores} stores"
 
 
-def kill_in_mid_batch(spark: SparkProcess, bars: _Bars, tables: Tables) -> list[str]:
+def kill_in_mid_batch(spark: SparkProcess, bars: _Bars) -> list[str]:
     """Kill Spark at the worst moment: some stores have committed the batch that is under way, others have not.
 
     1. Wait until a query's batch is under way. 2. Stop Spark, so that nothing changes meanwhile. 3. Kill it if some
@@ -122,24 +127,24 @@ def kill_in_mid_batch(spark: SparkProcess, bars: _Bars, tables: Tables) -> list[
     """
     picky_until = time.monotonic() + _PICKY_S
     while bars.update(spark):
-        if any(checkpoint.under_way() is not None for checkpoint in bars.checkpoints.values()):  # 1
+        if any(each.under_way is not None for each in bars.progresses.values()):  # 1
             spark.stop()  # 2
-            moments = [_moment(query, each, tables) for query, each in bars.checkpoints.items()]
+            moments = bars.moments()
             is_split = any(0 < moment.committed < moment.stores for moment in moments)
             is_late = time.monotonic() > picky_until and any(moment.batch is not None for moment in moments)
             if (is_split or is_late) and bars.all_recorded():
                 spark.kill()  # 3
-                moments = [_moment(query, each, tables) for query, each in bars.checkpoints.items()]  # 4
+                moments = bars.moments()  # 4
                 if all(moment.batch is None for moment in moments):
                     raise InternalError("no batch was under way when Spark died; run the demo again")
                 return [f"Spark (process group {spark.pid}) was killed with SIGKILL in mid-batch", *map(str, moments)]
             spark.resume()
-        time.sleep(_POLL_S)
+        time.sleep(_MOMENT_S)
     raise InternalError("Spark had taken all files before it could be killed")
 
 
-def _moment(query: str, checkpoint: Checkpoint, tables: Tables) -> _Moment:
-    batch, stores = checkpoint.under_way(), checkpoint.stores()
+def _moment(query: str, batch: int | None, tables: Tables) -> _Moment:
+    stores = read_namespace(tables, query).listed
     if batch is None:
         return _Moment(query, None, len(stores), 0)
     # Batch 0 makes version 1.
@@ -151,9 +156,13 @@ def _moment(query: str, checkpoint: Checkpoint, tables: Tables) -> _Moment:
 class _Bars:
     """A progress bar for each query, by its checkpoint."""
 
-    def __init__(self, work: Layout, files: int, console: Console) -> None:
+    def __init__(self, work: Layout, files: int, tables: Tables, console: Console) -> None:
         self._work = work
         self._files = files
+        self._tables = tables
+        self._checkpoints = {query: StoredCheckpoint(tables, location(query)) for query in QUERIES}
+        #: By query, as read last.
+        self.progresses: dict[str, QueryProgress] = {}
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -162,17 +171,26 @@ class _Bars:
             TimeElapsedColumn(),
             console=console,
         )
-        self.checkpoints = {query: Checkpoint(work.checkpoints / query) for query in QUERIES}
         self._tasks = {query: self.progress.add_task(query, total=files) for query in QUERIES}
 
     def say(self, line: str) -> None:
         self.progress.console.print(line, soft_wrap=True)
 
+    def read(self) -> None:
+        """Read the progress of the queries."""
+        self.progresses = {query: QueryProgress.read(checkpoint) for query, checkpoint in self._checkpoints.items()}
+
+    def moments(self) -> list[_Moment]:
+        """Read what each query has under way, while nothing changes."""
+        self.read()
+        return [_moment(query, progress.under_way, self._tables) for query, progress in self.progresses.items()]
+
     def update(self, spark: SparkProcess) -> bool:
         """Show the progress of the queries; return whether Spark still runs."""
         runs = spark.is_running()
+        self.read()
         for query, task in self._tasks.items():
-            committed = self.checkpoints[query].committed()
+            committed = self.progresses[query].committed
             # A batch without data may follow the last file, to close hours. A kill between Spark's log of files and
             # its log of offsets joins two files in one batch. The number of batches is known at the end only.
             total = max(committed, self._files) if runs else committed
@@ -183,7 +201,7 @@ class _Bars:
         """Show the progress until so many batches have ended, or until Spark ends. Refuse to wait for ever."""
         previous, since = 0, time.monotonic()
         while self.update(spark):
-            count = sum(checkpoint.committed() for checkpoint in self.checkpoints.values())
+            count = sum(progress.committed for progress in self.progresses.values())
             if until is not None and count >= until:
                 return
             if count != previous:
@@ -195,8 +213,8 @@ class _Bars:
     def all_recorded(self) -> bool:
         """Whether the progress of every batch that has ended is recorded, so that killing Spark loses none."""
         return all(
-            len(list((self._work.progress / query).glob("*.json"))) == checkpoint.committed()
-            for query, checkpoint in self.checkpoints.items()
+            len(list((self._work.progress / query).glob("*.json"))) == progress.committed
+            for query, progress in self.progresses.items()
         )
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from dynastate.errors import InternalError
+from dynastate.operations.checkpoints import QueryCheckpoint
 from dynastate.settings import Settings
 
 QUERIES: Final = ("aircraft", "airport_hours")
@@ -34,7 +33,6 @@ class Layout:
         self.temporary = root / "tmp"
         self.log = root / "spark.log"
         # Each has a folder by the name of each query.
-        self.checkpoints = root / "checkpoint"
         self.outputs = root / "out"
         self.states = root / "state"
         self.progress = root / "progress"
@@ -52,38 +50,28 @@ class Layout:
             partial.rename(file)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Progress of a query, from its checkpoint: a batch begins with its offsets, and ends with its commit."""
+def location(query: str) -> str:
+    """The checkpoint of a query, in DynamoDB beside its state."""
+    return f"dynastate://{query}/query"
 
-    folder: Path
 
-    def committed(self) -> int:
-        """Batches that have ended."""
-        return max(self._numbers("commits"), default=-1) + 1
+class QueryProgress(NamedTuple):
+    """Progress of a query: a batch begins with its offsets, and ends with its commit."""
 
-    def under_way(self) -> int | None:
-        """The batch that has begun and has not ended. Returns None if the query is between two batches."""
-        begun, ended = max(self._numbers("offsets"), default=-1), self.committed() - 1
-        return begun if begun > ended else None
+    committed: int
+    """Batches that have ended."""
+    under_way: int | None
+    """The batch that has begun and has not ended. None: the query is between two batches."""
 
-    def stores(self) -> list[str]:
-        """The names of the query's stores, from Spark's operator metadata and dynastate's markers."""
-        stores = []
-        for metadata in self.folder.glob("state/*/_metadata/metadata"):
-            version, _, text = metadata.read_text().partition("\n")
-            if version != "v1":
-                raise InternalError("Spark's operator metadata has an unknown version", file=metadata, version=version)
-            for info in json.loads(text)["stateStoreInfo"]:
-                for partition in range(info["numPartitions"]):
-                    marker = metadata.parents[1] / str(partition) / "dynastate"
-                    with suppress(FileNotFoundError):  # it comes with the partition's first commit
-                        path = marker.read_text().strip().rpartition("store=")[2].rpartition("/")[0]
-                        stores.append(f"{path}/{info['storeName']}")
-        return sorted(stores)
-
-    def _numbers(self, log: str) -> list[int]:
-        return [int(file.name) for file in (self.folder / log).glob("*") if file.name.isdigit()]
+    @classmethod
+    def read(cls, checkpoint: QueryCheckpoint) -> QueryProgress:
+        """Read it from the query's checkpoint, by one request."""
+        numbers = {"offsets": -1, "commits": -1}
+        for log, _, name in (file.rpartition("/") for file in checkpoint.files()):
+            if log in numbers and name.isdigit():
+                numbers[log] = max(numbers[log], int(name))
+        begun, ended = numbers.values()
+        return cls(ended + 1, begun if begun > ended else None)
 
 
 @final

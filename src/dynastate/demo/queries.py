@@ -21,9 +21,9 @@ LATENESS = "1 hour"
 
 
 def session(endpoint: str, region: str, conf: Mapping[str, str]) -> SparkSession:
-    """A Spark session that keeps the state of its streaming queries in DynamoDB."""
+    """A Spark session that keeps the state of its streaming queries in DynamoDB, and their checkpoints."""
     builder = SparkSession.builder.master("local[2]").appName("dynastate demo").config(map=dict(conf))
-    return dynastate.configure(builder, endpoint=endpoint, region=region).getOrCreate()
+    return dynastate.configure(builder, checkpoint=True, endpoint=endpoint, region=region).getOrCreate()
 
 
 def files(spark: SparkSession, folder: Path, schema: str) -> DataFrame:

@@ -36,7 +36,8 @@ class Sums(StatefulProcessor):
 def run(frame: DataFrame, name: str, mode: str) -> dict[str, Any]:
     """Run a query on all files. Returns the newest row of each key in its sink, and the metrics of the last batch."""
     writer = frame.writeStream.outputMode(mode).format("memory").queryName(name).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(Path(checkpoint) / name)).start()
+    namespace = frame.sparkSession.conf.get(NAMESPACE, "")
+    query = writer.option("checkpointLocation", f"{checkpoint}/{namespace or name}/{name}").start()
     query.awaitTermination()
     newest = frame.sparkSession.sql(f"SELECT key, max(rows), max_by(amount, rows) FROM {name} GROUP BY key")  # noqa: S608
     metrics = query.recentProgress[-1].stateOperators[0].customMetrics
