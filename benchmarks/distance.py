@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from database import add_arguments, names_of
 from jvm import CONF, JAR, OURS, build
-from pyspark_runs import EMPTY, NO_DATABASE, in_own_process, spark_session, write_batch
+from pyspark_runs import EMPTY, NO_DATABASE, NO_FILES, in_own_process, spark_session, write_batch
 from queries_beyond_memory import join, timers_and_ttl_in_scala
 from rich.console import Console
 from rich.table import Table
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ROCKSDB = "rocksdb-changelog"
-#: Ours, with the query's checkpoint in DynamoDB.
-NO_FILES = "ours-no-files"
 STORES = (OURS, ROCKSDB, EMPTY, NO_FILES)
 SCHEMA = "key string, amount long, note string, at timestamp"
 START_US = 1_700_000_000_000_000

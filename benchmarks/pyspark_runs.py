@@ -18,6 +18,8 @@ from processes import run_logged
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Ours, with the query's checkpoint in DynamoDB.
+NO_FILES = "ours-no-files"
 #: A store that takes no time and keeps nothing (`EmptyStateStoreProvider.scala`).
 EMPTY = "empty"
 #: What other stores than ours are chosen with, which dynastate.configure() chooses.

@@ -24,7 +24,16 @@ import numpy as np
 import pyarrow as pa
 from database import Database, add_arguments, database, numbers
 from jvm import OURS, build
-from pyspark_runs import EMPTY, NO_DATABASE, OTHER_STORES, PARTITIONS, in_own_process, spark_session, write_batch
+from pyspark_runs import (
+    EMPTY,
+    NO_DATABASE,
+    NO_FILES,
+    OTHER_STORES,
+    PARTITIONS,
+    in_own_process,
+    spark_session,
+    write_batch,
+)
 from rich.console import Console
 from rich.table import Table
 from targets import Target, console, finish
@@ -33,12 +42,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+#: dynastate, whose checkpoint is in a local folder, or in DynamoDB.
+OF_OURS = (OURS, NO_FILES)
 #: The stores that ours is compared with: the faster of them counts.
 BASELINES = ("hdfs", "rocksdb-changelog")
 #: The most of the faster one's batch, by partitions: many are the limit of a sidecar.
 AT_MOST = {PARTITIONS: 0.4, 200: 0.32}
 #: The most of a commit of one partition, in ms, where there are many.
 COMMIT_MS_MAX = 2.5
+#: The most that a batch takes longer with its checkpoint in DynamoDB than in a local folder, in ms.
+NO_FILES_MS_MAX = 15
 #: What the table shows of each measured batch: key, text.
 SHOWN = [
     ("trigger_ms", "whole batch (triggerExecution), ms"),
@@ -95,9 +108,11 @@ def run_query(plan: Plan, store: str, endpoint: str, scratch: Path) -> list[dict
     # All batches are in the progress that is kept.
     recent = {"spark.sql.streaming.numRecentProgressUpdates": str(plan.fill_batches + plan.batches + 10)}
     partitions = {"spark.sql.shuffle.partitions": str(plan.partitions)}
-    spark = spark_session(store, plan.heap, scratch, recent | partitions, endpoint=endpoint)
+    no_files, settings = f"dynastate://{scratch.parent.name}/query", {"checkpoint": True}
+    checkpoint, extra = (no_files, settings) if store == NO_FILES else (str(scratch / "checkpoint"), {})
+    spark = spark_session(store, plan.heap, scratch, recent | partitions, endpoint=endpoint, **extra)
     writer = aggregation(spark, scratch / "input").writeStream.outputMode("update").format("noop")
-    started = writer.option("checkpointLocation", str(scratch / "checkpoint")).trigger(availableNow=True).start()
+    started = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     started.awaitTermination()
     progress = [batch_figures(batch) for batch in started.recentProgress if batch.numInputRows > 0]
     spark.stop()
@@ -148,7 +163,7 @@ def measure_all(plan: Plan, stores: list[str], endpoint: str | None, engine: str
             scratch.mkdir()
             (scratch / "input").symlink_to(shared, target_is_directory=True)
             with out.status(f"{store}, {plan.partitions} partitions"), ExitStack() as stack:
-                running = stack.enter_context(database(endpoint, engine)) if store == OURS else NO_DATABASE
+                running = stack.enter_context(database(endpoint, engine)) if store in OF_OURS else NO_DATABASE
                 by_store[store] = {**measure(plan, store, running, scratch), "engine": running.engine}
     return by_store
 
@@ -164,6 +179,9 @@ def targets(by_partitions: Found) -> list[Target]:
         if OURS in by and partitions > PARTITIONS:
             text = f"query, {partitions} partitions: commit of one, ms"
             judged.append(Target(text, by[OURS]["partition_commit_ms"], COMMIT_MS_MAX))
+        if set(OF_OURS) <= set(by) and partitions == PARTITIONS:
+            text = f"query, {partitions} partitions, median batch: checkpoint in DynamoDB, longer than in a folder, ms"
+            judged.append(Target(text, by[NO_FILES]["trigger_ms"] - by[OURS]["trigger_ms"], NO_FILES_MS_MAX))
     return judged
 
 
@@ -192,7 +210,7 @@ def work(order: str) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    names = [OURS, *OTHER_STORES]
+    names = [*OF_OURS, *OTHER_STORES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=500_000, help="keys in the state (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=50_000, help="rows a batch (default: %(default)s)")
@@ -200,7 +218,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the keys and amounts (default: %(default)s)")
     parser.add_argument("--partitions", type=numbers, default="2,200", help="numbers of them (default: %(default)s)")
     parser.add_argument(
-        "--stores", default=",".join([OURS, *BASELINES, EMPTY]), help=f"any of {','.join(names)} (default: %(default)s)"
+        "--stores",
+        default=",".join([*OF_OURS, *BASELINES, EMPTY]),
+        help=f"any of {','.join(names)} (default: %(default)s)",
     )
     parser.add_argument("--heap", default="4g", help="of Spark's JVM (default: %(default)s)")
     add_arguments(parser)
