@@ -41,31 +41,31 @@ def session(query: str) -> SparkSession:
     """The one session, configured for the next query: a namespace has one."""
     options = json.loads(settings)
     builder = SparkSession.builder.remote(url).config("spark.sql.shuffle.partitions", 2)
-    return dynastate.configure(builder, **options | {"namespace": f"{options['namespace']}-{query}"}).getOrCreate()
+    options |= {"namespace": f"{options['namespace']}-{query}"}
+    return dynastate.configure(builder, checkpoint=True, **options).getOrCreate()
 
 
 def stream(spark: SparkSession) -> DataFrame:
     return spark.readStream.schema("key string, amount long").option("maxFilesPerTrigger", 1).json(files)
 
 
-def run(frame: DataFrame, name: str, mode: str, sink: str) -> dict[str, int]:
+def run(frame: DataFrame, name: str, mode: str, sink: str, location: str) -> dict[str, int]:
     """Run a query on all files. Returns the metrics of its last batch."""
     writer = frame.writeStream.outputMode(mode).format(sink).queryName(name).trigger(availableNow=True)
-    query = (
-        writer.option("path", f"{checkpoint}/{name}.rows").option("checkpointLocation", f"{checkpoint}/{name}").start()
-    )
+    query = writer.option("path", f"{checkpoint}/{name}.rows").option("checkpointLocation", location).start()
     query.awaitTermination()
     return dict(query.recentProgress[-1].stateOperators[0].customMetrics)
 
 
 spark = session("sums")
+in_dynamodb = f"dynastate://{json.loads(settings)['namespace']}-sums/query"
 with dynastate.export_metrics(spark, f"file:{answer}.metrics"):
     sums = stream(spark).groupBy("key").agg(f.count("*").alias("rows"), f.sum("amount").alias("amount"))
-    result: dict[str, Any] = {"metrics": {"sums": run(sums, "sums", "complete", "memory")}}
+    result: dict[str, Any] = {"metrics": {"sums": run(sums, "sums", "complete", "memory", in_dynamodb)}}
     result["sums"] = [list(row) for row in spark.table("sums").collect()]
     spark = session("running")
     running_sums = stream(spark).groupBy("key").transformWithState(Sums(), SCHEMA, "append", "none")
-    result["metrics"]["running"] = run(running_sums, "running", "append", "json")
+    result["metrics"]["running"] = run(running_sums, "running", "append", "json", f"{checkpoint}/running")
 output = spark.read.schema(SCHEMA).json(f"{checkpoint}/running.rows")
 newest = output.groupBy("key").agg(f.max("rows"), f.max_by("amount", "rows"))
 result["running"] = [list(row) for row in newest.collect()]
