@@ -169,7 +169,7 @@ def test_both_run_on(
     refuse_forked(tables, [store.replace(fork, query, 1) for store in stores])
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("version", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_checkpoint_in_dynamodb(
     version: str, sessions: Sessions, tables: BotoTables, environment: dict[str, str], folder: Path
 ) -> None:

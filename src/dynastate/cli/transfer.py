@@ -287,10 +287,16 @@ def _spark(
 
 def _check(settings: Settings, old: str, conf: Mapping[str, str]) -> None:
     """Refuse what can be checked without Spark, which takes half a minute to start."""
+    from dynastate.dynamodb.boto_tables import open_tables
     from dynastate.dynamodb.client import Client
+    from dynastate.operations.checkpoints import METADATA, SCHEME, StoredCheckpoint
     from dynastate.spark.transfer.steps import no_checkpoint
 
     Client(settings).close()
+    if old.startswith(SCHEME):
+        with open_tables(settings) as tables:
+            if StoredCheckpoint(tables, old).find(METADATA) is None:
+                raise no_checkpoint(old)
     is_default = "HADOOP_CONF_DIR" not in os.environ and "spark.hadoop.fs.defaultFS" not in conf
     folder = old.removeprefix("file:") if old.startswith("file:/") else old if is_default and ":" not in old else None
     if folder is not None and not Path(re.sub("^/+", "/", folder), "offsets").is_dir():
@@ -301,7 +307,8 @@ def _end(call: Call, result: Moved, verb: str) -> None:
     """Print what was moved, and what the query needs."""
     if call.json(asdict(result)):
         return
-    from dynastate.spark.configure import plain_conf
+    from dynastate.operations.checkpoints import SCHEME
+    from dynastate.spark.configure import plain_conf, stored_checkpoint_conf
 
     units = f"{plural(result.write_units, 'write unit')}, " if result.namespace else ""
     call.say(
@@ -310,6 +317,8 @@ def _end(call: Call, result: Moved, verb: str) -> None:
     )
     call.say(f"start the query with the new checkpoint, after batch {result.batch:,}, and with")
     conf = plain_conf() if result.namespace else {}
+    if result.checkpoint.startswith(SCHEME):
+        conf |= stored_checkpoint_conf()
     for name, value in {"checkpointLocation": result.checkpoint, **conf, **result.confs}.items():
         typer.echo(f"  {name}={value}")
 

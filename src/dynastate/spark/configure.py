@@ -128,6 +128,11 @@ def configure(
     return builder
 
 
+def stored_checkpoint_conf() -> dict[str, str]:
+    """Conf that `configure` adds for checkpoints in DynamoDB, as for `spark-defaults.conf`."""
+    return checkpoint_conf({}) | {f"spark.hadoop.{name}": value for name, value in FILE_SYSTEM_CONF.items()}
+
+
 def checkpoint_conf(conf: Mapping[str, str]) -> dict[str, str]:
     """Conf for the log of checkpoints in DynamoDB, beside `conf`."""
     other = conf.get(FILE_MANAGER, FILE_MANAGER_CLASS)

@@ -38,7 +38,7 @@ def local_session(name: str, conf: Mapping[str, str], settings: Settings) -> Ite
     }
     for logger in ("", "py4j.clientserver"):
         logging.getLogger(logger or None).addFilter(_is_of_no_interrupt)
-    builder = configure(SparkSession.builder.master("local[*]").appName(name))
+    builder = configure(SparkSession.builder.master("local[*]").appName(name), checkpoint=True)
     builder.config(map={**conf, **quiet, **settings.to_spark()})
     _start_jvm(builder)
     with builder.getOrCreate() as spark:

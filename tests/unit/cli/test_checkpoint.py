@@ -79,3 +79,12 @@ def test_a_query_that_writes_is_refused(engine: Engine, tmp_path: Path, monkeypa
     assert (result.code, "a query writes to this namespace: stop it, and move its" in result.err) == (2, True)
     assert engine.checkpoint_files().list(Checkpoint("log-written", "query"), "") == []
     assert run(*words, "--force").code == 0
+
+
+def test_transfers_look_for_the_old_one_before_spark_starts() -> None:
+    for words in (("import",), ("repartition", "--partitions", "2"), ("export-checkpoint", "--store", "rocksdb")):
+        command, *options = words
+        error = refused(command, "dynastate://log-none/query", "dynastate://log-new/query", *options)
+        assert error.startswith(
+            "dynastate: there is no checkpoint in this folder checkpoint=dynastate://log-none/query"
+        )

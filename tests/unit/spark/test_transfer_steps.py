@@ -12,6 +12,7 @@ import pytest
 
 from dynastate.errors import ConfigurationError
 from dynastate.format.meta import StoreMeta
+from dynastate.settings import PREFIX
 from dynastate.spark.transfer import steps
 from dynastate.spark.transfer.steps import Source, Target, Transfer
 
@@ -133,3 +134,33 @@ def test_two_runs_of_one_transfer(start: Callable[[Place, str], Exception | None
         at += 1
     assert start(place, "third") is not None
     assert {(False, True), (True, False)} <= outcomes
+
+
+@pytest.mark.parametrize(
+    ("new", "namespace", "conf", "expected"),
+    [
+        ("fresh", None, None, "of the path"),
+        ("fresh", None, "session", "session"),
+        ("fresh", "given", "session", "given"),
+        ("dynastate://orders/query", None, None, "orders"),
+        ("dynastate://orders/query", None, "session", "orders"),
+        ("dynastate://orders/query", "orders", None, "orders"),
+    ],
+)
+def test_namespace_of_new_stores(
+    monkeypatch: pytest.MonkeyPatch, new: str, namespace: str | None, conf: str | None, expected: str
+) -> None:
+    """The location of a checkpoint in DynamoDB names it, whatever the session has; nothing else may be given."""
+    run = Run(Place(), "run")
+    monkeypatch.setattr(run, "namespaceOf", lambda _: "of the path", raising=False)
+    monkeypatch.setattr(steps, "Jvm", lambda *_: run)
+    spark = MagicMock()
+    spark.conf.getAll = {} if conf is None else {f"{PREFIX}namespace": conf}
+    target = Transfer(spark, "import", "old", new).ours(namespace)
+    assert target.namespace == expected
+    assert (target.settings or {}).get(f"{PREFIX}namespace", "of the path") == expected
+    if new.startswith("dynastate:"):
+        with pytest.raises(ConfigurationError, match="the new checkpoint is in the namespace orders, and so is its"):
+            Transfer(spark, "import", "old", new).ours("other")
+        with pytest.raises(ConfigurationError, match="the new state needs a namespace of its own"):
+            Transfer(spark, "import", "old", new).ours(None, other="orders")

@@ -9,7 +9,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.origin import origin_settings
-from dynastate.spark.transfer.steps import SPARKS_OWN, Moved, Source, Target, Transfer
+from dynastate.spark.transfer.steps import SPARKS_OWN, Moved, Source, Target, Transfer, namespace_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +35,11 @@ def export_checkpoint(
         raise ConfigurationError(f"state can be exported to {' and '.join(STORES)}", store=store)
     with errors_of_spark():
         transfer = Transfer(spark, "export-checkpoint", old, new)
+        if namespace_in(transfer.target):
+            raise ConfigurationError(
+                "Spark's own stores keep their files in the checkpoint, so that cannot be in DynamoDB: give a folder",
+                checkpoint=transfer.target,
+            )
         source = origin_settings(transfer)
         for described in transfer.plan["stores"]:
             if store == "hdfs" and described["families"]:

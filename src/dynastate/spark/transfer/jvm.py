@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynastate import errors
 from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.operations.checkpoints import SCHEME
+from dynastate.spark.configure import FILE_SYSTEM
 from dynastate.spark.connect import connect_session
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ class Jvm:
         self._hadoop: Any = self.session.sessionState().newHadoopConf()
 
     def qualified(self, folder: str) -> str:
+        if folder.startswith(SCHEME) and self._hadoop.get(FILE_SYSTEM) is None:
+            raise ConfigurationError(
+                "this session has no checkpoints in DynamoDB: make it with dynastate.configure(…, checkpoint=True)",
+                checkpoint=folder,
+            )
         return str(self.transfer.qualified(self.session, folder))
 
     def names(self, root: str, *below: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from dynastate.errors import ConfigurationError
 from dynastate.operations.lifecycle.runs import refuse_copy
-from dynastate.spark.transfer.steps import OURS, Target, Transfer, tables_of
+from dynastate.spark.transfer.steps import OURS, Target, Transfer, namespace_in, tables_of
 
 _STORE: Final = re.compile(r"store=([^/\s]+)/")
 
@@ -21,8 +21,16 @@ def origin_settings(transfer: Transfer) -> dict[str, str]:
             checkpoint=source,
             provider=plan["provider"],
         )
-    operator = str(plan["stores"][0]["operator"])
-    folder = f"{source}/state/{operator}/0"
+    namespace = namespace_in(source) or _marked_namespace(transfer)
+    settings = transfer.settings(namespace)
+    with tables_of(settings) as tables:
+        refuse_copy(tables, transfer.stores(Target(OURS, namespace=namespace)), source)
+    return settings
+
+
+def _marked_namespace(transfer: Transfer) -> str:
+    """The namespace that the provider's file in the folder of a partition names."""
+    folder = f"{transfer.source}/state/{transfer.plan['stores'][0]['operator']}/0"
     match = None
     if "dynastate" in transfer.jvm.names(folder):
         match = _STORE.search(transfer.jvm.read(folder, "dynastate"))
@@ -30,7 +38,4 @@ def origin_settings(transfer: Transfer) -> dict[str, str]:
         raise ConfigurationError(
             "the old checkpoint does not name its namespace: its file 'dynastate' is gone", folder=folder
         )
-    settings = transfer.settings(match[1])
-    with tables_of(settings) as tables:
-        refuse_copy(tables, transfer.stores(Target(OURS, namespace=match[1])), source)
-    return settings
+    return match[1]

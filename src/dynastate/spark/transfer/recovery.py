@@ -16,7 +16,7 @@ from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.rows import same_schema
-from dynastate.spark.transfer.steps import Moved, Source, Transfer, tables_of
+from dynastate.spark.transfer.steps import Moved, Source, Transfer, namespace_in, tables_of
 from dynastate.storage.tables import Tables
 from dynastate.unsaferow.schema import described_families
 
@@ -44,6 +44,12 @@ def recover_checkpoint(
     """
     with errors_of_spark():
         transfer = Transfer(spark, "recover", template, new)
+        if namespace_in(transfer.source):
+            raise ConfigurationError(
+                "the location of a template in DynamoDB names another state than the lost query's: run the template "
+                "with a checkpoint in a folder; the new checkpoint may be in DynamoDB",
+                template=transfer.source,
+            )
         to, settings = transfer.ours(namespace, other=lost), transfer.settings(lost)
         with tables_of({**settings, f"{PREFIX}namespace": lost}) as tables:
             version, ids = _newest(tables, lost, transfer.plan["stores"], progress)

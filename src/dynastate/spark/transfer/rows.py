@@ -18,6 +18,7 @@ from pyspark.sql.types import StructField, StructType
 from dynastate.errors import ConfigurationError
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import PREFIX
+from dynastate.spark.configure import FILE_SYSTEM_CONF
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.origin import origin_settings
 from dynastate.spark.transfer.steps import OURS, Moved, Source, Transfer
@@ -190,8 +191,10 @@ def _path(store: Mapping[str, Any]) -> str:
 def _read(spark: SparkSession, transfer: Transfer, settings: Mapping[str, str], store: Mapping[str, Any]) -> DataFrame:
     """Keys and values of a store, by Spark's state reader."""
     session = spark.newSession()
-    for name, value in settings.items():
-        session.conf.set(name, value)
+    file_system = {name: spark.conf.get(name, None) for name in FILE_SYSTEM_CONF}
+    for name, value in {**settings, **file_system}.items():
+        if value is not None:
+            session.conf.set(name, value)
     reader = session.read.format("statestore").option("batchId", transfer.plan["batch"])
     reader = reader.option("operatorId", store["operator"]).option("storeName", store["name"])
     return reader.load(transfer.source).select("key", "value")

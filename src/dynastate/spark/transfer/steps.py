@@ -19,8 +19,10 @@ from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.graphs import read_metas
 from dynastate.errors import ConfigurationError
+from dynastate.format.checkpoint import checkpoint_of
 from dynastate.format.keys import location_of
 from dynastate.format.meta import StoreMeta, parse_metas
+from dynastate.operations.checkpoints import SCHEME
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
@@ -82,6 +84,11 @@ class Source:
     version: int = 0
     ids: Mapping[str, str] = field(default_factory=dict)
     frames: Mapping[str, DataFrame] = field(default_factory=dict)
+
+
+def namespace_in(location: str) -> str:
+    """The namespace that a checkpoint in DynamoDB has in its location. Empty if the checkpoint is elsewhere."""
+    return checkpoint_of(location.removeprefix(SCHEME)).namespace if location.startswith(SCHEME) else ""
 
 
 def no_checkpoint(folder: str) -> ConfigurationError:
@@ -165,9 +172,17 @@ class Transfer:
     def ours(self, namespace: str | None, partitions: int = 0, other: str | None = None) -> Target:
         """New stores of ours, with the session's settings, in another namespace than `other`.
 
-        The default namespace is made of the checkpoint's path.
+        The default namespace is that of a checkpoint in DynamoDB, and else made of the checkpoint's path.
         """
-        settings = self.settings(namespace)
+        stored_namespace = namespace_in(self.target)
+        if namespace and stored_namespace not in ("", namespace):
+            raise ConfigurationError(
+                f"the new checkpoint is in the namespace {stored_namespace}, and so is its state: leave the namespace "
+                "out",
+                checkpoint=self.target,
+                namespace=namespace,
+            )
+        settings = self.settings(stored_namespace or namespace)
         owner = settings.get(f"{PREFIX}namespace") or str(self.jvm.transfer.namespaceOf(self.target))
         if owner == other:
             raise ConfigurationError("the new state needs a namespace of its own; give another one", namespace=owner)
