@@ -350,7 +350,7 @@ def verify(
     from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints, verify_log
 
     with call.tables() as tables:
-        stores = current_stores(tables, scope)
+        stores = current_stores(tables, scope, may_have_files_only=True)
 
         def check(store: str, report: ProgressCallback) -> Report:
             return verifying.verify(tables, store, report, with_record=store == stores[0])

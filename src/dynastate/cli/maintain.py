@@ -101,7 +101,7 @@ def clean(
     from dynastate.operations.scope import stores_in
 
     with call.engine() as (engine, tables):
-        names = stores_in(tables, scope)
+        names = stores_in(tables, scope, may_have_files_only=True)
         earlier = names.earlier
         lists = look(tables, earlier)
         if earlier and not yes:

@@ -29,11 +29,11 @@ Scope = Annotated[
 _FAILED_MAX: Final = 20
 
 
-def current_stores(tables: Tables, scope: str) -> list[str]:
-    """The stores of a scope, without those of earlier queries if it has others. Refuse a scope without stores."""
+def current_stores(tables: Tables, scope: str, *, may_have_files_only: bool = False) -> list[str]:
+    """The stores of a scope, without those of earlier queries if it has others. Refuse what `stores_in` refuses."""
     from dynastate.operations.scope import stores_in
 
-    names = stores_in(tables, scope)
+    names = stores_in(tables, scope, may_have_files_only=may_have_files_only)
     if names.current and names.earlier:
         earlier = plural(len(names.earlier), "store")
         typer.echo(f"left out: {earlier} of an earlier query; 'dynastate clean' deletes what it left", err=True)

@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from dynastate import runtime
 from dynastate.engine.catalog import EVERY, QueryStores, nonempty, parse_name, queries_of, select_stores, with_lost
+from dynastate.engine.checkpoint import read_checkpoints
 from dynastate.engine.namespaces import place_of, read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, DynastateError, VersionMissingError
 from dynastate.format.keys import check_store
@@ -24,11 +25,12 @@ T = TypeVar("T")
 AnyTables = TypeVar("AnyTables", bound=Tables)
 
 
-def stores_in(tables: Tables, scope: str) -> QueryStores:
+def stores_in(tables: Tables, scope: str, *, may_have_files_only: bool = False) -> QueryStores:
     """The stores of a namespace, an operator or a partition, in order; or one store, which need not exist.
 
     Stores without a meta item count as the current query's. If a meta item is corrupt, or lost in partition 0, all
-    stores do, so that commands can read each. Refuse a scope without a store.
+    stores do, so that commands can read each. Refuse a scope without a store, unless it is a namespace that
+    `may_have_files_only`: the checkpoint of a query without state.
     """
     names = parse_name(scope)
     if names is None:
@@ -44,6 +46,8 @@ def stores_in(tables: Tables, scope: str) -> QueryStores:
         return QueryStores([store], [])
     namespace_items = read_namespace(tables, namespace)
     metas, lost = with_lost(tables, namespace_items)
+    if may_have_files_only and scope == namespace and not (metas or lost) and read_checkpoints(tables, namespace):
+        return QueryStores([], [])
     all_stores = sorted(nonempty([*metas, *lost], namespace), key=place_of)
     query_stores = QueryStores(all_stores, [])
     with suppress(CorruptStateError):

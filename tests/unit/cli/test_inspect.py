@@ -315,7 +315,7 @@ def test_verify(engine: Engine, tables: MemoryTables) -> None:
     assert "tables=dynastate-delta,dynastate-snapshot-group" in message
 
 
-def test_stores_and_show_with_a_checkpoint(engine: Engine, tables: MemoryTables) -> None:
+def test_stores_and_show_with_a_checkpoint(engine: Engine, tables: MemoryTables, store: str) -> None:
     """Files, bytes, and the last committed batch with its time; a corrupt one hides nothing."""
     StoreBuilder(engine, "files/0/0/default", location="dynastate://files/query/state").count_to(2)
     files, checkpoint = engine.checkpoint_files(), Checkpoint("files", "query")
@@ -332,7 +332,7 @@ def test_stores_and_show_with_a_checkpoint(engine: Engine, tables: MemoryTables)
     text = "12 files, 60 bytes; batch 10 committed "
     assert run("stores", "files").lines[-1].startswith(f"dynastate://files/query: {text}")
     assert f"log          {text}" in run("show", "files/0/0/default").out
-    assert shown("show", "look/0/0/default")["log"] is None
+    assert shown("show", store)["log"] is None
     del tables.items[file_key(checkpoint, "commits/3")]["time"]
     assert "file/commits/00000000000000000003" in shown("stores", "files")[0]["log"]["problem"]
     assert run("stores", "files").code == 0
@@ -366,6 +366,19 @@ def test_verify_of_a_namespace_with_a_checkpoint(engine: Engine, tables: MemoryT
         marker.write_text(marker.read_text().replace("orders", "elsewhere"))
     reports = shown("verify", "elsewhere/0/0/default", "--checkpoint", str(folder))
     assert (reports[1]["checkpoint"], reports[1]["batches"]) == (str(folder), "0-5")
+
+
+def test_a_query_without_state(engine: Engine) -> None:
+    """Its namespace has the files of a checkpoint only."""
+    assert "no store of this namespace" in refused("verify", "stateless")
+    for name in ("metadata", "offsets/0", "commits/0"):
+        engine.checkpoint_files().put(Checkpoint("stateless", "query"), name, b"{}\n{}", overwrites=False)
+    (report,) = shown("verify", "stateless")
+    assert (report["checkpoint"], report["files"], report["findings"]) == ("dynastate://stateless/query", 3, [])
+    assert run("verify", "stateless").lines[-1] == "whole: 0 missing, 0 corrupt, 0 orphaned"
+    assert shown("clean", "stateless") == []
+    assert "no store of this namespace" in refused("compact", "stateless")
+    assert "no store of this namespace" in refused("verify", "stateless/0")
 
 
 def test_verify_of_a_namespace(engine: Engine, tables: MemoryTables) -> None:

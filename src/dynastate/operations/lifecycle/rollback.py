@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import of_namespace
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
 from dynastate.format.meta import QueryRun
@@ -227,10 +227,13 @@ def _log(batch: int, text: str) -> BatchLog:
 
 
 def committed_ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds:
-    """The ids of the versions that a batch committed."""
-    lines = checkpoint.read(f"{COMMITS}/{batch}").splitlines()
-    content: dict[str, Any] = json.loads(lines[1]) if len(lines) > 1 else {}
-    query: dict[str, Any] = json.loads(checkpoint.read(METADATA))
+    """The ids of the versions that a batch committed.
+
+    Raises:
+        CorruptStateError: the commit, its offsets or `metadata` cannot be parsed; `file` names it.
+    """
+    content = _object_in(checkpoint, f"{COMMITS}/{batch}", line=1, default="{}")
+    query = _object_in(checkpoint, METADATA)
     run = QueryRun("", str(query.get("id", "")), location_of(f"{checkpoint.location}/state"))
     ids = content.get("stateUniqueIds") or {}
     partitions: Mapping[str, Collection[int]] = {
@@ -239,9 +242,21 @@ def committed_ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds:
     return CommittedIds(batch + 1, ids, partitions or _with_folder(checkpoint, batch), run)
 
 
+def _object_in(checkpoint: QueryCheckpoint, file: str, line: int = 0, default: str = "") -> dict[str, Any]:
+    """The JSON object in a line of a file, which is not empty; the default if it has fewer lines."""
+    try:
+        lines = checkpoint.read(file).splitlines()
+        content: dict[str, Any] = json.loads(lines[line] if len(lines) > line or not lines else default)
+    except (ValueError, IndexError) as error:
+        raise CorruptStateError(
+            "this file of the checkpoint is not as Spark writes it", checkpoint=checkpoint.location, file=file
+        ) from error
+    return content
+
+
 def _with_folder(checkpoint: QueryCheckpoint, batch: int) -> dict[str, set[int]]:
     """The partitions with a folder, by operator, without an earlier query's partitions at this path."""
-    conf: dict[str, str] = json.loads(checkpoint.read(f"{OFFSETS}/{batch}").splitlines()[1]).get("conf", {})
+    conf: dict[str, str] = _object_in(checkpoint, f"{OFFSETS}/{batch}", line=1).get("conf", {})
     limit = int(conf.get(_PARTITIONS, sys.maxsize))
     return {
         operator: {number for number in numbers if number < limit}

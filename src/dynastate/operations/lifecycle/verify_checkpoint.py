@@ -14,7 +14,7 @@ from dynastate.counts import plural
 from dynastate.engine.catalog import QueryStores, find_stores, of_namespace
 from dynastate.engine.checkpoint import CheckpointFiles, read_checkpoints
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
-from dynastate.format.checkpoint import Checkpoint, file_key
+from dynastate.format.checkpoint import Checkpoint, checkpoint_of, file_key
 from dynastate.format.graph import VersionGraph, ranges
 from dynastate.format.keys import NO_ATTEMPT, Role, VersionId, version_list_key
 from dynastate.format.namespace import store_key
@@ -185,15 +185,15 @@ def _misfits(
     Clean-up and the query's own log delete old batches independently, so only the versions from the oldest one on that
     a store can open are compared. Of the last batch all are: a query starts from it.
     """
-    committed = [ids for batch in batches if (ids := _ids(checkpoint, batch)) is not None]
+    committed, findings = _committed(checkpoint, batches)
     namespace = checkpoint.namespace()
     has_stores = bool(find_stores(tables, namespace))
     if not committed or not (has_stores or committed[-1].ids):
-        return []
+        return findings
     last = committed[-1]
     stores = of_namespace(tables, namespace) if has_stores else QueryStores([], [])
     names = last.find(stores.current, stores.earlier)
-    findings = [
+    findings += [
         Finding("missing", store_key(f"{namespace}/{operator}/{number}/"), "a partition that the last batch committed")
         for operator, number in last.lost_places(names)
     ]
@@ -216,12 +216,28 @@ def _misfits(
     return findings
 
 
-def _ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds | None:
-    """The ids of a batch. Returns None if a file is corrupt, which is reported, or was deleted meanwhile."""
-    try:
-        return committed_ids(checkpoint, batch)
-    except (CorruptStateError, ConfigurationError):
-        return None
+def _committed(checkpoint: QueryCheckpoint, batches: Sequence[int]) -> tuple[list[CommittedIds], list[Finding]]:
+    """The ids of batches, and files that cannot be parsed. Refuse a folder with such a file: findings name items.
+
+    Files with a wrong checksum are reported already, and a batch whose files are deleted meanwhile is left out.
+    """
+    malformed: dict[str, Finding] = {}
+
+    def ids_of(batch: int) -> CommittedIds | None:
+        try:
+            return committed_ids(checkpoint, batch)
+        except ConfigurationError:
+            return None
+        except CorruptStateError as corrupt:
+            if not checkpoint.location.startswith(SCHEME):
+                raise
+            if file := str(corrupt.facts.get("file", "")):
+                key = file_key(checkpoint_of(checkpoint.location.removeprefix(SCHEME)), file)
+                malformed[file] = Finding("corrupt", key, corrupt.reason)
+            return None
+
+    committed = [ids for batch in batches if (ids := ids_of(batch)) is not None]
+    return committed, list(malformed.values())
 
 
 def _read(tables: Tables, store: str) -> _Versions | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles
-from dynastate.errors import ConfigurationError
+from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.checkpoint import file_items, file_key
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, meta_key, version_list_key
@@ -71,6 +71,20 @@ def test_a_corrupt_file(tables: MemoryTables) -> None:
     assert found(report) == [("corrupt", key.sort)]
     assert "wrong checksum" in report.findings[0].why
     assert not report.is_whole
+
+
+@pytest.mark.parametrize(("file", "data"), [("commits/2", b""), ("commits/5", b"v1\n{"), ("metadata", b"{}}")])
+def test_a_file_that_cannot_be_parsed(
+    tables: MemoryTables, folder_tables: MemoryTables, tmp_path: Path, file: str, data: bytes
+) -> None:
+    """It is written whole, but not as Spark does. In a folder, a crash of its file system may leave the same."""
+    CheckpointFiles(tables, set()).put(CHECKPOINT, file, data, overwrites=True)
+    report = verified(tables)
+    assert found(report) == [("corrupt", file_key(CHECKPOINT, file).sort)]
+    assert report.findings[0].why.startswith("this file of the checkpoint is not as Spark writes it")
+    (tmp_path / "checkpoint" / file).write_bytes(data)
+    with pytest.raises(CorruptStateError, match=f"not as Spark writes it.*file={file}"):
+        verify_log(folder_tables, str(tmp_path / "checkpoint"))
 
 
 @pytest.mark.parametrize("file", ["metadata", "offsets/5", "offsets/4"])
