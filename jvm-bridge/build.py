@@ -32,9 +32,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "jvm-bridge" / "src"
 ENVIRONMENTS = ROOT / "build"
 #: The supported minors of Spark, and the version with which each jar is compiled.
-SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
+SPARKS = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
 #: The trees of the bridge, and the first minor that takes each.
-BRIDGE = {SOURCES / "main" / "scala": "4.0", SOURCES / "transfer" / "scala": "4.3"}
+BRIDGE = {SOURCES / "main" / "scala": "3.5", SOURCES / "transfer" / "scala": "4.3"}
+#: The Scala of PySpark's jars, for minors that have another than 2.13.
+SCALA = {"3.5": "2.12"}
 #: Zip entries carry one fixed time, so that the same sources give the same jar.
 EPOCH = (2026, 1, 1, 0, 0, 0)
 
@@ -107,8 +109,13 @@ def package_version() -> str:
     return str(version.group(1))
 
 
+def artifact(minor: str) -> str:
+    """Name of the bridge for a minor of Spark, as Maven's repositories have it."""
+    return f"dynastate-spark-{minor}_{SCALA.get(minor, '2.13')}"
+
+
 def bridge_jar(minor: str) -> Path:
-    return ROOT / "src" / "dynastate" / "jars" / f"dynastate-spark-{minor}_2.13-{package_version()}.jar"
+    return ROOT / "src" / "dynastate" / "jars" / f"{artifact(minor)}-{package_version()}.jar"
 
 
 def is_for(folder: Path, minor: str) -> bool:

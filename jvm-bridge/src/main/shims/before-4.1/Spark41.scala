@@ -11,18 +11,18 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 /** Spark's traits as they are since 4.1. Members that this Spark does not have are declared here, and never called. */
-private[spark] trait ReadStateStore41 extends ReadStateStore {
+private[spark] trait ReadStateStore41 extends ReadStateStore40 {
   def release(): Unit
 }
 
-private[spark] trait StateStore41 extends StateStore with ReadStateStore41 {
+private[spark] trait StateStore41 extends StateStore40 with ReadStateStore41 {
   def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit
 
   def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit
 }
 
 /** This Spark passes ids of attempts only when it opens a store. */
-private[spark] trait StateStoreProvider41 extends StateStoreProvider with SupportsFineGrainedReplay {
+private[spark] trait StateStoreProvider41 extends StateStoreProvider40 with SupportsFineGrainedReplay {
   def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String]): StateStore
 
   def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean,

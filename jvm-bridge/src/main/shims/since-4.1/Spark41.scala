@@ -7,11 +7,11 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 /** Spark's traits as they are since 4.1. */
-private[spark] trait ReadStateStore41 extends ReadStateStore
+private[spark] trait ReadStateStore41 extends ReadStateStore40
 
-private[spark] trait StateStore41 extends StateStore with ReadStateStore41
+private[spark] trait StateStore41 extends StateStore40 with ReadStateStore41
 
-private[spark] trait StateStoreProvider41 extends StateStoreProvider with SupportsFineGrainedReplay
+private[spark] trait StateStoreProvider41 extends StateStoreProvider40 with SupportsFineGrainedReplay
 
 /** This Spark passes a task's read store to `upgradeReadStoreToWriteStore` itself. */
 private[spark] final class ReadStores41 {

@@ -140,7 +140,7 @@ object Protocol {
   /** Keys by column family; a family that is not listed has none. */
   def takeKeys(body: ByteBuffer): Array[Long] = {
     val counts = Seq.fill(body.getShort & 0xffff)((body.getShort & 0xffff) -> body.getLong)
-    val keys = new Array[Long](counts.map(_._1 + 1).maxOption.getOrElse(0))
+    val keys = new Array[Long](counts.map(_._1 + 1).foldLeft(0)(math.max))
     counts.foreach { case (family, count) => keys(family) = count }
     keys
   }
@@ -172,7 +172,7 @@ object Protocol {
     val (exists, time) = (takeFlag(body), body.getLong)
     val data = new Array[Byte](body.remaining)
     body.get(data)
-    Option.when(exists)(FileContent(data, time))
+    if (exists) Some(FileContent(data, time)) else None
   }
 
   /** The file in a CHECKPOINT_FILE. */
@@ -180,7 +180,7 @@ object Protocol {
     val (path, bytes, time, hasData) = (takeText(body), body.getLong, body.getLong, takeFlag(body))
     val data = new Array[Byte](body.remaining)
     body.get(data)
-    StoredFile(path, bytes, time, Option.when(hasData)(data))
+    StoredFile(path, bytes, time, if (hasData) Some(data) else None)
   }
 
   /** A frame of fields, each as long as its type. */

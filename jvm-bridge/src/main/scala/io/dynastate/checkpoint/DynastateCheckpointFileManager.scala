@@ -3,6 +3,7 @@ package io.dynastate.checkpoint
 import java.io.ByteArrayOutputStream
 
 import scala.collection.mutable
+import scala.util.Try
 import scala.util.control.NonFatal
 
 import io.dynastate.{DynastateException, ErrorKind}
@@ -84,7 +85,7 @@ final class DynastateCheckpointFileManager(root: Path, hadoopConf: Configuration
   override def list(path: Path, filter: PathFilter): Array[FileStatus] =
     if (other != null) other.list(path, filter)
     else {
-      val listed = if (path == root) synchronized(current.values.toSeq) else files.list(path)
+      val listed = if (path == root) synchronized(current.values.toList) else files.list(path)
       listed.map(CheckpointFiles.statusOf(path, _)).filter(each => filter.accept(each.getPath)).toArray
     }
 
@@ -153,8 +154,9 @@ final class DynastateCheckpointFileManager(root: Path, hadoopConf: Configuration
   private def current: mutable.Map[String, FileEntry] =
     if (entries != null) entries
     else {
-      val listed = mutable.LinkedHashMap.from(
-        files.list(root).filterNot(each => garbage.contains(new Path(root, each.name))).map(each => each.name -> each))
+      val listed = mutable.LinkedHashMap.empty[String, FileEntry]
+      files.list(root).filterNot(each => garbage.contains(new Path(root, each.name)))
+        .foreach(each => listed(each.name) = each)
       if (newestBatch >= 0) entries = listed
       listed
     }
@@ -198,5 +200,5 @@ object DynastateCheckpointFileManager {
   }
 
   /** The batch whose file it is, such as `7` and `7.compact`; -1: it is of none. */
-  private def batchOf(path: Path): Long = path.getName.takeWhile(_.isDigit).toLongOption.getOrElse(-1L)
+  private def batchOf(path: Path): Long = Try(path.getName.takeWhile(_.isDigit).toLong).getOrElse(-1L)
 }

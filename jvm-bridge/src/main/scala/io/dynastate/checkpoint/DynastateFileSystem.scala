@@ -94,7 +94,7 @@ final class DynastateFileSystem extends FileSystem {
     if (path.isRoot || isListed(path)) Some(folder(path))
     else files.find(path).map(content =>
       CheckpointFiles.status(path, FileEntry(path.getName, isFolder = false, content.data.length, content.time)))
-      .orElse(Option.when(made.contains(path) || files.list(path).nonEmpty || isPartition(path))(folder(path)))
+      .orElse(Some(folder(path)).filter(_ => made.contains(path) || files.list(path).nonEmpty || isPartition(path)))
 
   /** Whether a path is the folder of a partition, in which nothing is: the folder of its operator lists it. */
   private def isPartition(path: Path): Boolean = CheckpointPath.of(path).isOfPartition &&

@@ -4,8 +4,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.WeakHashMap
 
 import scala.collection.mutable
-import scala.jdk.CollectionConverters._
 
+import io.dynastate.CollectionConverters._
 import io.dynastate.bridge.{FileContent, FileEntry, StoredFile}
 
 /** The files of a checkpoint when a run of its query starts, which the thread of the run reads by one request. Spark
@@ -21,7 +21,7 @@ private[checkpoint] final class RunStart private (checkpoint: String) {
   private[this] var isOver = false
 
   private def begin(all: Seq[StoredFile]): Unit =
-    synchronized { if (!isOver) files = mutable.TreeMap.from(all.map(each => each.path -> each)) }
+    synchronized { if (!isOver) files = mutable.TreeMap(all.map(each => each.path -> each): _*) }
 
   private def end(): Unit = synchronized {
     isOver = true
@@ -48,7 +48,7 @@ private[checkpoint] final class RunStart private (checkpoint: String) {
         val time = math.max(file.time, entries.get(name).fold(0L)(_.time))
         entries(name) = FileEntry(name, isFolder, if (isFolder) 0 else file.bytes, time)
       }
-      entries.values.toSeq
+      entries.values.toList
     }
   }
 
@@ -59,7 +59,7 @@ private[checkpoint] final class RunStart private (checkpoint: String) {
 
   private def delete(path: String): Unit = synchronized {
     if (files == null) end()
-    else files.filterInPlace((each, _) => each != path && !each.startsWith(s"$path/"))
+    else files --= files.keys.filter(each => each == path || each.startsWith(s"$path/")).toList
   }
 
   private def isOf(checkpoint: String): Boolean = this.checkpoint == checkpoint

@@ -1,6 +1,6 @@
 package io.dynastate.memory
 
-import scala.jdk.CollectionConverters._
+import io.dynastate.CollectionConverters._
 
 /** Reads rows of a version from where they are durable. */
 trait BucketSource {

@@ -29,3 +29,8 @@ final case class ColumnFamily(name: String, spec: KeyStateEncoderSpec, valueSche
     JObject(if (earlierSchemas.isEmpty) fields else ("earlier_values" -> oldSchemas) :: fields)
   }
 }
+
+object ColumnFamily {
+  /** Spark's name of the family of an operator that has only one. */
+  val Default = "default"
+}

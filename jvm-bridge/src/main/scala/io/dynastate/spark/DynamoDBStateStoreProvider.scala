@@ -42,7 +42,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
     this.hadoopConf = hadoopConf
     client = new EngineClient(ProviderSettings(stateStoreId, storeConfs, hadoopConf),
       RowVerifier.ofAll(stateStoreId, storeConfs))
-    val default = ColumnFamily(StateStore.DEFAULT_COL_FAMILY_NAME, keyStateEncoderSpec, valueSchema,
+    val default = ColumnFamily(ColumnFamily.Default, keyStateEncoderSpec, valueSchema,
       useMultipleValuesPerKey, internal = false)
     families = new FamilyRegistry(default, useColumnFamilies, stateStoreId, storeConfs, stateSchemaProvider)
     marker = new PartitionMarker(stateStoreId, hadoopConf, client.store)
@@ -101,7 +101,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
   override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String],
       endVersionStateStoreCkptId: Option[String]): ChangeIterator = {
     validateRange(startVersion, endVersion)
-    val family = colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME)
+    val family = colFamilyNameOpt.getOrElse(ColumnFamily.Default)
     try new ChangeReader(client, families, family, startVersion, endVersion,
         loader.attemptOf(endVersion, endVersionStateStoreCkptId))
     catch { case e: DynastateException => throw SparkInternals.cannotLoad(e) }
@@ -130,7 +130,7 @@ class DynamoDBStateStoreProvider extends StateStoreProvider43 {
 
   override def toString: String = s"DynamoDBStateStoreProvider[store=${if (client == null) "?" else client.store}]"
 
-  private[spark] def usesCheckpointIds: Boolean = conf.enableStateStoreCheckpointIds
+  private[spark] def usesCheckpointIds: Boolean = Spark40.usesCheckpointIds(conf)
 
   private[spark] def hasRowChecksums: Boolean = RowVerifier.isEnabled(conf)
 

@@ -41,7 +41,7 @@ object DynastatePlugin {
 
   /** Start the sidecar in a thread, which is returned, or None if the conf selects another store. */
   def startSidecar(conf: SparkConf, isDriver: Boolean = false): Option[Thread] =
-    Option.when(conf.getOption(ProviderClass).contains("io.dynastate.spark.DynamoDBStateStoreProvider")) {
+    conf.getOption(ProviderClass).filter(_ == "io.dynastate.spark.DynamoDBStateStoreProvider").map { _ =>
       val thread = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf, isDriver))
       thread.start()
       thread

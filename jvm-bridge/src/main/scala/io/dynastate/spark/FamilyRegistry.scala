@@ -15,7 +15,7 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
   /** The parsed schema of the newest version: nearly every version has the same. */
   @volatile private[this] var lastSchema: StateSchema = StateSchema.Empty
   @volatile private[this] var formatIsValidated = false
-  private[this] val avroSchemas = if (conf.stateStoreEncodingFormat == "avro") schemas else None
+  private[this] val avroSchemas = if (Spark40.usesAvro(conf)) schemas else None
   register(default)
 
   private def register(family: ColumnFamily): Unit = byName.put(family.name, family)
@@ -57,7 +57,7 @@ private[spark] final class FamilyRegistry(default: ColumnFamily, useColumnFamili
   /** Refuse names that Spark refuses, and all if column families are off. */
   def validateName(provider: String, operation: String, name: String, isInternal: Boolean): Unit = {
     if (!useColumnFamilies) throw StateStoreErrors.unsupportedOperationException(operation, provider)
-    if (name.isEmpty || name.trim != name || (name == StateStore.DEFAULT_COL_FAMILY_NAME && !isInternal))
+    if (name.isEmpty || name.trim != name || (name == ColumnFamily.Default && !isInternal))
       throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
     if (!isInternal && name.charAt(0) == '$') throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }

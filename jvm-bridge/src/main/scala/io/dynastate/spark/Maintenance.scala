@@ -36,12 +36,14 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     val least = if (forcedVersion > 0) 0 else math.max(1, conf.minDeltasForSnapshot)
     // Numbers also decrease, when a query is started again from an older batch.
     retained.newestToMaintain.filter(version => math.abs(version.number - offeredAt) >= least).foreach { newest =>
-      val version = if (newest.versions.isUsable) newest else newest.versions.durable(newest)
-      maintain("a snapshot was not written", version) { connection =>
+      maintain("a snapshot was not written", newest) {
+        val version = if (newest.versions.isUsable) newest else newest.versions.durable(newest)
         val startNanos = System.nanoTime()
-        connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least,
-          deadlineSeconds)
-          .fold(counters.add, request => counters.add(sendSnapshot(connection, version, request, startNanos)))
+        client.converse { connection =>
+          connection.snapshot(store, settings.run.id, version, version.versions.stateBytes(version), least,
+            deadlineSeconds)
+            .fold(counters.add, request => counters.add(sendSnapshot(connection, version, request, startNanos)))
+        }
         offeredAt = version.number
         if (forcedAt == forcedVersion) forcedAt = 0
       }
@@ -50,14 +52,14 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
 
   /** Clean up every `minVersionsToDelete` versions; at the next maintenance if it failed or left versions. */
   def cleanUp(): Unit = {
-    val least = math.min(math.max(1L, conf.minVersionsToDelete), Int.MaxValue.toLong).toInt
+    val least = math.min(math.max(1L, Spark40.minVersionsToDelete(conf)), Int.MaxValue.toLong).toInt
     retained.newestToMaintain.filter(version =>
       cleanedUpAt == 0 || math.abs(version.number - cleanedUpAt) >= least).foreach { version =>
-      maintain("nothing was cleaned up", version) { connection =>
+      maintain("nothing was cleaned up", version) {
         val startNanos = System.nanoTime()
         val most = math.max(0, Spark41.maxVersionsToDeletePerMaintenance(conf))
-        val cost =
-          connection.cleanUp(store, settings.run.id, version, conf.minVersionsToRetain, least, most, deadlineSeconds)
+        val cost = client.converse(_.cleanUp(store, settings.run.id, version, conf.minVersionsToRetain, least, most,
+            deadlineSeconds))
         counters.add(cost)
         val (items, rest) = (cost.getOrElse("itemsDeleted", 0L), cost.getOrElse("versionsLeft", 0L))
         cleanedUpAt = if (rest == 0) version.number else 0
@@ -74,9 +76,11 @@ private[spark] final class Maintenance(client: EngineClient, retained: RetainedV
     sendBuckets(connection, version, request.bits, Array.fill(1 << request.bits)(true))
   }
 
-  /** No task waits for maintenance, and the next one does what this one could not. */
-  private def maintain(message: String, version: Version)(conversation: Connection => Unit): Unit =
-    try client.converse(conversation)
+  /** No task waits for maintenance, and the next one does what this one could not. An error that left it would make
+   * Spark unload the provider, and Spark 3.5 all providers of the executor.
+   */
+  private def maintain(message: String, version: Version)(work: => Unit): Unit =
+    try work
     catch {
       case NonFatal(e) =>
         log.warn(s"$message, and will be tried again; no state is lost store=$store version=$version: ${e.getMessage}")

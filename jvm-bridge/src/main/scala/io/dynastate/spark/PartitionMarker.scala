@@ -4,7 +4,6 @@ import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.{CompletableFuture, Executors}
 
-import scala.util.Using
 import scala.util.control.NonFatal
 
 import io.dynastate.DaemonThreads
@@ -38,8 +37,11 @@ private[spark] final class PartitionMarker(id: StateStoreId, hadoopConf: Configu
   /** Write it, unless it was found or written. */
   def write(): Unit = if (!isWritten) {
     find()
-    if (!found.get() && !isThere)
-      Using.resource(file.getFileSystem(hadoopConf).create(file, true))(_.write(text.getBytes(UTF_8)))
+    if (!found.get() && !isThere) {
+      val out = file.getFileSystem(hadoopConf).create(file, true)
+      try out.write(text.getBytes(UTF_8))
+      finally out.close()
+    }
     isWritten = true
   }
 
@@ -49,9 +51,11 @@ private[spark] final class PartitionMarker(id: StateStoreId, hadoopConf: Configu
     catch { case NonFatal(_) => false }
 
   private def isThere: Boolean =
-    try
-      Using.resource(file.getFileSystem(hadoopConf).open(file))(_.readNBytes(beginning.length).sameElements(beginning))
-    catch { case _: FileNotFoundException => false }
+    try {
+      val in = file.getFileSystem(hadoopConf).open(file)
+      try in.readNBytes(beginning.length).sameElements(beginning)
+      finally in.close()
+    } catch { case _: FileNotFoundException => false }
 }
 
 private object PartitionMarker {

@@ -4,9 +4,10 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.security.MessageDigest
 import java.util.HexFormat
 
-import scala.jdk.CollectionConverters._
+import scala.util.Try
 
 import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.CollectionConverters._
 import io.dynastate.bridge.{QueryRun, Sidecar}
 import io.dynastate.memory.EncodedRow
 import org.apache.hadoop.conf.Configuration
@@ -49,10 +50,10 @@ object ProviderSettings {
   /** The interpreter of the program that called `configure`. */
   private val DriverPython = "spark.dynastate.driverPython"
   private val PySparkPython = "spark.pyspark.python"
-  private val RunId = "sql.streaming.runId"
   /** Of checkpoints that are in DynamoDB. */
   val CheckpointScheme = "dynastate"
   val QueryId = "sql.streaming.queryId"
+  val RunId = "sql.streaming.runId"
 
   def apply(id: StateStoreId, conf: StateStoreConf, hadoopConf: Configuration): ProviderSettings = {
     val location = locationOf(id.checkpointRootLocation, hadoopConf)
@@ -62,9 +63,8 @@ object ProviderSettings {
     val store = s"$namespace/${id.operatorId}/${id.partitionId}/${id.storeName}"
     ProviderSettings(python = pythonOf(options, Option(hadoopConf.get(PySparkPython))),
       engine = engineOf(options), store = store, sidecar = sidecarOf(store, sidecarsOf(options)),
-      run = QueryRun(id = Option(hadoopConf.get(RunId)).getOrElse(throw new DynastateException(ErrorKind.Internal,
-            s"Spark gave no run id to the state store store=$store")), queryId = queryId(hadoopConf),
-        checkpoint = location), deadlineSeconds = deadlineOf(options), memory = MemorySettings.of(options))
+      run = QueryRun(id = Option(hadoopConf.get(RunId)).getOrElse(throw Spark40.noRunId(store)),
+        queryId = queryId(hadoopConf), checkpoint = location), deadlineSeconds = deadlineOf(options), memory = MemorySettings.of(options))
   }
 
   /** Interpreter and engine of an executor's tasks, whatever their sessions set, and the number of its sidecars. */
@@ -85,8 +85,8 @@ object ProviderSettings {
 
   /** Interpreter of a driver's sidecar, where executors may have another; without it that of the executors. */
   def pythonOfDriver(conf: SparkConf): Option[String] =
-    Option.when(!SparkInternals.isLocal(conf))(conf.getOption(DriverPython).orElse(conf.getOption(
-          "spark.pyspark.driver.python"))).flatten
+    if (SparkInternals.isLocal(conf)) None
+    else conf.getOption(DriverPython).orElse(conf.getOption("spark.pyspark.driver.python"))
 
   private def namespaceOf(text: String, location: String): String =
     if (text.isEmpty) namespaceOfUri(location).getOrElse(digest(location))
@@ -97,17 +97,17 @@ object ProviderSettings {
 
   /** The sidecar refuses what is not a number, with a message that names the setting. */
   private def deadlineOf(options: Map[String, String]): Long =
-    15 * options.get("requestDeadlineS").flatMap(_.toLongOption).getOrElse(DefaultDeadlineSeconds) + 60
+    15 * options.get("requestDeadlineS").flatMap(text => Try(text.toLong).toOption).getOrElse(DefaultDeadlineSeconds) + 60
 
   /** The namespace of a checkpoint that is in DynamoDB, `dynastate://NAMESPACE/NAME`. */
   private def namespaceOfUri(location: String): Option[String] =
-    Option.when(location.startsWith(s"$CheckpointScheme://"))(
-      location.stripPrefix(s"$CheckpointScheme://").takeWhile(_ != '/'))
+    Some(location).filter(_.startsWith(s"$CheckpointScheme://"))
+      .map(_.stripPrefix(s"$CheckpointScheme://").takeWhile(_ != '/'))
 
   private def engineOf(options: Map[String, String]): String = {
     val sidecars = sidecarsOf(options)
     // One of several has its part of the bounds on the executor.
-    val passedOn = options -- OfProvider ++ Option.when(sidecars > 1)("sidecars" -> sidecars.toString)
+    val passedOn = options -- OfProvider ++ (if (sidecars > 1) Some("sidecars" -> sidecars.toString) else None)
     compact(render(JObject(passedOn.toList.sortBy(_._1).map { case (name, value) => name -> JString(value) })))
   }
 

@@ -16,7 +16,7 @@ private[spark] final class RetainedVersions(limit: Int) {
 
   /** Bytes of heap that they take beside the newest one. */
   def undoBytes: Long =
-    all.distinctBy(each => (each.number, each.attempt)).map(each => each.versions.undoBytes(each)).sum
+    all.groupBy(each => (each.number, each.attempt)).values.map(_.head).map(each => each.versions.undoBytes(each)).sum
 
   /** Retain a version, and discard the one that was not used for longest. */
   def retain(version: Version): Unit = synchronized {
@@ -46,7 +46,7 @@ private[spark] final class RetainedVersions(limit: Int) {
 
   /** The newest version, if there is anything to maintain; of several with its number the one used last. */
   def newestToMaintain: Option[Version] =
-    synchronized(if (isClosed || !hasCommitted) None else versions.maxByOption(_.number))
+    synchronized(if (isClosed || !hasCommitted) None else versions.sortBy(-_.number).headOption)
 
   def close(): Unit = synchronized {
     isClosed = true

@@ -2,7 +2,7 @@ package io.dynastate.spark
 
 import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
 
-import scala.jdk.CollectionConverters._
+import io.dynastate.CollectionConverters._
 
 import org.apache.spark.TaskContext
 

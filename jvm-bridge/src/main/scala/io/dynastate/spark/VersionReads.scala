@@ -87,7 +87,7 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     valuePairs(range(family, startKey, endKey), family)
   }
 
-  override def allColumnFamilyNames: Set[String] = schema.ids.keySet + StateStore.DEFAULT_COL_FAMILY_NAME
+  override def allColumnFamilyNames: Set[String] = schema.ids.keySet + ColumnFamily.Default
 
   protected def forgetFamily(name: String): Unit = {
     open.remove(name)

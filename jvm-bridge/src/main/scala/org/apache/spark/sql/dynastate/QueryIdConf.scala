@@ -11,10 +11,13 @@ import org.apache.spark.util.UninterruptibleThread
  */
 private[dynastate] object QueryIdConf {
   /** Spark analyses the plan of every batch, in the thread of the query and its session. */
-  def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { session => _ =>
-    if (Thread.currentThread.isInstanceOf[UninterruptibleThread]) {
-      Option(session.sparkContext.getLocalProperty(QueryId))
-        .foreach(session.sessionState.conf.setConfString(QueryId, _))
-    }
+  def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { session =>
+    val runId = new RunIdConf(session)
+    _ =>
+      if (Thread.currentThread.isInstanceOf[UninterruptibleThread]) {
+        runId.set()
+        Option(session.sparkContext.getLocalProperty(QueryId))
+          .foreach(session.sessionState.conf.setConfString(QueryId, _))
+      }
   }
 }

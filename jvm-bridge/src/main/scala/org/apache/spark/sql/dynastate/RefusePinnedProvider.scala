@@ -4,7 +4,7 @@ import java.io.FileNotFoundException
 import java.nio.charset.StandardCharsets.UTF_8
 
 import scala.io.Source
-import scala.util.Using
+import scala.util.Try
 
 import io.dynastate.{DynastateException, ErrorKind}
 import org.apache.hadoop.conf.Configuration
@@ -61,11 +61,13 @@ private[dynastate] object RefusePinnedProvider {
     val offsets =
       try files.listStatus(new Path(checkpoint, "offsets")).map(_.getPath)
       catch { case _: FileNotFoundException => Array.empty[Path] }
-    val batches = offsets.flatMap(path => path.getName.toLongOption.map(_ -> path))
-    batches.maxByOption(_._1).flatMap { case (_, newest) =>
+    val batches = offsets.flatMap(path => Try(path.getName.toLong).toOption.map(_ -> path))
+    batches.sortBy(-_._1).headOption.flatMap { case (_, newest) =>
       // The second line is JSON; what cannot be read Spark reports itself.
+      val in = files.open(newest)
       val lines =
-        Using.resource(Source.fromInputStream(files.open(newest), UTF_8.name))(_.getLines().slice(1, 2).toList)
+        try Source.fromInputStream(in, UTF_8.name).getLines().slice(1, 2).toList
+        finally in.close()
       lines.headOption.flatMap(parseOpt(_)).map(_ \ "conf" \ Setting).collect { case JString(name) => name }
     }
   }

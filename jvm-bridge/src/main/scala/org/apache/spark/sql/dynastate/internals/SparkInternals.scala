@@ -4,17 +4,16 @@ import java.nio.file.Path
 
 import org.apache.spark.{QueryContext, SparkConf, SparkContext, SparkEnv, SparkException}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state.RecordType
 import org.apache.spark.util.{NextIterator, Utils}
 
 /** What only code in `org.apache.spark.sql` can reach: Spark's own errors, and its folders on local disk and cores. */
 object SparkInternals {
-  def unexpectedVersion(version: Long): Throwable = QueryExecutionErrors.unexpectedStateStoreVersion(version)
+  def unexpectedVersion(version: Long): Throwable = SparkErrors.unexpectedVersion(version)
 
   /** With the message of the cause, because Spark shows its user the message only. */
   def failedToCommit(store: String, cause: Throwable): Throwable =
-    QueryExecutionErrors.failedToCommitStateFileError(s"$store (${cause.getMessage})", cause)
+    SparkErrors.failedToCommit(s"$store (${cause.getMessage})", cause)
 
   /** For a version that cannot be opened; Spark's own message of this error has no place for a reason. */
   def cannotLoad(cause: Throwable): Throwable = {
@@ -43,7 +42,7 @@ object SparkInternals {
 
   /** Spark's error for a row that does not fit its checksum. */
   object WrongRowChecksum {
-    def unapply(e: SparkException): Boolean = e.getCondition == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+    def unapply(e: SparkException): Boolean = SparkErrors.conditionOf(e) == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
   }
 }
 
