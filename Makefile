@@ -10,7 +10,7 @@ SYSTEM_PYTHON := $(shell for each in python3 python3.13 python3.12 python3.11; d
 
 # The minors of Spark with a jar each, or versions of them such as 4.0.1: `make test-spark SPARK=4.1`.
 SPARK ?= all
-SPARKS := 4.0 4.1 4.2 4.3
+SPARKS := 3.5 4.0 4.1 4.2 4.3
 
 # Schedules of the simulation: `make sim SEED=17 RUNS=1` tells every step of one.
 SEED ?= 1000000
@@ -51,7 +51,7 @@ fast-engine:
 	@$(MAKE) --silent dynoxide >/dev/null 2>&1 || true
 
 # The suites of the state store's traits, real queries and the artifact for Maven, on another Spark, in an environment
-# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector.
+# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector, and 3.5 needs NumPy 1.
 test-spark: $(patsubst %,test-spark-%,$(if $(filter all,$(SPARK)),$(SPARKS),$(SPARK)))
 
 test-spark-%: build/spark-%/.ready
@@ -62,7 +62,7 @@ test-spark-%: build/spark-%/.ready
 .PRECIOUS: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
 	@$(PYTHON) jvm-bridge/build.py --fetch $*
-	@grep -v '^pyspark==' constraints.txt > build/spark-$*/constraints.txt
+	@grep -v '^pyspark==' constraints.txt $(if $(filter 3.5%,$*),| sed 's/^numpy==.*/numpy==1.26.4/') > build/spark-$*/constraints.txt
 	@$(PYTHON) jvm-bridge/build.py --install build/spark-$*/bin/python --constraint build/spark-$*/constraints.txt --editable '.[test]'
 	@touch $@
 

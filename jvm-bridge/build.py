@@ -109,9 +109,13 @@ def package_version() -> str:
     return str(version.group(1))
 
 
+def scala(minor: str) -> str:
+    return SCALA.get(minor, "2.13")
+
+
 def artifact(minor: str) -> str:
     """Name of the bridge for a minor of Spark, as Maven's repositories have it."""
-    return f"dynastate-spark-{minor}_{SCALA.get(minor, '2.13')}"
+    return f"dynastate-spark-{minor}_{scala(minor)}"
 
 
 def bridge_jar(minor: str) -> Path:

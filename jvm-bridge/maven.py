@@ -51,7 +51,7 @@ def pom(minor: str) -> bytes:
     elements: dict[str, Any] = {
         "modelVersion": "4.0.0",
         "groupId": GROUP,
-        "artifactId": artifact_of(minor),
+        "artifactId": build.artifact(minor),
         "version": version,
         "packaging": "jar",
         "name": f"{metadata['name']} for Spark {minor}",
@@ -77,7 +77,7 @@ def pom(minor: str) -> bytes:
         "dependencies": {
             "dependency": {
                 "groupId": "org.apache.spark",
-                "artifactId": "spark-sql_2.13",
+                "artifactId": f"spark-sql_{build.scala(minor)}",
                 "version": build.SPARKS[minor],
                 "scope": "provided",
             }
@@ -98,10 +98,6 @@ def _fill(element: ET.Element, values: dict[str, Any]) -> None:
             child.text = value
 
 
-def artifact_of(minor: str) -> str:
-    return f"dynastate-spark-{minor}_2.13"
-
-
 def scaladoc(minor: str, spark_jars: Path, target: Path) -> None:
     """Make the Scaladoc of a minor's sources."""
     command = [build.java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xss8m", "-cp", f"{spark_jars}/*"]
@@ -119,7 +115,7 @@ def lay_out(repository: Path) -> Path:
     """Put the artifact for the installed pyspark into a repository, and return its folder."""
     build.build(None, None, [])
     minor, spark_jars = build.pyspark()
-    artifact, version = artifact_of(minor), build.package_version()
+    artifact, version = build.artifact(minor), build.package_version()
     folder = folder_of(repository, artifact)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -190,7 +186,7 @@ def main() -> None:
         build.each_spark([__file__, "--repository", str(repository)])
     else:
         lay_out(repository)
-    folders = [folder_of(repository, artifact_of(minor)) for minor in minors]
+    folders = [folder_of(repository, build.artifact(minor)) for minor in minors]
     for folder in folders:
         print(f"{GROUP}:{folder.parent.name}:{folder.name}")
     if options.key:

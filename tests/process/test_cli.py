@@ -34,7 +34,7 @@ from tests.support.store_builder import StoreBuilder, counted, user
 
 #: An error at the start must not take longer: "within seconds, not minutes of retries".
 ERROR_WITHIN_S = 30.0
-NO_PYSPARK = "pyspark is not installed here; pip install 'pyspark>=4.0.1,<4.4'\n"
+NO_PYSPARK = "pyspark is not installed here; pip install 'pyspark>=3.5,!=4.0.0,<4.4'\n"
 #: The command as pip installs it.
 ENTRY_POINT = str(Path(sys.executable).with_name("dynastate"))
 

@@ -18,7 +18,8 @@ from dynastate import __version__
 from dynastate.spark.jar import jar_path
 from tests.support.jvm import ROOT, SPARK, make_repository
 
-ARTIFACT = f"dynastate-spark-{SPARK}_2.13"
+SCALA = "2.12" if SPARK == "3.5" else "2.13"
+ARTIFACT = f"dynastate-spark-{SPARK}_{SCALA}"
 STEM = f"{ARTIFACT}-{__version__}"
 #: Each artifact of Central has these.
 FILES = (f"{STEM}.jar", f"{STEM}.pom", f"{STEM}-sources.jar", f"{STEM}-javadoc.jar")
@@ -79,7 +80,7 @@ def test_pom_has_all_that_central_asks_for(folder: Path) -> None:
     texts = {each.tag: each.text for each in dependency}
     version = texts.pop("version") or ""
     assert version.startswith(f"{SPARK}.")
-    assert texts == {"groupId": "org.apache.spark", "artifactId": "spark-sql_2.13", "scope": "provided"}
+    assert texts == {"groupId": "org.apache.spark", "artifactId": f"spark-sql_{SCALA}", "scope": "provided"}
 
 
 @pytest.mark.every_spark

@@ -123,12 +123,13 @@ def test_it_keeps_the_users_class_of_checkpoint_files(builder: SparkSession.Buil
         assert options(builder)[OTHER_FILE_MANAGER] == "a.B"
 
 
-@pytest.mark.parametrize("version", ["4.0.1", "4.0.5", "4.1.0", "4.2.1", "4.3.0"])
+@pytest.mark.parametrize("version", ["3.5.0", "3.5.9", "4.0.1", "4.0.5", "4.1.0", "4.2.1", "4.3.0"])
 def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each minor has a jar for all its patches; the error for a missing jar says how to build it."""
     monkeypatch.setattr(dynastate.spark.jar, "__file__", str(tmp_path / "spark" / "jar.py"))
     monkeypatch.setattr(pyspark, "__version__", version)
-    path = tmp_path / "jars" / f"dynastate-spark-{version[:3]}_2.13-{dynastate.__version__}.jar"
+    scala = "2.12" if version.startswith("3.5.") else "2.13"
+    path = tmp_path / "jars" / f"dynastate-spark-{version[:3]}_{scala}-{dynastate.__version__}.jar"
     with pytest.raises(ConfigurationError, match=f"the jar is not built; run 'make setup'.* expected={path}"):
         jar_path()
     path.parent.mkdir()
@@ -136,14 +137,14 @@ def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkey
     assert jar_path() == path
 
 
-@pytest.mark.parametrize("version", ["3.5.9", "4.0.0", "4.4.0", "4.30.0", "5.0.0.dev1"])
+@pytest.mark.parametrize("version", ["3.4.4", "4.0.0", "4.4.0", "4.30.0", "5.0.0.dev1"])
 def test_spark_without_a_jar_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)
     with pytest.raises(ConfigurationError) as info:
         jar_path()
     assert str(info.value) == (
         f"pyspark {version} is installed, and dynastate {dynastate.__version__} has no jar for it; "
-        "it has one each for Spark 4.0, 4.1, 4.2, 4.3, but none for 4.0.0"
+        "it has one each for Spark 3.5, 4.0, 4.1, 4.2, 4.3, but none for 4.0.0"
     )
 
 
@@ -170,11 +171,11 @@ def test_it_keeps_what_spark_submit_was_given(builder: SparkSession.Builder, mon
     assert options(builder)[PLUGINS] == f"c.D,{PLUGIN_CLASS}"
 
 
-@pytest.mark.parametrize(("version", "checkpoint_format"), [("4.0.1", "1"), ("4.1.4", "2"), ("4.3.0", "2")])
+@pytest.mark.parametrize(("version", "checkpoint_format"), [("3.5.9", "1"), ("4.0.1", "1"), ("4.1.4", "2"), ("4.3.0", "2")])
 def test_checkpoint_format_is_one_that_this_spark_supports(
     version: str, checkpoint_format: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark 4.0 fails in format 2 as soon as an operator has one partition."""
+    """Spark 3.5 has format 1 only; 4.0 fails in format 2 as soon as an operator has one partition."""
     monkeypatch.setattr(dynastate.spark.configure, "jar_path", lambda: Path("/a.jar"))
     monkeypatch.setattr(pyspark, "__version__", version)
     dynastate.configure(builder)

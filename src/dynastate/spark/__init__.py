@@ -5,4 +5,4 @@ from dynastate.errors import ConfigurationError
 try:
     import pyspark  # noqa: F401  # for the message
 except ImportError as missing:
-    raise ConfigurationError("pyspark is not installed here; pip install 'pyspark>=4.0.1,<4.4'") from missing
+    raise ConfigurationError("pyspark is not installed here; pip install 'pyspark>=3.5,!=4.0.0,<4.4'") from missing

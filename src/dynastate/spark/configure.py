@@ -26,8 +26,9 @@ from dynastate.spark.connect import (
 from dynastate.spark.jar import jar_path, spark_minor
 from dynastate.spark.launch import launch_conf
 
-#: In checkpoint format 2 it fails every query with an operator of one partition, such as an aggregation without keys.
-FORMAT_1_ONLY = "4.0"
+#: Spark 3.5 has no other format. In format 2, Spark 4.0 fails every query with an operator of one partition, such as an
+#: aggregation without keys.
+FORMAT_1_ONLY = ("3.5", "4.0")
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER_CLASS = "io.dynastate.spark.DynamoDBStateStoreProvider"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -69,7 +70,7 @@ def session_conf(minor: str) -> dict[str, str]:
     """The part of this conf that a running session can set, for a minor of Spark."""
     return {
         PROVIDER: PROVIDER_CLASS,
-        CHECKPOINT_FORMAT: "1" if minor == FORMAT_1_ONLY else "2",
+        CHECKPOINT_FORMAT: "1" if minor in FORMAT_1_ONLY else "2",
         **dict.fromkeys(LAG_REPORTS, "false"),
     }
 
@@ -81,7 +82,7 @@ def configure(
 
     Adds the jar to `spark.jars`, the extension to `spark.sql.extensions` and the plugin to `spark.plugins`. Keeps what
     the builder, spark-submit, spark-defaults.conf and PYSPARK_SUBMIT_ARGS have of them. Sets the provider class,
-    checkpoint format version 2 for new queries (1 on Spark 4.0), no warnings of missing snapshot files, and the given
+    checkpoint format version 2 for new queries (1 on Spark 3.5 and 4.0), no warnings of missing snapshot files, and the given
     settings. The names of settings are the fields of `dynastate.Settings`:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()

@@ -11,7 +11,9 @@ from dynastate.errors import ConfigurationError
 from dynastate.version import __version__
 
 #: The minors of Spark that have a jar each.
-MINORS: Final = ("4.0", "4.1", "4.2", "4.3")
+MINORS: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
+#: The Scala of PySpark's jars, for minors that have another than 2.13.
+SCALA: Final = {"3.5": "2.12"}
 #: Its state store trait differs from the trait of 4.0.1 and later.
 UNSUPPORTED: Final = "4.0.0"
 
@@ -29,7 +31,7 @@ def jar_name(version: str, where: str = "pyspark {} is installed") -> str:
             f"{where.format(version)}, and dynastate {__version__} has no jar for it; "
             f"it has one each for Spark {', '.join(MINORS)}, but none for {UNSUPPORTED}"
         )
-    return f"dynastate-spark-{minor}_2.13-{__version__}.jar"
+    return f"dynastate-spark-{minor}_{SCALA.get(minor, '2.13')}-{__version__}.jar"
 
 
 def jar_path() -> Path:
