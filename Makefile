@@ -51,7 +51,7 @@ fast-engine:
 	@$(MAKE) --silent dynoxide >/dev/null 2>&1 || true
 
 # The suites of the state store's traits, real queries and the artifact for Maven, on another Spark, in an environment
-# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector, and 3.5 needs NumPy 1.
+# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector, and 3.5 needs NumPy 1, and an Arrow for it.
 test-spark: $(patsubst %,test-spark-%,$(if $(filter all,$(SPARK)),$(SPARKS),$(SPARK)))
 
 test-spark-%: build/spark-%/.ready
@@ -62,7 +62,7 @@ test-spark-%: build/spark-%/.ready
 .PRECIOUS: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
 	@$(PYTHON) jvm-bridge/build.py --fetch $*
-	@grep -v '^pyspark==' constraints.txt $(if $(filter 3.5%,$*),| sed 's/^numpy==.*/numpy==1.26.4/') > build/spark-$*/constraints.txt
+	@grep -v '^pyspark==' constraints.txt $(if $(filter 3.5%,$*),| sed 's/^numpy==.*/numpy==1.26.4/; s/^pyarrow==.*/pyarrow==18.1.0/') > build/spark-$*/constraints.txt
 	@$(PYTHON) jvm-bridge/build.py --install build/spark-$*/bin/python --constraint build/spark-$*/constraints.txt --editable '.[test]'
 	@touch $@
 

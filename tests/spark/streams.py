@@ -226,7 +226,9 @@ class Running:
         finally:
             self._query.stop()
         assert is_over, f"the query did not end within {timeout_s} s"
-        for progress in self._query.recentProgress:
+        for report in self._query.recentProgress:
+            # A dictionary before Spark 4.0.
+            progress = report if isinstance(report, StreamingQueryProgress) else StreamingQueryProgress.fromJson(report)
             if "addBatch" in progress.durationMs:
                 self._note(progress)
         return self._outcome

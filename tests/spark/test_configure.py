@@ -171,7 +171,9 @@ def test_it_keeps_what_spark_submit_was_given(builder: SparkSession.Builder, mon
     assert options(builder)[PLUGINS] == f"c.D,{PLUGIN_CLASS}"
 
 
-@pytest.mark.parametrize(("version", "checkpoint_format"), [("3.5.9", "1"), ("4.0.1", "1"), ("4.1.4", "2"), ("4.3.0", "2")])
+@pytest.mark.parametrize(
+    ("version", "checkpoint_format"), [("3.5.9", "1"), ("4.0.1", "1"), ("4.1.4", "2"), ("4.3.0", "2")]
+)
 def test_checkpoint_format_is_one_that_this_spark_supports(
     version: str, checkpoint_format: str, builder: SparkSession.Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pyspark.core.context import SparkContext
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from tests.spark.conftest import CONF, Graphs, Sessions, jvm_pid, state_stores

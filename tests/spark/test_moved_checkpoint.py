@@ -17,12 +17,13 @@ from tests.spark.operators import CASES
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, make_sources
 from tests.spark.test_checkpoint_in_dynamodb import IN_DYNAMODB, NAMESPACE
+from tests.support.jvm import SINCE_40
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("transformWithState in Scala", marks=pytest.mark.every_spark),
+        pytest.param("transformWithState in Scala", marks=[pytest.mark.every_spark, SINCE_40]),
         pytest.param("aggregation in update mode", marks=pytest.mark.slow),
         pytest.param("stream-stream join, inner", marks=pytest.mark.slow),
     ],

@@ -13,7 +13,7 @@ from tests.spark.conftest import CONF, ON_ROCKSDB, Sessions, only
 from tests.spark.operators import CASES
 from tests.spark.state_reader import read_states
 from tests.spark.streams import make_sources
-from tests.support.jvm import SPARK
+from tests.support.jvm import SINCE_40, SPARK
 
 FILES, TO = 5, 2
 #: Spark 4.0's state reader cannot read RocksDB's state of format 2.
@@ -33,7 +33,7 @@ SLOW = (
 @pytest.mark.parametrize(
     ("name", "version"),
     [
-        *(pytest.param(*each, marks=pytest.mark.every_spark) for each in QUICK),
+        *(pytest.param(*each, marks=[pytest.mark.every_spark, SINCE_40]) for each in QUICK),
         *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW),
     ],
 )

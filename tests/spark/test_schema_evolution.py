@@ -18,7 +18,7 @@ from tests.spark.processors import SCHEMAS, with_schemas
 from tests.spark.state_reader import States, read_state, read_states
 from tests.spark.streams import Outcome, make_source, run
 from tests.spark.test_open_state import flat, namespace_of, of_spark, of_state
-from tests.support.jvm import SPARK
+from tests.support.jvm import SINCE_40, SPARK
 
 AVRO = {f"{CONF}.encodingFormat": "avro"}
 STORES = {"ours": AVRO, "rocksdb": {**ON_ROCKSDB, **AVRO}}
@@ -27,6 +27,7 @@ VARIABLES = ("value", "list", "map")
 
 @pytest.mark.slow
 @pytest.mark.every_spark
+@SINCE_40
 def test_rows_of_every_schema_are_read_by_the_newest(sessions: Sessions, opened: Open, folder: Path) -> None:
     """After each change, sink and state are those of RocksDB's provider, and `open_state` has the same rows."""
     source = make_source(folder / "files", seed=17, files=2 * len(SCHEMAS))

@@ -82,8 +82,8 @@ def configure(
 
     Adds the jar to `spark.jars`, the extension to `spark.sql.extensions` and the plugin to `spark.plugins`. Keeps what
     the builder, spark-submit, spark-defaults.conf and PYSPARK_SUBMIT_ARGS have of them. Sets the provider class,
-    checkpoint format version 2 for new queries (1 on Spark 3.5 and 4.0), no warnings of missing snapshot files, and the given
-    settings. The names of settings are the fields of `dynastate.Settings`:
+    checkpoint format version 2 for new queries (1 on Spark 3.5 and 4.0), no warnings of missing snapshot files, and the
+    given settings. The names of settings are the fields of `dynastate.Settings`:
 
         spark = dynastate.configure(SparkSession.builder, region="eu-west-1").getOrCreate()
 

@@ -5,6 +5,7 @@ import java.util.Random
 
 import scala.collection.mutable
 
+import io.dynastate.compat._
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProvider}
 
 /** State ten times as large as `memoryMb`: right, and within the bound, on disk or without it. In its own JVM. */

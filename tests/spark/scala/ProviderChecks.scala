@@ -201,7 +201,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       "sidecars by default")
     val of = (0 until 1200).map(settings(_, "sidecars" -> "4").sidecar)
     // An executor may have every fourth partition, or some that follow each other.
-    (0 to 3).map(first => of.drop(first).grouped(4).map(_.head).toSeq).appended(of.take(300)).foreach { some =>
+    ((0 to 3).map(first => of.drop(first).grouped(4).map(_.head).toSeq) :+ of.take(300)).foreach { some =>
       (0 to 3).foreach(number =>
         require(math.abs(some.count(_ == number) - 75) < 30,
           s"sidecar $number has ${some.count(_ == number)} of 300 stores"))

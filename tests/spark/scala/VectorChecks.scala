@@ -147,7 +147,7 @@ final class VectorChecks(checks: Checks, folder: Path) {
     }
     check("any bytes are changes, or a corruption error") {
       val runs = list(format \ "runs").map(vector => bytes(vector \ "run")).filter(_.nonEmpty)
-      val kinds = damages(20_000, runs) { raw =>
+      val kinds = damages(20000, runs) { raw =>
         val changes = new ChangeRecords(little(raw))
         while (changes.advance()) {
           changes.hash
@@ -390,6 +390,6 @@ final class VectorChecks(checks: Checks, folder: Path) {
 
 object VectorChecks {
   /** Of the choice of damage. */
-  private val Seed = 20_250_107L
+  private val Seed = 20250107L
   private val Extremes = Array(0, 1, -1, -2, 0x7f, 0xff, 0x7fff, 0xffff, Int.MaxValue, Int.MinValue)
 }

@@ -7,7 +7,7 @@ import java.util.UUID
 
 import io.dynastate.compat._
 import io.dynastate.conformance.{Scene, Shape}
-import io.dynastate.spark.ProviderSettings
+import io.dynastate.spark.{ColumnFamily, ProviderSettings}
 import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
@@ -67,7 +67,7 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   val conf: Map[String, String] = {
     val ours =
       Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0", "sidecars" -> "1")
-    Map(s"$Prefix.providerClass" -> ProviderClass, Format -> "2") ++ ours.map { case (name, setting) =>
+    Map(s"$Prefix.providerClass" -> ProviderClass, Format -> (if (hasIds) "2" else "1")) ++ ours.map { case (name, setting) =>
       s"$Prefix.dynastate.$name" -> setting
     }
   }
@@ -95,7 +95,7 @@ object World {
   val ProviderClass = "io.dynastate.spark.DynamoDBStateStoreProvider"
   val Prefix = "spark.sql.streaming.stateStore"
   val Format: String = s"$Prefix.checkpointFormatVersion"
-  val Family: String = StateStore.DEFAULT_COL_FAMILY_NAME
+  val Family: String = ColumnFamily.Default
 
   val KeySchema: StructType = StructType(Seq(StructField("name", StringType), StructField("id", LongType)))
   val ValueSchema: StructType = StructType(Seq(StructField("count", LongType), StructField("note", StringType)))

@@ -1,5 +1,6 @@
 package io.dynastate.tests
 
+import io.dynastate.compat._
 import org.apache.spark.sql.execution.streaming.state.StateStore
 
 /** A kind of writes to a store with lists, and its model: what a write makes of the values of a key. */

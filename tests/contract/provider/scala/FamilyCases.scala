@@ -40,11 +40,9 @@ final class FamilyCases(scene: Scene) extends Cases {
     val schemas = Seq(OneInt, schema("more" -> StringType, "value" -> LongType), schema("value" -> DoubleType))
     /** A provider of the run in which a schema is the newest, and its families with single values and with lists. */
     def of(newest: Int): (StateStoreProvider, Shape, Shape) = {
-      val provider = new TestStateSchemaProvider
-      for (shape <- Seq(A, B, Plain); id <- 0 to newest)
-        provider.captureSchema(shape.name, shape.key, schemas(id), 0, id.toShort)
+      val provider = schemasOf(Seq(A, B, Plain).map(_.name), A.key, schemas.take(newest + 1))
       val conf = Map("spark.sql.streaming.stateStore.encodingFormat" -> "avro")
-      (fresh(conf = conf, schemas = Some(provider)), A.copy(value = schemas(newest)),
+      (fresh(conf = conf, schemas = provider), A.copy(value = schemas(newest)),
         B.copy(value = schemas(newest)).lists)
     }
     val (first, a0, b0) = of(0)
@@ -271,11 +269,11 @@ final class FamilyCases(scene: Scene) extends Cases {
   }
 
   testWithAppends("internal-families-are-not-counted", Families) {
-    val timers = Plain.named("$timers").copy(internal = true)
+    val family = Plain.named("$timers").copy(internal = true)
     def fill(version: Long) = {
       val store = open(provider, version)
-      table(store, timers).put(v("t", version.toInt), v(1))
-      table(store, timers).put(v("u", version.toInt), v(1))
+      table(store, family).put(v("t", version.toInt), v(1))
+      table(store, family).put(v("u", version.toInt), v(1))
       table(store, A).put(v("k", version.toInt), v(1))
       commit(store)
       store.metrics.numKeys
@@ -283,7 +281,7 @@ final class FamilyCases(scene: Scene) extends Cases {
     same("the first version", fill(0), 1L)
     same("the second version", fill(1), 2L)
     val store = open(fresh(), 2)
-    table(store, timers)
+    table(store, family)
     commit(store)
     same("by another instance", store.metrics.numKeys, 2L)
   }

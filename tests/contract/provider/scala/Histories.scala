@@ -243,7 +243,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
     }
 
     /** Continue some of the iterators, each by some rows. */
-    def advanceIterators(): Unit = iterators.filterInPlace(each =>
+    def advanceIterators(): Unit = iterators --= iterators.toList.filterNot(each =>
       chance.nextInt(3) > 0 || !each.advance(chance.nextInt(manyKeys / 8)))
 
     /** Begin to iterate all families of the newest version. */
@@ -399,7 +399,7 @@ final class History(seed: Long, conf: Map[String, String], root: String) {
 
     /** Finish the iterators over versions that may be cleaned up after the commit of another. */
     private def finishOld(version: Long): Unit =
-      iterators.filterInPlace(each => each.version > version - Retained || ! { each.finish(); true })
+      iterators --= iterators.toList.filterNot(each => each.version > version - Retained || ! { each.finish(); true })
 
     private def say(what: String): Unit = note(s"store $number $what")
 

@@ -139,7 +139,9 @@ final class ListCases(scene: Scene) extends Cases {
     val lists = Map(v("a", 1) -> Seq(1, 2, 3), v("a", 2) -> Seq(4), v("b", 1) -> Seq(5, 6))
     write(provider, 0, Lists)(t =>
       lists.foreach { case (key, values) => values.foreach(value => t.merge(key, v(value))) })
-    def grouped(pairs: Seq[(Values, Values)]) = pairs.groupMap(_._1)(_._2.head)
+    def grouped(pairs: Seq[(Values, Values)]) = pairs.groupBy(_._1).map { case (key, rows) =>
+      key -> rows.map(_._2.head)
+    }
     same("reloaded", look(fresh(), 1, Lists)(t => grouped(t.allValues)), lists)
     look(provider, 1, Lists) { t =>
       t.merge(v("a", 2), v(44))
@@ -158,7 +160,7 @@ final class ListCases(scene: Scene) extends Cases {
     }
     look(fresh(), 1, shape) { t =>
       val pairs = t.allPrefixed(v("a"))
-      same("each with its values", pairs.groupMap(_._1)(_._2.head),
+      same("each with its values", pairs.groupBy(_._1).map { case (key, rows) => key -> rows.map(_._2.head) },
         Map(v("a", 1) -> Seq(11, 12, 13), v("a", 2) -> Seq(21, 22, 23)))
       same("of no key", t.allPrefixed(v("c")), Nil)
     }

@@ -10,6 +10,7 @@ import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import io.dynastate.compat._
+import io.dynastate.spark.ColumnFamily
 import io.dynastate.tests.World
 import org.apache.hadoop.conf.Configuration
 
@@ -80,7 +81,7 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
   /** A column family of a store, made if need be, as every task makes it. */
   def table(store: ReadStateStore, shape: Shape = Shapes.Plain): Table = {
     val family = kept(shape)
-    if (family.name != StateStore.DEFAULT_COL_FAMILY_NAME) {
+    if (family.name != ColumnFamily.Default) {
       store.asInstanceOf[StateStore].createColFamilyIfAbsent(family.name, family.key, family.value, family.spec,
         family.multiple,
         family.internal)
@@ -120,7 +121,7 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
       val files = Files.list(Paths.get(URI.create(storeId.storeCheckpointLocation().toString)))
       try files.iterator.asScala.map(_.getFileName.toString).collect { case Scene.SnapshotFile(version) =>
           version.toLong
-        }.maxOption.getOrElse(0L)
+        }.foldLeft(0L)(math.max)
       finally files.close()
     }
 
@@ -175,8 +176,8 @@ object Scene {
     }
     hadoop.set("sql.streaming.runId", run)
     val provider = StateStoreProvider.create(conf("spark.sql.streaming.stateStore.providerClass"))
-    provider.init(id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,
-      useMultipleValuesPerKey = multiple, schemas)
+    initialize(provider, id, shape.key, shape.value, shape.spec, families, new StateStoreConf(session, extra), hadoop,
+      multiple, schemas)
     provider
   }
 
@@ -190,7 +191,7 @@ object Scene {
   /** Class names and error conditions of an exception and its causes. */
   def names(e: Throwable): Seq[String] = chain(e).flatMap { each =>
     val condition = each match {
-      case spark: SparkThrowable => Option(spark.getCondition)
+      case spark: SparkThrowable => Option(conditionOf(spark))
       case _ => None
     }
     condition.toSeq :+ each.getClass.getSimpleName
@@ -205,5 +206,5 @@ object Scene {
 
   def cut(text: String, length: Int): String = if (text.length <= length) text else text.take(length) + "…"
 
-  private def chain(e: Throwable): Seq[Throwable] = LazyList.iterate(e)(_.getCause).takeWhile(_ != null).take(8).toList
+  private def chain(e: Throwable): Seq[Throwable] = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).toList
 }

@@ -4,6 +4,7 @@ import scala.collection.mutable
 
 import io.dynastate.compat
 import io.dynastate.compat._
+import io.dynastate.spark.ColumnFamily
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{
@@ -32,7 +33,7 @@ object Shapes {
 
   /** The shape of most cases, and of Spark's own suites: (string, int) -> int. */
   val Plain: Shape =
-    Shape(StateStore.DEFAULT_COL_FAMILY_NAME, WordAndNumber, OneInt, NoPrefixKeyStateEncoderSpec(WordAndNumber))
+    Shape(ColumnFamily.Default, WordAndNumber, OneInt, NoPrefixKeyStateEncoderSpec(WordAndNumber))
   val Prefixed: Shape = Plain.copy(spec = PrefixKeyScanStateEncoderSpec(WordAndNumber, 1))
   lazy val TimeFirst: Shape = Plain.copy(key = WordAndTime, spec = timeFirst(WordAndTime))
   lazy val TimeLast: Shape = Plain.copy(key = WordAndTime, spec = timeLast(WordAndTime))

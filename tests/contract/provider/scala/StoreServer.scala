@@ -47,8 +47,8 @@ object StoreServer {
     Shapes.Plain.copy(name = "range", key = RangeKey, spec = RangeKeyScanStateEncoderSpec(RangeKey, Seq(0, 1))),
     Shapes.Plain.named("lists").lists) ++ timed).map(_.copy(value = Value))
 
-  /** The family of an operator without families. */
-  val OneFamily: Shape = Shapes.Plain.copy(value = Value)
+  /** The family of an operator without families; in a Spark that has no others its keys have a prefix. */
+  val OneFamily: Shape = (if (hasIds) Shapes.Plain else Shapes.Prefixed).copy(value = Value)
 
   def main(args: Array[String]): Unit = {
     val conf = args.map { argument =>
@@ -239,5 +239,5 @@ object StoreServer {
       }), shownValue(value)))
   })
 
-  private def listed(values: Seq[Any]): JArrayList[Any] = new JArrayList[Any](values.asJava)
+  private def listed(values: Seq[Any]): JArrayList[Any] = new JArrayList[Any](java.util.Arrays.asList(values: _*))
 }

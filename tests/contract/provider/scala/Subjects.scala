@@ -1,5 +1,7 @@
 package io.dynastate.conformance
 
+import io.dynastate.compat.hasIds
+
 /** An ability that a provider may lack; it must then refuse at the first use. */
 sealed trait Need
 object Need {
@@ -22,15 +24,17 @@ object Subjects {
     s"$Conf.rocksdb.lockAcquireTimeoutMs" -> "200")
   private val Ours = "io.dynastate.spark.DynamoDBStateStoreProvider"
 
-  /** By kind: one process runs all of a kind. Ours runs every case in both checkpoint formats, and with little memory.
+  /** By kind: one process runs all of a kind. Ours runs every case in each checkpoint format that this Spark has, and
+   * with little memory.
    */
   def of(kind: String, conf: Map[String, String]): Seq[Subject] = kind match {
     case "hdfs" => Seq(Subject("hdfs", kind, s"$Spark.HDFSBackedStateStoreProvider", ids = false, conf))
     case "rocksdb" => Seq(Subject("rocksdb", kind, s"$Spark.RocksDBStateStoreProvider", ids = false, conf ++ RocksDB))
-    case "dynastate" => Seq(Subject("dynastate", kind, Ours, ids = false, conf),
-        Subject("dynastate-v2", kind, Ours, ids = true, conf),
-        Subject("dynastate-bounded", kind, Ours, ids = true,
-          conf ++ Seq(s"$Conf.dynastate.memoryMb" -> "1", s"$Conf.dynastate.diskMb" -> "0")))
+    case "dynastate" =>
+      val bounded = Subject("dynastate-bounded", kind, Ours, ids = hasIds,
+        conf ++ Seq(s"$Conf.dynastate.memoryMb" -> "1", s"$Conf.dynastate.diskMb" -> "0"))
+      val second = if (hasIds) Some(Subject("dynastate-v2", kind, Ours, ids = true, conf)) else None
+      Seq(Subject("dynastate", kind, Ours, ids = false, conf), bounded) ++ second
     case _ => throw new IllegalArgumentException(s"no provider is called $kind")
   }
 }

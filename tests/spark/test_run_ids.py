@@ -1,0 +1,107 @@
+"""The run and the query to which the tables give a version: never another one, whatever a program does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.namespaces import read_record
+from dynastate.spark.configure import EXTENSION_CLASS
+from tests.spark.conftest import CONF, Database, Sessions
+from tests.spark.operators import expected_sums, sums
+from tests.spark.streams import RELEASED, Outcome, Running, Source, make_source
+from tests.spark.test_open_state import namespace_of
+from tests.support.jvm import SPARK
+
+FILES, QUERIES = 3, 4
+#: A program whose session has all of dynastate except its extension.
+WITHOUT_EXTENSION = """
+import sys
+from pyspark.sql import SparkSession
+import dynastate
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+dynastate.configure(builder, endpoint=sys.argv[1], region="us-east-1").config("spark.sql.extensions", "")
+rows = builder.getOrCreate().readStream.text(sys.argv[3]).dropDuplicates()
+writer = rows.writeStream.format("noop").option("checkpointLocation", sys.argv[2])
+writer.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+@pytest.fixture
+def source(folder: Path) -> Source:
+    source = make_source(folder / "files", seed=7, files=FILES)
+    source.release()
+    return source
+
+
+@pytest.mark.every_spark
+def test_queries_of_one_program_on_one_namespace(sessions: Sessions, source: Source, folder: Path) -> None:
+    """One of them has it, with its own state, and the others are refused, as queries of other programs are."""
+    session = sessions({f"{CONF}.dynastate.namespace": folder.name})
+    queries = [Running(sums(source.stream(session), "key"), folder / str(each), "complete") for each in range(QUERIES)]
+    ends = [end_of(query) for query in queries]
+    (outcome,) = (each for each in ends if isinstance(each, Outcome))
+    assert outcome.rows[FILES - 1] == expected_sums(session, source)
+    refusals = [each for each in ends if isinstance(each, str)]
+    assert ["this namespace belongs to the query with the checkpoint" in each for each in refusals] == [True] * 3
+
+
+def end_of(query: Running) -> Outcome | str:
+    """The outcome of a query, or its error."""
+    try:
+        return query.finish()
+    except StreamingQueryException as error:
+        return str(error)
+
+
+@pytest.mark.every_spark
+def test_tables_have_the_run_of_each_query(
+    sessions: Sessions, source: Source, tables: BotoTables, folder: Path
+) -> None:
+    """A program may rename the thread of a query, set a job group, and start a query in the session of a batch."""
+    runs: dict[str, str] = {}
+
+    def start_another(batch: DataFrame, number: int) -> DataFrame:
+        session = batch.sparkSession
+        assert session._jvm is not None
+        session._jvm.java.lang.Thread.currentThread().setName("of the program")
+        session.sparkContext.setJobGroup("of the program", "a batch")
+        if number == 0:
+            name = f"stream execution thread for [id = {uuid4()}, runId = {uuid4()}]"
+            writer = sums(source.stream(session), "key").writeStream.queryName(name).outputMode("complete")
+            writer = writer.format("noop").option("checkpointLocation", str(folder / "inner"))
+            query = writer.trigger(availableNow=True).start()
+            assert query.awaitTermination(120)
+            runs["inner"] = query.runId
+        return batch
+
+    query = Running(sums(source.stream(sessions({})), "key"), folder / "outer", "complete", start_another)
+    runs["outer"] = query.run_id
+    assert query.finish().rows[FILES - 1] == expected_sums(sessions({}), source)
+    records = {name: read_record(tables, namespace_of(folder / name)) for name in runs}
+    assert {name: record and list(record.epochs) for name, record in records.items()} == {
+        name: [run] for name, run in runs.items()
+    }
+
+
+@pytest.mark.every_spark
+@pytest.mark.skipif(SPARK != "3.5", reason="newer Sparks give tasks the id of their run themselves")
+def test_without_the_extension_no_query_runs(
+    source: Source, folder: Path, environment: dict[str, str], database: Database
+) -> None:
+    """Spark 3.5 gives tasks no id of their run: the error names what is missing."""
+    command = [sys.executable, "-c", WITHOUT_EXTENSION, database.endpoint, str(folder / "checkpoint")]
+    command.append(str(folder / "files" / RELEASED))
+    completed = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert completed.returncode == 1
+    assert "on Spark 3.5 a query needs dynastate's extension" in completed.stderr
+    assert f"spark.sql.extensions={EXTENSION_CLASS}" in completed.stderr
