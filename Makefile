@@ -51,13 +51,14 @@ fast-engine:
 	@$(MAKE) --silent dynoxide >/dev/null 2>&1 || true
 
 # The suites of the state store's traits, real queries and the artifact for Maven, on another Spark, in an environment
-# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector, and 3.5 needs NumPy 1, and an Arrow for it.
+# of its own. It is downloaded once. Older pysparks leave sockets to the garbage collector; 3.5 needs distutils, NumPy 1
+# and an Arrow for NumPy 1.
 test-spark: $(patsubst %,test-spark-%,$(if $(filter all,$(SPARK)),$(SPARKS),$(SPARK)))
 
 test-spark-%: build/spark-%/.ready
 	@build/spark-$*/bin/python jvm-bridge/build.py
 	@DYNASTATE_EXAMPLES=$${DYNASTATE_EXAMPLES:-5} build/spark-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m every_spark \
-		-W 'ignore:unclosed:ResourceWarning' tests/contract/provider tests/spark tests/process/test_maven.py $(PYTEST)
+		-W 'ignore:unclosed:ResourceWarning' -W 'ignore:The distutils package:DeprecationWarning' tests/contract/provider tests/spark tests/process/test_maven.py $(PYTEST)
 
 .PRECIOUS: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)

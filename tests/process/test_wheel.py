@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dynastate import __version__
-from dynastate.spark.jar import MINORS, jar_name, jar_path
+from dynastate.spark.jar import MINORS, SCALA, jar_name, jar_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROVIDER = "io/dynastate/spark/DynamoDBStateStoreProvider.class"
@@ -131,4 +132,5 @@ def test_minors_are_those_that_are_built() -> None:
     sparks: dict[str, str] = ast.literal_eval(line.removeprefix("SPARKS = "))
     assert tuple(sparks) == MINORS
     assert all(version.startswith(f"{minor}.") for minor, version in sparks.items())
+    assert f"SCALA = {json.dumps(SCALA)}" in source.splitlines()
     assert f"pyspark=={sparks[MINORS[-1]]}" in (ROOT / "constraints.txt").read_text().splitlines()

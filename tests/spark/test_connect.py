@@ -85,8 +85,8 @@ def test_a_server_without_the_extension_is_refused(builder: SparkSession.Builder
 
 
 def test_a_server_of_another_spark_is_refused(builder: SparkSession.Builder, server: Callable[..., None]) -> None:
-    server("3.5.4", "")
-    with pytest.raises(ConfigurationError, match=r"the Connect server runs Spark 3\.5\.4, and dynastate .* has no jar"):
+    server("3.4.4", "")
+    with pytest.raises(ConfigurationError, match=r"the Connect server runs Spark 3\.4\.4, and dynastate .* has no jar"):
         dynastate.configure(builder)
 
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from dynastate.spark.jar import MINORS, jar_name
 from tests.support.sbom import check_sbom
 from tests.support.shipped_environment import check_image, run_from_archive
 
@@ -105,7 +106,7 @@ class Environment:
 
 def main(wheel: Path, older: Sequence[str]) -> None:
     version = wheel.name.split("-")[1]
-    names = [f"dynastate-spark-{minor}_2.13-{version}.jar" for minor in (*(older or ("4.0", "4.1", "4.2")), "4.3")]
+    names = [jar_name(minor) for minor in (*(older or MINORS[:-1]), MINORS[-1])]
     with zipfile.ZipFile(wheel) as archive:
         shipped = sorted(Path(name).name for name in archive.namelist() if name.endswith(".jar"))
     assert shipped == names, f"the wheel has {shipped}"

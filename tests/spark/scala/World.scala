@@ -67,8 +67,9 @@ final class World(val endpoint: String, python: String, scratch: Path) {
   val conf: Map[String, String] = {
     val ours =
       Map("endpoint" -> endpoint, "region" -> "us-east-1", "python" -> python, "cacheMb" -> "0", "sidecars" -> "1")
-    Map(s"$Prefix.providerClass" -> ProviderClass, Format -> (if (hasIds) "2" else "1")) ++ ours.map { case (name, setting) =>
-      s"$Prefix.dynastate.$name" -> setting
+    Map(s"$Prefix.providerClass" -> ProviderClass, Format -> (if (hasIds) "2" else "1")) ++ ours.map {
+      case (name, setting) =>
+        s"$Prefix.dynastate.$name" -> setting
     }
   }
 

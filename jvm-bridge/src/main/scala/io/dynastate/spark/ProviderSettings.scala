@@ -64,7 +64,8 @@ object ProviderSettings {
     ProviderSettings(python = pythonOf(options, Option(hadoopConf.get(PySparkPython))),
       engine = engineOf(options), store = store, sidecar = sidecarOf(store, sidecarsOf(options)),
       run = QueryRun(id = Option(hadoopConf.get(RunId)).getOrElse(throw Spark40.noRunId(store)),
-        queryId = queryId(hadoopConf), checkpoint = location), deadlineSeconds = deadlineOf(options), memory = MemorySettings.of(options))
+        queryId = queryId(hadoopConf), checkpoint = location), deadlineSeconds = deadlineOf(options),
+      memory = MemorySettings.of(options))
   }
 
   /** Interpreter and engine of an executor's tasks, whatever their sessions set, and the number of its sidecars. */
@@ -97,7 +98,8 @@ object ProviderSettings {
 
   /** The sidecar refuses what is not a number, with a message that names the setting. */
   private def deadlineOf(options: Map[String, String]): Long =
-    15 * options.get("requestDeadlineS").flatMap(text => Try(text.toLong).toOption).getOrElse(DefaultDeadlineSeconds) + 60
+    15 * options.get("requestDeadlineS").flatMap(text => Try(text.toLong).toOption).getOrElse(
+      DefaultDeadlineSeconds) + 60
 
   /** The namespace of a checkpoint that is in DynamoDB, `dynastate://NAMESPACE/NAME`. */
   private def namespaceOfUri(location: String): Option[String] =

@@ -42,7 +42,8 @@ object SparkInternals {
 
   /** Spark's error for a row that does not fit its checksum. */
   object WrongRowChecksum {
-    def unapply(e: SparkException): Boolean = SparkErrors.conditionOf(e) == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
+    def unapply(e: SparkException): Boolean =
+      SparkErrors.conditionOf(e) == "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
   }
 }
 
