@@ -33,10 +33,12 @@ from tests.spark.state_reader import read_states
 from tests.spark.streams import Source, Sources, make_source
 from tests.support.dynoxide import Dynoxide
 from tests.support.folder_log import Checkpoint
-from tests.support.jvm import ROOT
+from tests.support.jvm import ROOT, SPARK
 from tests.support.processes import arguments, children, descendants, kill, wait_until
 
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
+#: Spark 3.5 has traits of its own, and is killed as well as the newest.
+pytestmark = [pytest.mark.every_spark] if SPARK == "3.5" else []
 #: Number of kills of each kind; recovery from one takes about eight seconds.
 VICTIMS = {"executor": 2, "sidecar": 3, "driver": 1, "engine": 1}
 #: Kills of the query whose checkpoint is in DynamoDB. Recovery from a driver's takes much longer than from others.
@@ -244,6 +246,8 @@ def check_kills(cluster: Cluster, victims: list[str], sessions: Sessions) -> int
             rows_by_batch.setdefault(int(file.name.split("-")[0]), set()).add(file.read_text())
         assert rows_by_batch == {batch: {repr(rows)} for batch, rows in reference[name].items()}
         assert sorted(rows_by_batch) == list(range(files))
+        if SPARK == "3.5":  # it has no readers of state
+            continue
         last = range(files - 1, files)
         at_engine = sessions({f"{CONF}.dynastate.endpoint": engine.settings.endpoint, **FILE_SYSTEM_CONF})
         ours = read_states(at_engine, checkpoint_of(folder, name), last)

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dynastate.spark.jar import jar_name
+
 if TYPE_CHECKING:
     from tests.support.installed_wheel import Environment
 
@@ -101,7 +103,8 @@ def check_image(wheel: Path, image: Environment, lint: Environment, root: Path, 
     pinned = image.variables | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), **arguments}
     subprocess.run(["bash", "-euc", step.replace(folder, f"{root}/")], env=pinned, check=True, timeout=DEADLINE_S)
     (jar,) = root.iterdir()
-    assert f"local://{folder}{jar.name.replace(minor, own_minor)}" in PAGE.read_text()
+    assert jar.name == jar_name(minor)
+    assert f"local://{folder}{jar_name(own_minor)}" in PAGE.read_text()
     image.run("python3", "-c", "import dynastate.sidecar")
     lint.install(HADOLINT, pinned=False)
     lint.run("hadolint", str(IMAGE))

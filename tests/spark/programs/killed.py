@@ -22,11 +22,12 @@ from tests.spark.conftest import CONF
 from tests.spark.operators import CASES
 from tests.spark.programs.cluster import executor_logs, start_cluster
 from tests.spark.streams import open_stream, take_all
+from tests.support.jvm import SPARK
 
 QUERIES = {
     "sums": CASES["aggregation in update mode with a watermark"],
     "joined": CASES["stream-stream join, left outer"],
-    "transformed": CASES["transformWithState in Scala"],
+    "transformed": CASES["flatMapGroupsWithState" if SPARK == "3.5" else "transformWithState in Scala"],
 }
 #: The query whose checkpoint is in DynamoDB.
 IN_DYNAMODB = "sums"
