@@ -242,7 +242,7 @@ def test_every_setting_of_sparks_stores_is_documented(spark: SparkSession) -> No
     doc_names = {
         f"{CONF}.{name}"
         for names_cell, minimum in re.findall(r"^\| (`.*`) \| ([0-9.]*) ?\| .*\|$", table, re.MULTILINE)
-        if [int(part) for part in (minimum or "4.0").split(".")] <= minor
+        if [int(part) for part in (minimum or "3.5").split(".")] <= minor
         for name in re.findall(r"`([^`]+)`", names_cell)
     }
     assert names <= doc_names

@@ -36,21 +36,21 @@ writer.trigger(availableNow=True).start().awaitTermination()
 
 @pytest.fixture
 def source(folder: Path) -> Source:
-    source = make_source(folder / "files", seed=7, files=FILES)
-    source.release()
-    return source
+    return make_source(folder / "files", seed=7, files=FILES)
 
 
 @pytest.mark.every_spark
 def test_queries_of_one_program_on_one_namespace(sessions: Sessions, source: Source, folder: Path) -> None:
-    """One of them has it, with its own state, and the others are refused, as queries of other programs are."""
+    """That which has begun there continues, with its own state; others are refused, as those of other programs are."""
     session = sessions({f"{CONF}.dynastate.namespace": folder.name})
+    source.release(1)
+    Running(sums(source.stream(session), "key"), folder / "0", "complete").finish()
+    source.release()
     queries = [Running(sums(source.stream(session), "key"), folder / str(each), "complete") for each in range(QUERIES)]
-    ends = [end_of(query) for query in queries]
-    (outcome,) = (each for each in ends if isinstance(each, Outcome))
+    outcome, *refusals = (end_of(query) for query in queries)
+    assert isinstance(outcome, Outcome), outcome
     assert outcome.rows[FILES - 1] == expected_sums(session, source)
-    refusals = [each for each in ends if isinstance(each, str)]
-    assert ["this namespace belongs to the query with the checkpoint" in each for each in refusals] == [True] * 3
+    assert ["this namespace belongs to the query with the checkpoint" in str(each) for each in refusals] == [True] * 3
 
 
 def end_of(query: Running) -> Outcome | str:
@@ -66,6 +66,7 @@ def test_tables_have_the_run_of_each_query(
     sessions: Sessions, source: Source, tables: BotoTables, folder: Path
 ) -> None:
     """A program may rename the thread of a query, set a job group, and start a query in the session of a batch."""
+    source.release()
     runs: dict[str, str] = {}
 
     def start_another(batch: DataFrame, number: int) -> DataFrame:
@@ -97,6 +98,7 @@ def test_without_the_extension_no_query_runs(
     source: Source, folder: Path, environment: dict[str, str], database: Database
 ) -> None:
     """Spark 3.5 gives tasks no id of their run: the error names what is missing."""
+    source.release()
     command = [sys.executable, "-c", WITHOUT_EXTENSION, database.endpoint, str(folder / "checkpoint")]
     command.append(str(folder / "files" / RELEASED))
     completed = subprocess.run(

@@ -10,12 +10,14 @@ from sys import executable
 import pytest
 
 from tests.spark.conftest import Database
-from tests.spark.operators import CASES
+from tests.spark.operators import CASES, NEEDS_40
 from tests.spark.programs.continued import Seen
 from tests.spark.streams import make_sources
 from tests.support.jvm import ROOT, SPARK
 
-NAMES = [name for name in CASES if not name.startswith("transformWithState")]
+NAMES = [name for name in CASES if name not in NEEDS_40]
+#: Spark itself refuses to continue it, on every store: a column of the joined rows may be null since.
+REFUSED = "join, then deduplication, then windows"
 #: The Python of each turn, and the files up to which it goes.
 TURNS = ((executable, 1), (executable, 2), (str(ROOT / ".venv" / "bin" / "python"), 4))
 
@@ -34,8 +36,9 @@ def test_every_operator_continues_on_the_newest_spark(
             each.release(files)
         seen = take_turn(interpreter, database, environment, folder)
         for name, stores in seen.items():
-            assert stores["ours"] == stores["rocksdb"], f"{name}, files up to {files}"
-            assert stores["ours"], f"{name}, files up to {files}"
+            assert stores["ours"] == stores["rocksdb"] != {}, f"{name}, files up to {files}"
+    assert [name for name, stores in seen.items() if "error" in stores["ours"]] == [REFUSED]
+    assert "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE" in seen[REFUSED]["ours"]["error"][0]
 
 
 def take_turn(interpreter: str, database: Database, environment: dict[str, str], folder: Path) -> Seen:

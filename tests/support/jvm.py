@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The minor version of the Spark that the tests run on.
 SPARK = ".".join(pyspark.__version__.split(".")[:2])
 #: For tests of what Spark has since 4.0.
-SINCE_40 = pytest.mark.skipif(SPARK == "3.5", reason="Spark 3.5 has no transformWithState, state reader and format 2")
+SINCE_40 = pytest.mark.skipif(SPARK == "3.5", reason="Spark 3.5 has no transformWithState, state reader, new formats")
 LOG4J = ROOT / "tests" / "log4j2.properties"
 #: What Spark's launcher passes to a JVM (org.apache.spark.launcher.JavaModuleOptions), as far as state stores need it.
 MODULE_OPTIONS = ROOT / "jvm-bridge" / "module.options"

@@ -43,7 +43,14 @@ BEFORE_42 = BEFORE_43 | {
 }
 #: Cases with a call that a Spark does not have; what they check before it is checked.
 BEFORE_41 = BEFORE_42 | {"empty-lists", "nulls-in-lists-are-refused", "upgraded-at-another-version"}
-ABSENT = {"3.5": BEFORE_41 | {"change-feed"}, "4.0": BEFORE_41, "4.1": BEFORE_42, "4.2": BEFORE_43, "4.3": set[str]()}
+BEFORE_40 = BEFORE_41 | {
+    "change-feed",
+    "change-feed-left-early",
+    "checkpoint-info-before-commit",
+    "families-off",
+    "replay-from-a-snapshot",
+}
+ABSENT = {"3.5": BEFORE_40, "4.0": BEFORE_41, "4.1": BEFORE_42, "4.2": BEFORE_43, "4.3": set[str]()}
 CASE = re.compile(r'^ +test(BothWays|EachWay|WithAppends)?\("([^"]+)"((?:, \w+)*)\)', re.MULTILINE)
 WITH_APPENDS = "-with-appends"
 #: What the names of cases end with, by how they are registered.

@@ -7,9 +7,11 @@ its sources and its checkpoints in a folder of its own, whose name is its number
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dynastate
@@ -37,13 +39,18 @@ def main(folder: Path, endpoint: str, names: list[str]) -> None:
                 session.conf.set(option, setting)
             frame = case.build(*(open_stream(session, place / side) for side in ("left", "right")))
             queries[store] = Running(frame, place / store, case.mode)
-        outcomes = {store: query.finish() for store, query in queries.items()}
-        seen[name] = {
-            store: {str(batch): [repr(outcome.rows[batch]), repr(outcome.state[batch])] for batch in outcome.rows}
-            for store, outcome in outcomes.items()
-        }
+        seen[name] = {store: end_of(query) for store, query in queries.items()}
     print(json.dumps(seen))  # noqa: T201  # the answer
     spark.stop()
+
+
+def end_of(query: Running) -> dict[str, list[str]]:
+    """Rows and state of each batch, or the condition of the error."""
+    try:
+        outcome = query.finish()
+    except StreamingQueryException as error:
+        return {"error": re.findall(r"\[([A-Z_.]+)\]", str(error))[1:2] or [str(error)]}
+    return {str(batch): [repr(outcome.rows[batch]), repr(outcome.state[batch])] for batch in outcome.rows}
 
 
 if __name__ == "__main__":

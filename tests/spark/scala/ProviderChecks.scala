@@ -39,6 +39,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       store.abort()
     }
     check("an unknown checkpoint id is refused with the known ones") {
+      needsIds()
       val provider = world.provider(world.freshStore())
       val ids = commit(provider, 0)(1L -> 1L)
       val unknown = "00010203-0405-4607-8809-0a0b0c0d0e0f"
@@ -48,6 +49,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       same(rows(provider.getStore(1, ids)), Map(1L -> 1L))
     }
     check("a version in memory is opened without a request") {
+      needsIds()
       val id = world.freshStore()
       val provider = world.provider(id)
       val ids = commit(provider, 0)(numbered(100): _*)
@@ -62,6 +64,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
       cold.abort()
     }
     check("a version that this executor wrote or read is opened by another provider from the sidecar's cache") {
+      needsIds()
       val id = world.freshStore()
       val conf = Map(s"$Prefix.dynastate.cacheMb" -> "16")
       val one = commit(world.provider(id, conf), 0)(numbered(100): _*)
@@ -370,6 +373,7 @@ final class ProviderChecks(checks: Checks, world: World, seed: Long) {
 
   /** By its number alone it would be whatever attempt at the version counts. */
   private def emptied(): Unit = {
+    needsIds()
     val provider = world.provider(world.freshStore())
     val two = write(provider, 1, commit(provider, 0)(1L -> 1L))(_.remove(key(1), Family))
     provider.getStore(2, two).abort()

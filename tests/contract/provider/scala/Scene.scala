@@ -145,7 +145,9 @@ final class Scene(val subject: Subject, root: String, families: Boolean, appends
       log += Failure(label, s"it was allowed, and answered ${shown(answer)}")
     } catch {
       case absent: Absent => throw absent
-      case NonFatal(e) => holds(label, Scene.names(e).exists(name => kinds.exists(name.startsWith)))(
+      case NonFatal(e) =>
+        val expected = kinds ++ kinds.flatMap(olderNames)
+        holds(label, Scene.names(e).exists(name => expected.exists(name.startsWith)))(
           s"it was refused otherwise: ${Scene.told(e)}")
     }
 

@@ -338,8 +338,7 @@ final class VersionCases(scene: Scene) extends Cases {
   // ------------------------------------------------------------------------------------------------ replay and change
   // feed
 
-  private def replay(provider: StateStoreProvider): SupportsFineGrainedReplay =
-    provider.asInstanceOf[SupportsFineGrainedReplay]
+  private def replay(provider: StateStoreProvider): SupportsFineGrainedReplay = replayable(provider)
 
   private type Change = (String, Values, Values, Long)
 

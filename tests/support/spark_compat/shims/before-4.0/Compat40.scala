@@ -11,6 +11,19 @@ import org.apache.spark.sql.types.StructType
 trait Compat40 {
   val hasIds = false
 
+  def needsIds(): Unit = throw new Absent("checkpoint ids")
+
+  def replayable(provider: StateStoreProvider): SupportsFineGrainedReplay = throw new Absent("replay and change feed")
+
+  /** What this Spark's stores raise in the place of conditions that have no names yet. */
+  def olderNames(condition: String): Seq[String] =
+    Older.collect { case (newer, older) if condition.startsWith(newer) => older }.toSeq
+
+  private val Older = Map("UNEXPECTED_STATE_STORE_VERSION" -> "IllegalArgumentException",
+    "CANNOT_LOAD_STATE_STORE" -> "IllegalStateException", "CANNOT_WRITE_STATE_STORE" -> "IllegalStateException",
+    "STATE_STORE_KEY_ROW_FORMAT" -> "InvalidUnsafeRowException",
+    "STATE_STORE_VALUE_ROW_FORMAT" -> "InvalidUnsafeRowException")
+
   def initialize(provider: StateStoreProvider, id: StateStoreId, key: StructType, value: StructType,
       spec: KeyStateEncoderSpec, families: Boolean, conf: StateStoreConf, hadoop: Configuration, multiple: Boolean,
       schemas: Option[StateSchemaProvider]): Unit = {
@@ -32,10 +45,16 @@ trait Compat40 {
   implicit final class ReadStateStore40(store: ReadStateStore) {
     def get(key: UnsafeRow, family: String): UnsafeRow = store.get(key)
 
-    def iterator(family: String): StateStoreIterator[UnsafeRowPair] = new StateStoreIterator(store.iterator())
+    def iterator(family: String): StateStoreIterator[UnsafeRowPair] = closeable(store.iterator())
 
     def prefixScan(prefix: UnsafeRow, family: String): StateStoreIterator[UnsafeRowPair] =
-      new StateStoreIterator(store.prefixScan(prefix))
+      closeable(store.prefixScan(prefix))
+
+    /** Ours can be closed, which this Spark never does. */
+    private def closeable(pairs: Iterator[UnsafeRowPair]): StateStoreIterator[UnsafeRowPair] = pairs match {
+      case ours: StateStoreIterator[UnsafeRowPair] => ours
+      case others => new StateStoreIterator(others)
+    }
 
     def valuesIterator(key: UnsafeRow, family: String): Iterator[UnsafeRow] = throw new Absent("lists")
   }
@@ -54,7 +73,8 @@ trait Compat40 {
     def removeColFamilyIfExists(family: String): Boolean = throw new Absent("column families")
 
     def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo =
-      StateStoreCheckpointInfo(store.id.partitionId, store.version + 1, None, None)
+      if (store.hasCommitted) StateStoreCheckpointInfo(store.id.partitionId, store.version + 1, None, None)
+      else throw new Absent("checkpoint info")
   }
 
   implicit final class StateStoreProvider40(provider: StateStoreProvider) {

@@ -8,6 +8,13 @@ import org.apache.spark.sql.types.StructType
 trait Compat40 {
   val hasIds = true
 
+  def needsIds(): Unit = ()
+
+  def replayable(provider: StateStoreProvider): SupportsFineGrainedReplay =
+    provider.asInstanceOf[SupportsFineGrainedReplay]
+
+  def olderNames(condition: String): Seq[String] = Nil
+
   def initialize(provider: StateStoreProvider, id: StateStoreId, key: StructType, value: StructType,
       spec: KeyStateEncoderSpec, families: Boolean, conf: StateStoreConf, hadoop: Configuration, multiple: Boolean,
       schemas: Option[StateSchemaProvider]): Unit =
