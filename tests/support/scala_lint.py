@@ -41,6 +41,18 @@ OUTSIDE: Final[dict[str, tuple[str, ...]]] = {
     "io.dynastate.memory": ("org.apache.spark.unsafe",),
     "io.dynastate.bridge": (),
 }
+#: What Scala 2.12 lacks, or does later: a `toSeq` of a map's values is read when it is needed, outside of a lock.
+NEWER: Final = (
+    r"Option\.(when|unless)\b",
+    r"\.to(Int|Long|Double)Option\b",
+    r"\.(max|min)(By)?Option\b",
+    r"\.(distinctBy|filterInPlace|groupMap|mapInPlace|nextOption|partitionMap|updatedWith)\b",
+    r"(Array|Buffer|List|Map|Seq|Set|Vector)\.from\(",
+    r"\.values\.toSeq\b",
+    r"\bLazyList\b",
+    r"\bscala\.(jdk|util\.Using)\b",
+)
+_NEWER = re.compile("|".join(NEWER))
 _TOKEN = re.compile(r'"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*(?:.|\n)*?\*/')
 _PACKAGE = re.compile(r"^package ([\w.]+)$", re.MULTILINE)
 _IMPORT = re.compile(r"\bimport\s+([\w.]+)\.(\{[^}]*\}|\w+)")
@@ -76,6 +88,16 @@ def broken_layers(root: Path) -> list[str]:
             if not _is_allowed(package, name)
         ]
     return lines_found
+
+
+def newer_methods(root: Path) -> list[str]:
+    """Lines of the bridge's shared Scala that Scala 2.12, of Spark 3.5, does not compile, or takes otherwise."""
+    return [
+        f"{file.relative_to(root)}:{number}: Scala 2.12 has no such {match[0]}"
+        for file in sorted((root / "jvm-bridge" / "src" / "main" / "scala").rglob("*.scala"))
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if (match := _NEWER.search(line))
+    ]
 
 
 def _code(token: re.Match[str]) -> str:
@@ -119,7 +141,7 @@ def main() -> None:
         is_formatted = scalafmt(*([] if sys.argv[1:] == ["--fix"] else ["--test"]))
     except (pytest.skip.Exception, pytest.fail.Exception) as missing:
         sys.exit(f"dynastate: {missing}")
-    problems = [*long_lines(ROOT), *broken_layers(ROOT)]
+    problems = [*long_lines(ROOT), *broken_layers(ROOT), *newer_methods(ROOT)]
     print("\n".join(problems or ["Scala: lines and layers are as they should be"]))
     if not is_formatted:
         sys.exit("dynastate: Scala is not formatted; run 'make format-scala'")

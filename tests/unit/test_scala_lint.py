@@ -7,7 +7,7 @@ import pyspark
 import pytest
 
 from tests.support.jvm import TREES
-from tests.support.scala_lint import ROOT, broken_layers, long_lines
+from tests.support.scala_lint import ROOT, broken_layers, long_lines, newer_methods
 
 MAIN = "jvm-bridge/src/main/scala"
 MEMORY = "package io.dynastate.memory\n\n"
@@ -24,6 +24,23 @@ def planted(root: Path, text: str) -> Path:
 def test_scala_points_down_and_fits() -> None:
     assert broken_layers(ROOT) == []
     assert long_lines(ROOT) == []
+    assert newer_methods(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Option.when(true)(1)",
+        "text.toLongOption",
+        "all.maxByOption(_.size)",
+        "mutable.TreeMap.from(all)",
+        "import scala.util.Using",
+        "synchronized(files.values.toSeq)",
+    ],
+)
+def test_what_scala_212_lacks_is_found(tmp_path: Path, code: str) -> None:
+    (line,) = newer_methods(planted(tmp_path, f"object A {{ {code} }}\n"))
+    assert line.startswith(f"{MAIN}/Planted.scala:1: Scala 2.12 has no such ")
 
 
 @pytest.mark.parametrize(

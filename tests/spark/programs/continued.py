@@ -1,7 +1,7 @@
 """Queries of operators on both stores, up to the files that are there; prints rows and state of each batch as JSON.
 
-Run as `python -m tests.spark.programs.continued FOLDER ENDPOINT NAME…`, by the Python of any Spark: each operator has
-its sources and its checkpoints in a folder of its own, whose name is its number, and continues what is there.
+Run as `python -m tests.spark.programs.continued FOLDER ENDPOINT NAME…`, by the Python of any Spark. Each operator has
+its sources and its checkpoints in a folder of its own, whose name is its number. It continues what is there.
 """
 
 from __future__ import annotations
