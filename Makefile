@@ -64,6 +64,7 @@ test-spark-%: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
 	@$(PYTHON) jvm-bridge/build.py --fetch $*
 	@grep -v '^pyspark==' constraints.txt $(if $(filter 3.5%,$*),| sed 's/^numpy==.*/numpy==1.26.4/; s/^pyarrow==.*/pyarrow==18.1.0/') > build/spark-$*/constraints.txt
+	@build/spark-$*/bin/python -c 'import pyspark; print(f"pyspark=={pyspark.__version__}")' >> build/spark-$*/constraints.txt
 	@$(PYTHON) jvm-bridge/build.py --install build/spark-$*/bin/python --constraint build/spark-$*/constraints.txt --editable '.[test]'
 	@touch $@
 
