@@ -69,6 +69,20 @@ def test_zombie_that_commits_after_clean_up(engines: Engines, store: str) -> Non
     assert read(engines(), store, 7) == numbers(7)
 
 
+def test_a_number_means_the_same_with_a_version_in_memory(engines: Engines, store: str) -> None:
+    """Of two attempts of one run, one lost its ancestors: an executor that holds their parent opens the other, too."""
+    engine = engines()
+    versions = write_versions(engine, store, 10)  # the last one begins a version list
+    zombie = begin(engines(), store, attempt(99), {b"by": b"zombie"}, base=versions[10])
+    eleventh = write(engine, store, attempt(11), {b"11": b"11"}, base=versions[10])
+    twelfth = write(engine, store, attempt(12), {b"12": b"12"}, base=eleventh)
+    save_snapshot(engine, store, eleventh, numbers(11))
+    engine.maintenance.clean_up(store, RUN, *twelfth, retain=2, least=1, most=9)
+    zombie.commit({0: 1}, SCHEMA)
+    for held in ([], [versions[10]]):
+        assert engines().open(store, 11, NO_ATTEMPT, held).entry.id == eleventh
+
+
 def test_twins_that_branched_off_before_the_retained_versions(engines: Engines, store: str) -> None:
     """Under checkpoint format v1 two executors built on twins, and a number opens the other one's attempt."""
     engine, other = engines(), engines()

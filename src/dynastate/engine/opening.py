@@ -203,6 +203,9 @@ class VersionOpener:
         if lowest == 0:
             return None
         graph = self._graph(store, lowest, version)
+        # Which of several attempts can be opened is known by older lists, too.
+        if attempt == NO_ATTEMPT and len(graph.newest_attempts(version, run)) > 1:
+            return None
         try:
             entry = graph.find(version, attempt, run)
         except VersionMissingError:

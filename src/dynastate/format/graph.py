@@ -176,16 +176,23 @@ class VersionGraph:
             raise self._missing(version, attempt, run)
         return entry
 
-    def _by_number(self, version: int, run: QueryRun | None) -> VersionEntry | None:
-        last_first = reversed([*self._entries.get(version, {}).values()])
-        attempts = [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
+    def newest_attempts(self, version: int, run: QueryRun | None) -> list[VersionEntry]:
+        """The attempts of a version with the highest epoch, the last one first, without those of another query."""
+        attempts = self._attempts(version, run)
         epoch = max((each.epoch for each in attempts), default=0)
-        equals = [each for each in attempts if each.epoch == epoch]
+        return [each for each in attempts if each.epoch == epoch]
+
+    def _attempts(self, version: int, run: QueryRun | None) -> list[VersionEntry]:
+        last_first = reversed([*self._entries.get(version, {}).values()])
+        return [each for each in last_first if run is None or not self._is_foreign(each, run.query)]
+
+    def _by_number(self, version: int, run: QueryRun | None) -> VersionEntry | None:
+        equals = self.newest_attempts(version, run)
         if not equals:
             return None
         entry = equals[0] if len(equals) == 1 else next(filter(self._has_base, equals), equals[0])
         if run is not None:
-            self._refuse_unclear(entry, attempts, run)
+            self._refuse_unclear(entry, self._attempts(version, run), run)
         return entry
 
     def _is_foreign(self, entry: VersionEntry, query: str) -> bool:
