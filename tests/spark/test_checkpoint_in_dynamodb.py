@@ -70,6 +70,22 @@ def test_formats(version: str, sessions: Sessions, tables: BotoTables, source: S
     assert_fits(tables, folder.name)
 
 
+def test_costs(session: SparkSession, source: Source, folder: Path) -> None:
+    """Requests and units of all checkpoints of the driver are counted, which the plugin shows in Spark's metrics."""
+    costs = session._jvm.io.dynastate.bridge.CheckpointCosts  # type: ignore[union-attr]  # it has a JVM
+
+    def counts() -> dict[str, int]:
+        return {name: costs.of(name) for name in ("requests", "writeUnits", "nanodollars")}
+
+    before = counts()
+    run(sums(source.stream(session), "key"), f"dynastate://{folder.name}/query", "complete")
+    spent = {name: count - before[name] for name, count in counts().items()}
+    files = Logs(session, f"dynastate://{folder.name}/query")
+    written = len(files.names(files.open()))
+    assert spent["requests"] > spent["writeUnits"] > written >= 4
+    assert spent["nanodollars"] > spent["writeUnits"] * 625
+
+
 def test_names_that_differ_in_case_only(session: SparkSession, source: Source, folder: Path) -> None:
     """Hadoop has one file system for both."""
     checkpoints = [f"dynastate://{name}-{folder.name}/{name}" for name in ("Orders", "orders")]

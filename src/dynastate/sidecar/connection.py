@@ -294,7 +294,8 @@ class Connection:
         with self._answering_files("file get", request.checkpoint, request.file):
             files, checkpoint = self._files_of(request.checkpoint)
             file = files.get(checkpoint, request.file)
-            self._send(protocol.File(0, 0, b"") if file is None else protocol.File(1, file.time, file.data))
+            exists, time, data = (0, 0, b"") if file is None else (1, file.time, file.data)
+            self._send(protocol.File(exists, time, counters(files.meter, self._prices), data))
 
     def _on_filelist(self, request: protocol.FileList) -> None:
         with self._answering_files("file list", request.checkpoint, request.folder):

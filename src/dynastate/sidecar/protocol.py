@@ -219,7 +219,7 @@ Packed = NamedTuple(
 )
 Held = NamedTuple("Held", [("is_applied", U8)])
 Stored = NamedTuple("Stored", [("is_stored", U8), ("counters", Counters)])
-File = NamedTuple("File", [("exists", U8), ("time", U64), ("data", Rest)])
+File = NamedTuple("File", [("exists", U8), ("time", U64), ("counters", Counters), ("data", Rest)])
 Files = NamedTuple("Files", [("entries", FileEntries)])
 CheckpointFile = NamedTuple(
     "CheckpointFile", [("file", Text), ("bytes", U64), ("time", U64), ("has_data", U8), ("data", Rest)]

@@ -275,9 +275,10 @@ final class VectorChecks(checks: Checks, folder: Path) {
   private def fieldsOf(frame: Protocol.Frame): JValue = {
     val body = frame.body
     def attempt(): JString = JString(Attempt.readFrom(body).toString.replace("-", ""))
-    def counters(): JArray = JArray(Protocol.takeCounters(body).toList.sorted.map { case (name, value) =>
+    def pairs(counters: Map[String, Long]): JArray = JArray(counters.toList.sorted.map { case (name, value) =>
       JArray(List(JString(name), JInt(value)))
     })
+    def counters(): JArray = pairs(Protocol.takeCounters(body))
     frame.frameType match {
       case Protocol.Welcome => JObject("package" -> JString(Protocol.takeText(body)))
       case Protocol.Rows =>
@@ -312,8 +313,8 @@ final class VectorChecks(checks: Checks, folder: Path) {
       case Protocol.Stored => JObject("is_stored" -> JInt(if (Protocol.takeFlag(body)) 1 else 0),
           "counters" -> counters())
       case Protocol.File =>
-        val file = Protocol.takeFile(body)
-        JObject("exists" -> JInt(file.size), "time" -> JInt(file.fold(0L)(_.time)),
+        val (file, counters) = Protocol.takeFile(body)
+        JObject("exists" -> JInt(file.size), "time" -> JInt(file.fold(0L)(_.time)), "counters" -> pairs(counters),
           "data" -> JString(hex(file.fold(Array.emptyByteArray)(_.data))))
       case Protocol.Files => JObject("entries" -> JArray(Protocol.takeFiles(body).toList.map(entry =>
             JArray(List(JString(entry.name), JInt(if (entry.isFolder) 1 else 0), JInt(entry.bytes),

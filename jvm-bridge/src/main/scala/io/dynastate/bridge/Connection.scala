@@ -203,14 +203,16 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       deadlineSeconds: Long): Boolean =
     converse(s"writing the file $file of checkpoint=$checkpoint", ErrorKind.Unknown) {
       within(deadlineSeconds)(sendAll(Protocol.filePut(checkpoint, file, overwrites, data)))
-      Protocol.takeFlag(expect(Protocol.Stored, receive(deadlineSeconds)))
+      stored(deadlineSeconds)
     }
 
   /** Read a file of a checkpoint. Returns None if it is not there. */
   def getFile(checkpoint: String, file: String, deadlineSeconds: Long): Option[FileContent] =
     converse(s"reading the file $file of checkpoint=$checkpoint") {
       send(Protocol.fileGet(checkpoint, file))
-      Protocol.takeFile(expect(Protocol.File, receive(deadlineSeconds)))
+      val (content, counters) = Protocol.takeFile(expect(Protocol.File, receive(deadlineSeconds)))
+      CheckpointCosts.add(counters)
+      content
     }
 
   /** List what is in a folder of a checkpoint; `""` is its own folder. */
@@ -235,7 +237,7 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
       all += take(frame.body)
       frame = receive(deadlineSeconds)
     }
-    expect(Protocol.Opened, frame)
+    CheckpointCosts.add(Protocol.takeCounters(expect(Protocol.Opened, frame)))
     all.result()
   }
 
@@ -243,9 +245,17 @@ final class Connection private (channel: SocketChannel, process: SidecarProcess,
   def deleteFiles(checkpoint: String, files: Seq[String], deadlineSeconds: Long): Unit =
     converse(s"deleting files of checkpoint=$checkpoint") {
       send(Protocol.fileDelete(checkpoint, files))
-      expect(Protocol.Stored, receive(deadlineSeconds))
+      stored(deadlineSeconds)
       ()
     }
+
+  /** What a STORED answers. */
+  private def stored(deadlineSeconds: Long): Boolean = {
+    val body = expect(Protocol.Stored, receive(deadlineSeconds))
+    val isStored = Protocol.takeFlag(body)
+    CheckpointCosts.add(Protocol.takeCounters(body))
+    isStored
+  }
 
   /** Abort the attempt, or the snapshot: its end is an ABORT for the sidecar, and no frame can be sent between the
    * halves of one that another thread is sending.

@@ -167,12 +167,12 @@ object Protocol {
   def takeFiles(body: ByteBuffer): Seq[FileEntry] = Seq.fill(body.getShort & 0xffff)(
     FileEntry(takeText(body), isFolder = takeFlag(body), bytes = body.getLong, time = body.getLong))
 
-  /** The file in a FILE. Returns None if it does not exist. */
-  def takeFile(body: ByteBuffer): Option[FileContent] = {
-    val (exists, time) = (takeFlag(body), body.getLong)
+  /** The file in a FILE, or None if it does not exist, and counters. */
+  def takeFile(body: ByteBuffer): (Option[FileContent], Map[String, Long]) = {
+    val (exists, time, counters) = (takeFlag(body), body.getLong, takeCounters(body))
     val data = new Array[Byte](body.remaining)
     body.get(data)
-    if (exists) Some(FileContent(data, time)) else None
+    (if (exists) Some(FileContent(data, time)) else None, counters)
   }
 
   /** The file in a CHECKPOINT_FILE. */

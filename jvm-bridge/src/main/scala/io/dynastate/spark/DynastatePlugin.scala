@@ -5,7 +5,8 @@ import java.util.{Map => JMap}
 import scala.util.control.NonFatal
 
 import io.dynastate.DaemonThreads
-import io.dynastate.bridge.Sidecar
+import com.codahale.metrics.Gauge
+import io.dynastate.bridge.{CheckpointCosts, Sidecar}
 import org.slf4j.LoggerFactory
 
 import org.apache.spark.{SparkConf, SparkContext}
@@ -24,6 +25,13 @@ final class DynastatePlugin extends SparkPlugin {
         DynastatePlugin.startSidecar(context.getConf, isDriver = true)
       JMap.of()
     }
+
+    /** What the checkpoints in DynamoDB have cost, in Spark's metrics of the driver. */
+    override def registerMetrics(appId: String, context: PluginContext): Unit =
+      DynastatePlugin.CheckpointCounters.foreach { counter =>
+        val gauge: Gauge[Long] = () => CheckpointCosts.of(counter)
+        context.metricRegistry.register(s"checkpoint.$counter", gauge)
+      }
   }
 
   override def executorPlugin(): ExecutorPlugin = new ExecutorPlugin {
@@ -36,6 +44,9 @@ object DynastatePlugin {
   private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
   /** Not by SQLConf, whose hundreds of entries this would make before the executor is up. */
   private val ProviderClass = "spark.sql.streaming.stateStore.providerClass"
+
+  private val CheckpointCounters =
+    Seq("requests", "retries", "throttles", "writeUnits", "deleteUnits", "readUnits", "nanodollars")
 
   private val FileSystem = s"spark.hadoop.fs.${ProviderSettings.CheckpointScheme}.impl"
 
