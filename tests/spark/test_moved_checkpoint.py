@@ -23,8 +23,8 @@ from tests.support.jvm import SINCE_40
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("transformWithState in Scala", marks=[pytest.mark.every_spark, SINCE_40]),
-        pytest.param("aggregation in update mode", marks=pytest.mark.slow),
+        pytest.param("transformWithState in Scala", marks=[pytest.mark.every_spark, pytest.mark.slow, SINCE_40]),
+        pytest.param("aggregation in update mode", marks=[pytest.mark.every_spark, SINCE_40]),
         pytest.param("stream-stream join, inner", marks=pytest.mark.slow),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -38,10 +38,10 @@ ON_EVERY_SPARK = (
 )
 
 
-def of_each_operator() -> list[ParameterSet]:
-    """The names of all cases. On Spark 3.5 no case is left out that it can run."""
+def of_each_operator(names: Sequence[str] = ON_EVERY_SPARK) -> list[ParameterSet]:
+    """The names of all cases, of which some run on every Spark. On Spark 3.5 no case is left out that it can run."""
     every, slow = pytest.mark.every_spark, pytest.mark.slow
-    marks = {name: [every] if name in ON_EVERY_SPARK else [slow, every] if SPARK == "3.5" else [slow] for name in CASES}
+    marks = {name: [every] if name in names else [slow, every] if SPARK == "3.5" else [slow] for name in CASES}
     return [pytest.param(name, marks=[*marks[name], SINCE_40] if name in NEEDS_40 else marks[name]) for name in CASES]
 
 
