@@ -92,9 +92,11 @@ def broken_layers(root: Path) -> list[str]:
 
 def newer_methods(root: Path) -> list[str]:
     """Lines of the bridge's shared Scala that Scala 2.12, of Spark 3.5, does not compile, or takes otherwise."""
+    bridge = root / "jvm-bridge" / "src" / "main"
+    files = sorted([*bridge.glob("scala/**/*.scala"), *bridge.glob("shims/before-*/**/*.scala")])
     return [
         f"{file.relative_to(root)}:{number}: Scala 2.12 has no such {match[0]}"
-        for file in sorted((root / "jvm-bridge" / "src" / "main" / "scala").rglob("*.scala"))
+        for file in files
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if (match := _NEWER.search(line))
     ]

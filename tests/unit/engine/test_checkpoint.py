@@ -145,6 +145,21 @@ def test_all_files_by_one_request(memory: MemoryTables) -> None:
         assert (File(each.data or b"", each.time), each.raw_bytes) == (files.get(CHECKPOINT, path), len(path))
 
 
+def test_a_corrupt_file_among_all_is_an_error_of_its_own(memory: MemoryTables) -> None:
+    """A start reads all files at once, and many of them are never needed."""
+    files = files_of(memory)
+    for file in ("offsets/1", "offsets/2"):
+        files.put(CHECKPOINT, file, b"text", overwrites=False)
+    key = file_key(CHECKPOINT, "offsets/1")
+    memory.items[key] = memory.items[key] | {"crc32": 1}
+    assert [(each.path, each.data) for each in files.read_all(CHECKPOINT)] == [
+        ("offsets/1", None),
+        ("offsets/2", b"text"),
+    ]
+    with pytest.raises(CorruptStateError, match="wrong checksum"):
+        files.get(CHECKPOINT, "offsets/1")
+
+
 def test_deletes(memory: MemoryTables) -> None:
     """Files with their fragments, and folders with all below them; other files stay, and missing ones are ignored."""
     files = files_of(memory)

@@ -89,6 +89,7 @@ private[spark] object Spark40 {
    * be that of another query.
    */
   def noRunId(store: String): DynastateException = new DynastateException(ErrorKind.Configuration,
-    "on Spark 3.5 a query needs dynastate's extension: start the application with spark.sql.extensions=" +
-      "org.apache.spark.sql.dynastate.DynastateExtensions, as dynastate.configure does " + s"store=$store")
+    "on Spark 3.5 a query needs dynastate's extension, and Apache Spark's names of query threads: start the " +
+      "application with spark.sql.extensions=org.apache.spark.sql.dynastate.DynastateExtensions, beside others, as " +
+      s"dynastate.configure does; if it has the extension, this runtime cannot be used store=$store")
 }

@@ -12,8 +12,9 @@ import io.dynastate.bridge.{FileContent, FileEntry, StoredFile}
  * wants most of them before the first commit of the run, many of them several times.
  *
  * Only that thread is answered from here, and only until the run commits a batch. What this process puts or deletes
- * meanwhile is put and deleted here. Files that another run writes meanwhile are missed, as by a read that came before
- * them: then the conditional put refuses this run. Safe for threads.
+ * meanwhile is put and deleted here. Files that another run writes meanwhile may be missed, some of them or all: then
+ * the conditional put refuses this run, or the state does, whose newest versions are the other one's. Safe for
+ * threads.
  */
 private[checkpoint] final class RunStart private (checkpoint: String) {
   /** By path; null: they are not read yet, or not known any longer. */
@@ -58,7 +59,7 @@ private[checkpoint] final class RunStart private (checkpoint: String) {
   }
 
   private def delete(path: String): Unit = synchronized {
-    if (files == null) end()
+    if (files == null || path.isEmpty) end()
     else files --= files.keys.filter(each => each == path || each.startsWith(s"$path/")).toList
   }
 

@@ -4,8 +4,8 @@ import java.util.{Map => JMap}
 
 import scala.util.control.NonFatal
 
-import io.dynastate.DaemonThreads
 import com.codahale.metrics.Gauge
+import io.dynastate.DaemonThreads
 import io.dynastate.bridge.{CheckpointCosts, Sidecar}
 import org.slf4j.LoggerFactory
 
