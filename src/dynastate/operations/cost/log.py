@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dynastate.engine.checkpoint import read_checkpoints
 from dynastate.format.checkpoint import EVERY_ITEM, Checkpoint, is_head, path_of, writer_of_fragment
-from dynastate.format.items import StorageSize, item_bytes
+from dynastate.format.items import Item, StorageSize, item_bytes
 from dynastate.format.keys import store_shard
 from dynastate.prices import Prices
 from dynastate.storage.meter import units_of_write
@@ -65,13 +65,21 @@ def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
         if not is_head(key):
             fragments[bytes(writer_of_fragment(key))] += units_of_write(item_bytes(item))
     heads = {path_of(key): item for key, item in items if is_head(key)}
-    of_batches = [item for path, item in heads.items() if _OF_BATCH.fullmatch(path)]
+    commits = [item for path, item in heads.items() if _COMMIT.fullmatch(path)]
+    # Spark keeps the files of a source for longer than commits.
+    oldest_ms = min(map(_time_ms, commits), default=0)
+    of_batches = [item for path, item in heads.items() if _OF_BATCH.fullmatch(path) and _time_ms(item) >= oldest_ms]
     writers = (item.get("writer") for item in of_batches)
     return LogUsage(
         checkpoint=str(checkpoint),
         stored=StorageSize(len(items), sum(item_bytes(item) for _, item in items), 0),
-        batches=sum(_COMMIT.fullmatch(path) is not None for path in heads),
+        batches=len(commits),
         files=len(of_batches),
         write_units=sum(units_of_write(item_bytes(item)) for item in of_batches)
         + sum(fragments[writer] for writer in writers if isinstance(writer, bytes)),
     )
+
+
+def _time_ms(head: Item) -> int:
+    time = head.get("time")
+    return time if isinstance(time, int) else 0

@@ -47,7 +47,7 @@ def load_checkpoint(tables: Tables, location: str) -> LoadedCheckpoint:
     for _ in range(_TRIES):
         sources = stored.files(_SOURCES)
         loaded = LoadedCheckpoint(tables, location)
-        if loaded.files(_SOURCES) == sources:
+        if loaded.files(_SOURCES).keys() == sources.keys():
             return loaded
     raise UnavailableError("the query's sources write to their logs all the time; fork again", checkpoint=location)
 
