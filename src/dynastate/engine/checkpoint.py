@@ -246,13 +246,14 @@ class CheckpointFiles:
         """The heads of all files below a folder by their paths, by one Query."""
         return {path_of(key): parse_head(key, item) for key, item in self._below(checkpoint, folder)}
 
-    def read(self, checkpoint: Checkpoint, log: str = "", first: int = 0) -> dict[str, File | CorruptStateError]:
-        """All files by their paths, or those of a log from a number on, each whole or with its defect.
+    def read(self, checkpoint: Checkpoint, paths: tuple[str, str] | None = None) -> dict[str, File | CorruptStateError]:
+        """All files by their paths, or those from the first to the last of two `paths`, each whole or with its defect.
 
         It takes one Query, and two requests for a file in fragments. A file that is deleted meanwhile is left out.
         """
-        low, high = folder_range(checkpoint, log)
-        low = file_key(checkpoint, f"{log}/{first}").sort if log else low
+        low, high = folder_range(checkpoint, "")
+        if paths is not None:
+            low, high = (file_key(checkpoint, path).sort for path in paths)
         files: dict[str, File | CorruptStateError] = {}
         for key, item in self._tables.query("snapshot", store_shard(checkpoint.store, 0), low, high):
             path = path_of(key)

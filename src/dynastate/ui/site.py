@@ -15,7 +15,13 @@ from weakref import WeakKeyDictionary
 from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.dynamodb.client import endpoint_of, region_of
 from dynastate.engine.engine import Engine
-from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
+from dynastate.errors import (
+    ConfigurationError,
+    CorruptStateError,
+    DynastateError,
+    UnavailableError,
+    VersionMissingError,
+)
 from dynastate.format.keys import Attempt, VersionId
 from dynastate.operations.checkpoints import SCHEME
 from dynastate.operations.inspection.checkpoints import LoggedBatch, checkpoint_of_location, read_batches
@@ -38,7 +44,8 @@ NAMESPACES_S: Final = 60.0
 NAMESPACES_UNIT_S: Final = 1.0
 #: Seconds without an answer after which a view fails.
 VIEW_DEADLINE_S: Final = 10.0
-#: Seconds after which the version lists of an unchanged store are read again, and stores whose lists are in memory.
+#: Seconds after which the version lists of an unchanged store are read again, and stores whose lists are in memory;
+#: so many logs of queries are in memory, too.
 LISTS_S: Final = 300.0
 LISTS_MAX: Final = 32
 #: The batches of a query that are shown, and the seconds after which their files are read again without a new version.
@@ -46,6 +53,7 @@ LOG_BATCHES: Final = 20
 LOG_S: Final = 10.0
 
 Result = TypeVar("Result", bound=Cursor[Any])
+Value = TypeVar("Value")
 #: Versions, each with the attempts that made it, one a partition.
 Attempts = Mapping[int, tuple[Attempt, ...]]
 
@@ -65,7 +73,7 @@ class StoreLists:
 class QueryLog:
     """The newest batches of a query whose checkpoint is in DynamoDB, the newest first, as they were read at `looked`.
 
-    Without `checkpoint` it is elsewhere. `version` was the newest one of the query.
+    `version` was the newest one of the query. A log that is corrupt has a `problem`, and no batches.
     """
 
     checkpoint: str
@@ -73,6 +81,12 @@ class QueryLog:
     looked: datetime
     version: int
     read_s: float
+    problem: str = ""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the checkpoint is not in DynamoDB."""
+        return not self.checkpoint and not self.problem
 
 
 def _options(settings: Settings) -> str:
@@ -229,35 +243,49 @@ class Site:
         looked = now_utc()
         summary, versions = inspect_lists(self.tables.metered(spent), store)
         lists = StoreLists(summary, versions, looked, attempt, read_s=time.monotonic())
-        with self._lock:
-            self._lists.pop(store, None)
-            self._lists[store] = lists
-            while len(self._lists) > LISTS_MAX:
-                del self._lists[next(iter(self._lists))]
+        self._remember(self._lists, store, lists)
         return lists
+
+    def _remember(self, values: dict[str, Value], name: str, value: Value) -> None:
+        """Enter a value, and forget the oldest of more than `LISTS_MAX`."""
+        with self._lock:
+            values.pop(name, None)
+            values[name] = value
+            while len(values) > LISTS_MAX:
+                del values[next(iter(values))]
 
     def log(self, look: Look, spent: Meter) -> QueryLog | None:
         """The newest batches of a query, read again after each version, and after `LOG_S`; else as they were read.
 
         It reads the meta item of a store, which names the checkpoint, and the files of these batches by two Queries.
         A checkpoint that is elsewhere is looked for again after `LISTS_S`. Returns None if nothing was read yet.
+        While DynamoDB does not answer, the log is the one that was read before.
         """
         log = self._logs.get(look.namespace)
         version = max((lineage.newest.version for lineage in look.lineages.values()), default=0)
         if look.is_unreachable or not version:
             return log
         if log is not None:
-            is_new = log.version == version or not log.checkpoint
-            if is_new and time.monotonic() - log.read_s < (LOG_S if log.checkpoint else LISTS_S):
+            is_new = log.version == version or log.is_elsewhere
+            if is_new and time.monotonic() - log.read_s < (LISTS_S if log.is_elsewhere else LOG_S):
                 return log
-        tables = self._look_tables.metered(spent)
-        location = next(iter(locations_of(tables, [next(iter(look.lineages))])), "")
-        checkpoint = checkpoint_of_location(location)
-        batches = [] if checkpoint is None else read_batches(tables, checkpoint, max(0, version - LOG_BATCHES))
-        name = "" if checkpoint is None else f"{SCHEME}{checkpoint}"
-        log = QueryLog(name, batches, now_utc(), version, read_s=time.monotonic())
-        self._logs[look.namespace] = log
+        try:
+            log = self._read_log(next(iter(look.lineages)), version, spent)
+        except UnavailableError:  # no error: the batches have the time at which they were read
+            return log
+        except CorruptStateError as corrupt:
+            self.engine.name_table(corrupt)
+            log = QueryLog("", [], now_utc(), version, read_s=time.monotonic(), problem=str(corrupt))
+        self._remember(self._logs, look.namespace, log)
         return log
+
+    def _read_log(self, store: str, version: int, spent: Meter) -> QueryLog:
+        tables = self._look_tables.metered(spent)
+        checkpoint = checkpoint_of_location(next(iter(locations_of(tables, [store])), ""))
+        first = max(0, version - LOG_BATCHES)
+        batches = [] if checkpoint is None else read_batches(tables, checkpoint, first, first + LOG_BATCHES)
+        name = "" if checkpoint is None else f"{SCHEME}{checkpoint}"
+        return QueryLog(name, batches, now_utc(), version, read_s=time.monotonic())
 
     @contextmanager
     def reader(self, stores: str, family: str = "") -> Iterator[StateReader]:

@@ -56,6 +56,6 @@ def view(site: Site, ask: Ask) -> Page:
         queries.append((look, lines))
     log = site.log(existing[0], spent) if is_one and existing else None
     command = f"dynastate top {existing[0].namespace}" if len(existing) == 1 else "dynastate stores"
-    values = {"queries": queries, "is_listing": listed is None, "log": log if log and log.checkpoint else None}
+    values = {"queries": queries, "is_listing": listed is None, "log": None if log is None or log.is_elsewhere else log}
     title = ask.namespace if is_one else "Queries"
     return Page(title, "queries.html", command, values, spent=spent, refresh_s=LOOK_S).by(existing)
