@@ -75,14 +75,15 @@ def stores(
     with call.tables() as tables, progress("stores") as report:
         summaries = inspect_stores(tables, namespace, report)
         namespaces = find_abandoned(summaries, partial(checkpoint_exists, tables)) if abandoned else []
-        names = dict.fromkeys(each.store.split("/")[0] for each in summaries)
+        names = [namespace] if namespace else dict.fromkeys(each.store.split("/")[0] for each in summaries)
         checkpoints = [] if abandoned else summarize_checkpoints(tables, names)
     if abandoned:
         _show_abandoned(call, namespaces)
         return
     facts = [asdict(each) for each in summaries]
     logs = {f"{each.checkpoint}/state": asdict(each) for each in checkpoints}
-    if call.json([each | {"log": logs.get(each["checkpoint"])} for each in facts]):
+    without_state = [] if facts else [{"checkpoint": location, "log": log} for location, log in logs.items()]
+    if call.json([*(each | {"log": logs.get(each["checkpoint"])} for each in facts), *without_state]):
         return
     if facts:
         has_earlier = any(each["is_earlier"] for each in facts)
@@ -101,7 +102,8 @@ def stores(
             if summary["problem"]:
                 call.say(f"{summary['store']}: {summary['problem']}", "red")
     else:
-        call.say(f"no stores in {call.settings.delta_table} and {call.settings.snapshot_table}")
+        of_namespace = f" of {namespace}" if namespace else ""
+        call.say(f"no stores{of_namespace} in {call.settings.delta_table} and {call.settings.snapshot_table}")
     for checkpoint in checkpoints:
         call.say(f"{checkpoint.checkpoint}: {_log_text(checkpoint)}", "red" if checkpoint.problem else "")
 

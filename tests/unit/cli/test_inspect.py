@@ -338,6 +338,18 @@ def test_stores_and_show_with_a_checkpoint(engine: Engine, tables: MemoryTables,
     assert run("stores", "files").code == 0
 
 
+def test_stores_of_a_query_without_state(engine: Engine) -> None:
+    """Its checkpoint is shown alone, and the scan of all stores leaves it out."""
+    engine.checkpoint_files().put(Checkpoint("raw", "query"), "commits/0", b"v1\n{}", overwrites=False)
+    (entry,) = shown("stores", "raw")
+    assert (entry["checkpoint"], entry["log"]["batch"]) == ("dynastate://raw/query/state", 0)
+    none, checkpoint = run("stores", "raw", "--wide").lines
+    assert none.startswith("no stores of raw in ")
+    assert checkpoint.startswith("dynastate://raw/query: 1 file, 5 bytes; batch 0 committed ")
+    assert not any(each["checkpoint"] == entry["checkpoint"] for each in shown("stores"))
+    assert run("stores", "raw", "--abandoned").lines == ["no namespace whose checkpoint is gone"]
+
+
 def test_verify_of_a_namespace_with_a_checkpoint(engine: Engine, tables: MemoryTables, tmp_path: Path) -> None:
     """The checkpoint comes after the stores, and only with the whole namespace; one elsewhere is named."""
     StoreBuilder(engine, "logged/0/0/default", location="dynastate://logged/query/state").count_to(2)

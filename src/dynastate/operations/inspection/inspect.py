@@ -5,7 +5,7 @@ Each takes one Query, of the store's version lists and manifests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -15,6 +15,7 @@ from typing import Any, Final
 from dynastate import runtime
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import by_query, every_store, select_stores
+from dynastate.engine.checkpoint import read_checkpoints
 from dynastate.engine.namespaces import read_record
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
 from dynastate.format.graph import VersionGraph
@@ -174,12 +175,19 @@ def iso_time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
 
 
+def _find(tables: BotoTables, namespace: str) -> Iterable[str]:
+    if not namespace:
+        return tables.find_stores()
+    return every_store(tables, namespace, may_be_empty=bool(read_checkpoints(tables, namespace)))
+
+
 def inspect_stores(tables: BotoTables, namespace: str, progress: ProgressCallback) -> list[StoreSummary]:
     """The stores of a namespace, or of all namespaces if it is empty, by name; partition 10 comes after partition 9.
 
-    A corrupt store has a `problem`. A store that was dropped, even meanwhile, is left out.
+    A corrupt store has a `problem`. A store that was dropped, even meanwhile, is left out. Refuse a namespace without
+    stores, unless it has a checkpoint: a query without state.
     """
-    stores = every_store(tables, namespace) if namespace else tables.find_stores()
+    stores = _find(tables, namespace)
     names = sorted(stores, key=lambda name: [(int(x), "") if x.isdigit() else (inf, x) for x in name.split("/")])
     metas: dict[str, dict[str, StoreMeta]] = {}
 
