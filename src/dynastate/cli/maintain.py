@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dynastate.cli.options import Call, Namespace, a_namespace, command, number
-from dynastate.cli.output import progress
+from dynastate.cli.output import in_options, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
+from dynastate.errors import DynastateError
 from dynastate.progress import ProgressCallback
 
 if TYPE_CHECKING:
@@ -112,9 +113,19 @@ def clean(
             with progress("stores") as report:
                 refuse_running(tables, lists, report)
                 outcomes += clean_earlier(tables, earlier, report)
-        checkpoints = [] if "/" in scope or outcomes.is_interrupted else clean_checkpoints(tables, scope)
+        checkpoints, problem = [], ""
+        if "/" not in scope and not outcomes.is_interrupted:
+            try:
+                checkpoints = clean_checkpoints(tables, scope)
+            except DynastateError as error:
+                engine.name_table(error)
+                problem = in_options(error)
     _show_cleaned(call, outcomes, checkpoints)
+    if problem:
+        typer.echo(f"dynastate: the checkpoints were not cleaned: {problem}", err=True)
     end(outcomes)
+    if problem:
+        raise typer.Exit(2)
 
 
 def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned], checkpoints: Sequence[CleanedCheckpoint]) -> None:
@@ -225,7 +236,7 @@ def adopt(
             f"{namespace}, {plural(result.stores, 'store')}, belongs to {location.removesuffix('/state')}; "
             f"runs of other locations that are refused: {result.refused}, {plural(result.write_units, 'write unit')}"
         )
-        if locations == (location,):
+        if locations == (location,) and not result.write_units:
             call.say("it belonged to this checkpoint before: no adoption was needed")
 
 

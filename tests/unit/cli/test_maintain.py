@@ -16,7 +16,7 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.checkpoint import Checkpoint, file_items, file_key
 from dynastate.format.keys import Attempt, meta_key, version_list_key
-from dynastate.operations.lifecycle import compact, drop
+from dynastate.operations.lifecycle import adopt, compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
 from tests.support.command_line import refused, run, shown
 from tests.support.engine_driver import make_engine, now
@@ -231,6 +231,14 @@ def test_adopt_asks(engine: Engine) -> None:
     assert shown("show", "moved/0/0/default")["checkpoint"] == "file:/there/state"
 
 
+def test_adopt_beside_another_adoption(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store belonged to the checkpoint when the command looked, and not when the command adopted it."""
+    StoreBuilder(engine, "raced/0/0/default", location="file:/there/state").count_to(1)
+    monkeypatch.setattr(adopt, "locations_of", lambda *_: ("file:/here/state",))
+    lines = [run("adopt", "raced", "--checkpoint", "/here", "--yes").lines[-1] for _ in range(2)]
+    assert [each.endswith("no adoption was needed") for each in lines] == [False, True]
+
+
 def test_drop_asks(engine: Engine, store: str) -> None:
     for partition in range(2):
         for name in JOINED:
@@ -418,6 +426,21 @@ def test_clean_deletes_what_failed_writes_left(engine: Engine, tables: MemoryTab
     text = f"dynastate://torn/clicks: {len(fragments)} items of failed writes deleted, "
     assert any(line.startswith(text) for line in run("clean", "torn", "--wide").lines)
     assert engine.checkpoint_files().get(Checkpoint("torn", "clicks"), "offsets/0") is not None
+
+
+def test_clean_shows_its_stores_where_a_checkpoint_fails(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    StoreBuilder(engine, "half/0/0/default").count_to(2)
+    put_files(engine, "half", "offsets/0")
+
+    def fail(*_: Any) -> int:
+        raise UnavailableError("DynamoDB gave no answer")
+
+    monkeypatch.setattr(CheckpointFiles, "delete_orphans", fail)
+    result = run("clean", "half", "--wide")
+    assert (result.code, result.out.startswith("half/0/0/default: 0 items deleted")) == (2, True)
+    assert result.err == "dynastate: the checkpoints were not cleaned: DynamoDB gave no answer\n"
+    result = run("clean", "half", "--json")
+    assert (result.code, [each["store"] for each in json.loads(result.out)]) == (2, ["half/0/0/default"])
 
 
 def test_fork_with_its_checkpoint(engine: Engine) -> None:

@@ -80,7 +80,7 @@ def adopt_stores(
        meanwhile, begin with step 1 again. From now on no run from another location enters.
     After a crash, stores refuse the runs of one of the locations until new runs enter. The same call completes it.
     """
-    old_locations = locations_of(tables, stores)
+    old_locations, old_units = locations_of(tables, stores), tables.meter.write_units
     namespace = stores[0].split("/")[0]
     _enter_record(tables, namespace, location)
 
@@ -92,7 +92,7 @@ def adopt_stores(
         before=old_locations,
         stores=len(stores),
         refused=len({run for runs in refused_runs for run in runs}),
-        write_units=tables.meter.write_units,
+        write_units=tables.meter.write_units - old_units,
     )
 
 
