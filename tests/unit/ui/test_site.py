@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, meta_key
 from dynastate.format.meta import LOCATIONS
+from dynastate.operations.inspection import checkpoints
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.ui import site as site_module
@@ -69,7 +71,7 @@ def test_a_log_that_cannot_be_read_is_the_one_before(site: Site, monkeypatch: py
     def fail(*_: Any) -> Any:
         raise UnavailableError("DynamoDB gave no answer")
 
-    read = site_module.read_batches
+    read = checkpoints.read_batches
     monkeypatch.setattr(site_module, "read_batches", fail)
     assert log_of(site) is None
     monkeypatch.setattr(site_module, "read_batches", read)
@@ -96,5 +98,5 @@ def test_a_corrupt_log_is_a_problem(site: Site, memory: MemoryTables) -> None:
 def test_logs_in_memory_are_bounded(site: Site) -> None:
     look = site.watch("logged").latest()
     for number in range(LISTS_MAX + 5):
-        site.log(site_module.replace(look, namespace=f"logged-{number}"), Meter())
+        site.log(replace(look, namespace=f"logged-{number}"), Meter())
     assert len(site._logs) == LISTS_MAX
