@@ -84,12 +84,12 @@ class LoggedBatch:
 
 def read_batches(tables: BotoTables, checkpoint: Checkpoint, first: int, last: int) -> list[LoggedBatch]:
     """The batches from the `first` to the `last` number, the newest first, by two Queries."""
-    commits, offsets = (_numbered(tables, checkpoint, log, first, last) for log in ("commits", "offsets"))
+    commits, offsets = (_numbered(tables, checkpoint, log, first=first, last=last) for log in ("commits", "offsets"))
     batches = sorted(commits.keys() | offsets.keys(), reverse=True)
     return [_logged(batch, offsets.get(batch), commits.get(batch)) for batch in batches]
 
 
-def _numbered(tables: BotoTables, checkpoint: Checkpoint, log: str, first: int, last: int) -> dict[int, Content]:
+def _numbered(tables: BotoTables, checkpoint: Checkpoint, log: str, *, first: int, last: int) -> dict[int, Content]:
     """The files of a log from the `first` to the `last` number."""
     contents = CheckpointFiles(tables, set()).read(checkpoint, (f"{log}/{first}", f"{log}/{last}"))
     names = {file.removeprefix(f"{log}/"): content for file, content in contents.items()}
