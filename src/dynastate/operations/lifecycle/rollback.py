@@ -8,6 +8,7 @@ checkpoint of a killed query.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,19 @@ COPY: Final = "before-rollback-"
 _Later = tuple[tuple[int, ...], tuple[int, ...]]
 #: Spark's conf of the number of partitions, which a checkpoint keeps from its first batch on.
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
+#: The file that describes an operator, in format v1, or in v2 with the number of its batch.
+_DESCRIPTION: Final = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
+#: Spark's names of operators that always have keys, and so a partition for each shuffle partition.
+_KEYED: Final = {
+    "dedupe",
+    "dedupeWithinWatermark",
+    "flatMapGroupsWithState",
+    "applyInPandasWithState",
+    "symmetricHashJoin",
+    "transformWithStateExec",
+    "transformWithStateInPandasExec",
+    "transformWithStateInPySparkExec",
+}
 
 
 @dataclass(frozen=True)
@@ -262,6 +276,36 @@ def _with_folder(checkpoint: QueryCheckpoint, batch: int) -> dict[str, set[int]]
         operator: {number for number in numbers if number < limit}
         for operator, numbers in checkpoint.partitions().items()
     }
+
+
+def described_partitions(checkpoint: QueryCheckpoint, last: CommittedIds) -> dict[str, Collection[int]]:
+    """The partitions of the last batch without ids, by operator: as its metadata, or else the batch's conf, has them.
+
+    Spark writes the number of shuffle partitions also for an operator that has one partition, as an aggregation without
+    keys. So where partition 0 is the only one, the number counts only for operators that always have keys.
+    """
+    conf: dict[str, str] = _object_in(checkpoint, f"{OFFSETS}/{last.version - 1}", line=1).get("conf", {})
+    partitions = dict(last.partitions)
+    for operator, file in _descriptions(checkpoint, partitions).items():
+        content = _object_in(checkpoint, file, line=1, default="{}") if file else {}
+        counts = [int(store.get("numPartitions", 0)) for store in content.get("stateStoreInfo", ())]
+        count = max(counts, default=0) or int(conf.get(_PARTITIONS, 0))
+        name = content.get("operatorInfo", {}).get("operatorName", "")
+        numbers = set(partitions.get(operator, ()))
+        if counts and not (numbers or name in _KEYED):
+            count = 1
+        if numbers - {0} or name in _KEYED or (counts and not numbers):
+            partitions[operator] = numbers | set(range(count))
+    return partitions
+
+
+def _descriptions(checkpoint: QueryCheckpoint, operators: Iterable[str]) -> dict[str, str]:
+    """The newest file that describes each operator. Spark 3.5 writes none: then an empty text."""
+    files: dict[str, tuple[int, str]] = dict.fromkeys(operators, (-2, ""))
+    for file in checkpoint.files("state"):
+        if match := _DESCRIPTION.fullmatch(file):
+            files[match[1]] = max(files.get(match[1], (-2, "")), (int(match[2] or -1), file))
+    return {operator: file for operator, (_, file) in files.items()}
 
 
 def readable_versions(graph: VersionGraph) -> set[VersionId]:

@@ -5,8 +5,8 @@ The query may run meanwhile: what clean-up, or the next batches, change in betwe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -22,7 +22,14 @@ from dynastate.operations.checkpoints import METADATA, SCHEME, LoadedCheckpoint,
 from dynastate.operations.inspection.findings import Finding, counted_items, findings_json, findings_lines
 from dynastate.operations.inspection.inspect import read_lists
 from dynastate.operations.lifecycle.adopt import locations_of, state_location
-from dynastate.operations.lifecycle.rollback import COMMITS, OFFSETS, CommittedIds, committed_ids, readable_versions
+from dynastate.operations.lifecycle.rollback import (
+    COMMITS,
+    OFFSETS,
+    CommittedIds,
+    committed_ids,
+    described_partitions,
+    readable_versions,
+)
 from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -186,12 +193,15 @@ def _misfits(
     a store can open are compared. Of the last batch all are: a query starts from it.
     """
     committed, findings = _committed(checkpoint, batches)
-    namespace = checkpoint.namespace()
-    has_stores = bool(find_stores(tables, namespace))
-    if not committed or not (has_stores or committed[-1].ids):
+    if not committed:
         return findings
+    namespace = checkpoint.namespace()
+    stores = of_namespace(tables, namespace) if find_stores(tables, namespace) else QueryStores([], [])
     last = committed[-1]
-    stores = of_namespace(tables, namespace) if has_stores else QueryStores([], [])
+    if not last.ids:
+        described, malformed = _described(checkpoint, last)
+        last = committed[-1] = replace(last, partitions=described)
+        findings += malformed
     names = last.find(stores.current, stores.earlier)
     findings += [
         Finding("missing", store_key(f"{namespace}/{operator}/{number}/"), "a partition that the last batch committed")
@@ -229,15 +239,32 @@ def _committed(checkpoint: QueryCheckpoint, batches: Sequence[int]) -> tuple[lis
         except ConfigurationError:
             return None
         except CorruptStateError as corrupt:
-            if not checkpoint.location.startswith(SCHEME):
-                raise
-            if file := str(corrupt.facts.get("file", "")):
-                key = file_key(checkpoint_of(checkpoint.location.removeprefix(SCHEME)), file)
-                malformed[file] = Finding("corrupt", key, corrupt.reason)
+            malformed.update(_malformed(checkpoint, corrupt))
             return None
 
     committed = [ids for batch in batches if (ids := ids_of(batch)) is not None]
     return committed, list(malformed.values())
+
+
+def _described(checkpoint: QueryCheckpoint, last: CommittedIds) -> tuple[Mapping[str, Collection[int]], list[Finding]]:
+    """The partitions of the last batch as the checkpoint describes them, and a description that cannot be parsed."""
+    try:
+        return described_partitions(checkpoint, last), []
+    except ConfigurationError:  # the file is deleted meanwhile
+        return last.partitions, []
+    except CorruptStateError as corrupt:
+        return last.partitions, list(_malformed(checkpoint, corrupt).values())
+
+
+def _malformed(checkpoint: QueryCheckpoint, corrupt: CorruptStateError) -> dict[str, Finding]:
+    """The finding for a file that cannot be parsed, by its path. Refuse a folder with such a file."""
+    if not checkpoint.location.startswith(SCHEME):
+        raise corrupt
+    file = str(corrupt.facts.get("file", ""))
+    if not file:
+        return {}
+    key = file_key(checkpoint_of(checkpoint.location.removeprefix(SCHEME)), file)
+    return {file: Finding("corrupt", key, corrupt.reason)}
 
 
 def _read(tables: Tables, store: str) -> _Versions | None:

@@ -181,6 +181,57 @@ def test_a_partition_that_is_lost(tables: MemoryTables) -> None:
     assert len(verified(tables).findings) == (2 if has_ids else 0)
 
 
+def describe(tables: Tables, name: str, partitions: int, file: str = "metadata") -> None:
+    """Put the file in which Spark describes operator 0."""
+    content = {
+        "operatorInfo": {"operatorId": 0, "operatorName": name},
+        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}],
+    }
+    data = f"v1\n{json.dumps(content)}".encode()
+    CheckpointFiles(tables, set()).put(CHECKPOINT, f"state/0/_metadata/{file}", data, overwrites=True)
+
+
+@pytest.mark.parametrize("file", ["metadata", "v2/0"])
+def test_a_lost_partition_that_is_described(tables: MemoryTables, file: str) -> None:
+    """Also format v1 finds it, and the loss of all stores, by Spark's description of the operator."""
+    describe(tables, "dedupe", 2, file)
+    assert verified(tables).is_whole
+    drop_stores(tables, STORES[1:])
+    assert found(verified(tables)) == [("missing", "store/0/1/")]
+    drop_stores(tables, STORES[:1])
+    assert found(verified(tables)) == [("missing", "store/0/0/"), ("missing", "store/0/1/")]
+
+
+def test_an_operator_that_may_have_one_partition(tmp_path: Path) -> None:
+    """Spark describes an aggregation without keys like one with keys."""
+    tables = tables_with(tmp_path)
+    describe(tables, "stateStoreSave", 3)
+    assert found(verified(tables)) == [("missing", "store/0/2/")]
+    drop_stores(tables, STORES[1:])
+    assert verified(tables).is_whole
+    drop_stores(tables, STORES[:1])
+    assert found(verified(tables)) == [("missing", "store/0/0/")]
+
+
+def test_an_operator_without_a_description(tmp_path: Path) -> None:
+    """Spark 3.5 writes none: the conf of the last batch has the number of partitions."""
+    tables = tables_with(tmp_path)
+    files = CheckpointFiles(tables, set())
+    files.delete(CHECKPOINT, ["state/0/_metadata/metadata"])
+    files.put(CHECKPOINT, "state/0/0/_metadata/schema", b"v3", overwrites=False)
+    conf = json.dumps({"batchTimestampMs": 0, "conf": {"spark.sql.shuffle.partitions": "3"}})
+    files.put(CHECKPOINT, f"offsets/{BATCHES - 1}", f"v1\n{conf}\n{{}}".encode(), overwrites=True)
+    assert found(verified(tables)) == [("missing", "store/0/2/")]
+    drop_stores(tables, STORES[1:])
+    assert verified(tables).is_whole
+
+
+def test_a_description_that_cannot_be_parsed(tmp_path: Path) -> None:
+    tables = tables_with(tmp_path)
+    CheckpointFiles(tables, set()).put(CHECKPOINT, "state/0/_metadata/metadata", b"v1\n{", overwrites=True)
+    assert found(verified(tables)) == [("corrupt", file_key(CHECKPOINT, "state/0/_metadata/metadata").sort)]
+
+
 def test_a_rollback_and_a_batch_under_way(tables: MemoryTables) -> None:
     checkpoint = open_checkpoint(tables, LOCATION)
     roll_back(checkpoint, plan_rollback(tables, checkpoint, 3))
