@@ -48,9 +48,9 @@ def test_cost_of_a_namespace(namespace: str) -> None:
 
 def test_cost_of_the_log(engine: Engine) -> None:
     """What a checkpoint in DynamoDB takes a batch, deletes included, and what a day of it costs."""
-    write(engine, "logged/0/0/default", attempt(1), {b"1": b"value"})
-    assert shown("cost", "logged")["checkpoints"] == []
-    files, checkpoint = engine.checkpoint_files(), Checkpoint("logged", "query")
+    write(engine, "counted/0/0/default", attempt(1), {b"1": b"value"})
+    assert shown("cost", "counted")["checkpoints"] == []
+    files, checkpoint = engine.checkpoint_files(), Checkpoint("counted", "query")
     names = {"metadata": 30, "state/0/_metadata/metadata": 900}
     for batch in range(10):
         names |= {f"offsets/{batch}": 1_500, f"commits/{batch}": 20, f"sources/0/{batch}": 300}
@@ -58,16 +58,16 @@ def test_cost_of_the_log(engine: Engine) -> None:
     names |= {"sources/0/9.compact": 900_000, "sources/0/10": 300, "offsets/10": 300}
     for name, length in names.items():
         files.put(checkpoint, name, noise(length, name), overwrites=False)
-    (log,) = shown("cost", "logged")["checkpoints"]
+    (log,) = shown("cost", "counted")["checkpoints"]
     # The large file has three fragments, and a batch that is not committed has two files.
     compact = 1 + -(-900_000 // 1024)
-    assert (log["checkpoint"], log["batches"], log["items"]) == ("logged/query", 10, len(names) + 3)
+    assert (log["checkpoint"], log["batches"], log["items"]) == ("counted/query", 10, len(names) + 3)
     assert log["requests_a_batch"] == 3.2
     assert log["write_units_a_batch"] == pytest.approx((10 * 2 + 10 + 9 + 2 + compact) / 10, abs=0.6)
     assert "dollars_a_day" not in log
-    (priced,) = shown("cost", "logged", "--every", "10", "--write-price", "1")["checkpoints"]
+    (priced,) = shown("cost", "counted", "--every", "10", "--write-price", "1")["checkpoints"]
     assert priced["dollars_a_day"] == pytest.approx(2 * log["write_units_a_batch"] * 8_640 / 1e6, rel=0.01)
-    lines = run("cost", "logged", "--every", "10").lines
+    lines = run("cost", "counted", "--every", "10").lines
     assert any(line.startswith("price of a day, $") for line in lines)
     assert max(map(len, lines)) <= 80
 
