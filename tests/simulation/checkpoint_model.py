@@ -151,7 +151,7 @@ class CheckpointModel:
         return [earlier[-1], *(each for each in history if each.at > since)]
 
     def check_read(self, path: str, data: bytes | None, since: int) -> None:
-        """Check what was read at a path since a moment; None: no file."""
+        """Check what was read at a path since a moment. No file was read if `data` is None."""
         if data not in [each.put and each.put.data for each in self._during(path, since)]:
             raise violation("a file is read that was not there", file=path, data=data and data[:20])
 
@@ -193,7 +193,7 @@ class CheckpointModel:
             raise violation("a batch is executed with other offsets", batch=batch)
 
     def files(self) -> dict[str, bytes | None]:
-        """What is there now; None: a file that a late request has made again without its fragments."""
+        """What is there now. A file that a late request has made again without its fragments has no data (None)."""
         current = {path: moments[-1] for path, moments in self._history.items()}
         return {path: None if last.is_torn else last.put.data for path, last in current.items() if last.put is not None}
 

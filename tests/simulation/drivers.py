@@ -65,7 +65,7 @@ class Files:
         return data
 
     def read_all(self) -> dict[str, bytes | None]:
-        """The data of all files, by path; None: it has fragments."""
+        """The data of all files, by path. A file with fragments has no data (None)."""
         since = self.model.moment
         files = {file.path: file for file in self._files.read_all(self.model.checkpoint)}
         for folder in (OFFSETS, COMMITS, SOURCE):
