@@ -68,9 +68,10 @@ def key_of(number: int) -> dict[str, Any]:
 class Writer:
     """A store that grows version by version, as one executor would write it."""
 
-    def __init__(self, engine: Engine, store: str = STORE) -> None:
+    def __init__(self, engine: Engine, store: str = STORE, location: str = "file:/benchmark") -> None:
         self._engine = engine
         self._store = store
+        self._run = QueryRun(RUN, "query", location)
         self._version = EMPTY
         self._key, self._value = parse_schema(KEY), parse_schema(VALUE)
         self._keys = 0
@@ -79,13 +80,16 @@ class Writer:
         """Put these rows."""
         self._keys += added
         (base, parent), attempt = self._version, Attempt(uuid4().bytes)
-        under_way = self._engine.begin(
-            self._store, QueryRun(RUN, "query", "file:/benchmark"), base=base, parent=parent, attempt=attempt
-        )
+        under_way = self._engine.begin(self._store, self._run, base=base, parent=parent, attempt=attempt)
         for chunk in chunks(self._record(number, count) for number in numbers):
             under_way.append(chunk)
         under_way.commit({0: self._keys}, SCHEMA)
         self._version = VersionId(self._version[0] + 1, attempt)
+
+    @property
+    def version(self) -> VersionId:
+        """The version that was committed last."""
+        return self._version
 
     def snapshot(self) -> None:
         """Make a snapshot of all rows."""

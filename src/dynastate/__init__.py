@@ -15,6 +15,7 @@ from dynastate.settings import Settings
 from dynastate.version import __version__
 
 if TYPE_CHECKING:
+    from dynastate.reader.follow import StateFollower
     from dynastate.reader.state import StateReader, open_state
     from dynastate.spark.configure import configure
     from dynastate.spark.exporting import export_metrics
@@ -30,6 +31,7 @@ logging.getLogger("dynastate").addHandler(logging.NullHandler())
 __all__ = [
     "DynastateError",
     "Settings",
+    "StateFollower",
     "StateReader",
     "__version__",
     "bootstrap",
@@ -47,6 +49,7 @@ __all__ = [
 #: Public names by their modules. Only `spark` imports pyspark; the sidecar and the reader must start without it. What
 #: `open_state` imports, boto3 among it, takes time that `configure` need not wait for.
 _MODULES = {
+    "StateFollower": "dynastate.reader.follow",
     "StateReader": "dynastate.reader.state",
     "bootstrap": "dynastate.spark.transfer.rows",
     "configure": "dynastate.spark.configure",

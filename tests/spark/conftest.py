@@ -218,7 +218,7 @@ def opened(database: Database, environment: dict[str, str]) -> Iterator[Open]:
         def open_one(store: str, **options: Any) -> StateReader:
             with only(environment):
                 options |= {"endpoint": database.endpoint, "region": database.settings.region}
-                return stack.enter_context(dynastate.open_state(store, **options))
+                return stack.enter_context(dynastate.open_state(store, follow=False, **options))
 
         yield open_one
 

@@ -14,7 +14,7 @@ from dynastate.engine.commit import Commits, WriteAttempt, checked_schema_item
 from dynastate.engine.hash_ranges import ALL, HashRange
 from dynastate.engine.imported import ImportAttempt, ImportedVersion
 from dynastate.engine.known import ROUTES_BYTES, KnownStores
-from dynastate.engine.lineage import Lineage
+from dynastate.engine.lineage import CommittedVersion, Lineage
 from dynastate.engine.maintenance import Maintenance
 from dynastate.engine.objects import ObjectRule, ObjectWriter
 from dynastate.engine.opening import ChangeFeed, HeldChanges, Opening, VersionOpener
@@ -116,9 +116,17 @@ class Engine:
         """The rows of a version whose keys may have a hash: `VersionOpener.lookup`."""
         return self._opener().lookup(store, version, attempt, digest)
 
-    def lineage(self, store: str, previous: Lineage | None = None) -> Lineage:
-        """The newest version and its ancestors: `VersionOpener.lineage`."""
-        return self._opener().lineage(store, previous)
+    def lookup_since(
+        self, store: str, version: int, attempt: Attempt, digest: int, *, since: VersionId
+    ) -> Opening | None:
+        """The changes after a version, of keys that may have a hash: `VersionOpener.lookup_since`."""
+        return self._opener().lookup_since(store, version, attempt, digest, since=since)
+
+    def lineage(
+        self, store: str, previous: Lineage | None = None, committed: CommittedVersion | None = None
+    ) -> Lineage:
+        """The newest version, or a committed one, and its ancestors: `VersionOpener.lineage`."""
+        return self._opener().lineage(store, previous, committed)
 
     def changes(
         self, store: str, first: int, last: int, attempt: Attempt, *, within: Sequence[HashRange] = ALL

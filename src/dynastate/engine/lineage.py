@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from dynastate.errors import VersionMissingError
 from dynastate.format.graph import last_of_one_run
-from dynastate.format.keys import VersionId
+from dynastate.format.keys import Attempt, VersionId
 from dynastate.format.version_list import VersionEntry
 from dynastate.storage.meter import Meter
+
+
+class CommittedVersion(NamedTuple):
+    """The version that a batch committed in a partition. Several stores of a partition have an attempt each."""
+
+    version: int
+    attempts: Collection[Attempt]
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,11 @@ class Lineage:
         raise VersionMissingError(
             "this version cannot be read; name one of versions", store=self.store, version=version, versions=versions
         )
+
+    def has(self, committed: CommittedVersion) -> bool:
+        """Whether a committed version is the newest one or a listed ancestor."""
+        entry = self._listed(committed.version)
+        return entry is not None and entry.attempt in committed.attempts
 
     def common(self, earlier: Lineage, version: int) -> int:
         """The newest version up to `version` that two lineages share, or 0 if none is listed.

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from dynastate.engine.graphs import learn_route, read_graph
 from dynastate.engine.hash_ranges import ALL, HashRange, hash_ranges
 from dynastate.engine.known import KnownStores
-from dynastate.engine.lineage import Lineage
+from dynastate.engine.lineage import CommittedVersion, Lineage
 from dynastate.engine.reader import PartReader
 from dynastate.engine.route import Route
 from dynastate.errors import CorruptStateError, RouteInvalidError, VersionMissingError
@@ -156,6 +156,21 @@ class VersionOpener:
         route = self._route(store, version, attempt)
         return self._partly(route, [(digest, digest)], None)
 
+    def lookup_since(
+        self, store: str, version: int, attempt: Attempt, digest: int, *, since: VersionId
+    ) -> Opening | None:
+        """The changes after an earlier version, `since`, of keys that may have a hash, and of some others.
+
+        Returns None if the route to the version is not known, or does not lead over the earlier one.
+        """
+        route = self._known_route(store, version, attempt)
+        path = None if route is None else route.since([since])
+        if route is None or path is None:
+            return None
+        within = [(digest, digest)]
+        chunks = self._reader.changes(self._tables, store, path[1], route.shards, within=within, reads_all=False)
+        return replace(self._opening(route, have=[since]), chunks=self._changes(store, path[1], chunks))
+
     def _partly(self, route: Route, within: Sequence[HashRange], held_changes: HeldChanges | None) -> Opening:
         """The rows on a route whose hashes lie within some ranges."""
         opening = self._opening(route, within=within)
@@ -265,20 +280,27 @@ class VersionOpener:
                 raise
             raise RouteInvalidError(str(error.args[0]), **error.facts) from error
 
-    def lineage(self, store: str, previous: Lineage | None = None) -> Lineage:
-        """The newest version and its ancestors that can be opened, by one Query.
+    def lineage(
+        self, store: str, previous: Lineage | None = None, committed: CommittedVersion | None = None
+    ) -> Lineage:
+        """The newest version, or a committed one, and its ancestors that can be opened, by one Query.
 
         With a `previous` lineage only newer versions are read. All versions are read if a run of the query did not
         continue from it, and after `ADDED_MAX` versions.
-        """
-        return _retry_lost(lambda: self._lineage(store, previous))
 
-    def _lineage(self, store: str, previous: Lineage | None) -> Lineage:
+        Raises:
+            VersionMissingError: there is no version, or not the committed one.
+        """
+        return _retry_lost(lambda: self._lineage(store, previous, committed))
+
+    def _lineage(self, store: str, previous: Lineage | None, committed: CommittedVersion | None) -> Lineage:
         if previous is not None and previous.added < ADDED_MAX:
             graph = self._graph(store, previous.newest.version, VERSION_MAX)
-            entries = graph.lineage(graph.newest()) if graph.versions() else []
+            newest = self._newest(graph, committed) if graph.versions() else None
+            entries = graph.lineage(newest) if newest else []
             # All versions of a query that started over may be lower: they are not read here, but their epoch is.
-            if previous.newest in entries and graph.meta is not None and entries[-1].epoch == graph.meta.epoch:
+            is_newest = committed or (graph.meta is not None and entries and entries[-1].epoch == graph.meta.epoch)
+            if previous.newest in entries and is_newest:
                 newer_entries = entries[entries.index(previous.newest) + 1 :]
                 schemas = {**previous.schemas, **{entry.schema: graph.schema(entry) for entry in newer_entries}}
                 self._extend_route(store, previous.newest, newer_entries, schemas)
@@ -287,8 +309,18 @@ class VersionOpener:
                 all_entries = (*previous.entries, *newer_entries)
                 return Lineage(store, all_entries, schemas, self._tables.meter, added=added, runs=runs)
         graph = self._graph(store, 0, VERSION_MAX)
-        entries = graph.openable(graph.lineage(graph.newest()))
+        newest = self._newest(graph, committed)
+        if newest is None:
+            raise VersionMissingError(
+                "the version that the checkpoint's last batch committed is not there; try again",
+                store=store,
+                version=committed and committed.version,
+            )
+        entries = graph.openable(graph.lineage(newest))
         return Lineage(store, tuple(entries), graph.schemas(entries), self._tables.meter, runs=graph.runs)
+
+    def _newest(self, graph: VersionGraph, committed: CommittedVersion | None) -> VersionEntry | None:
+        return graph.newest() if committed is None else graph.find_any(committed.version, committed.attempts)
 
     def _graph(self, store: str, lowest: int, highest: int) -> VersionGraph:
         return read_graph(self._tables, self._known_stores, store, lowest=lowest, highest=highest)

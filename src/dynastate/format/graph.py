@@ -176,6 +176,11 @@ class VersionGraph:
             raise self._missing(version, attempt, run)
         return entry
 
+    def find_any(self, version: int, attempts: Iterable[Attempt]) -> VersionEntry | None:
+        """The entry of a version by one of some attempts, of which one store has only one."""
+        entries = (self.entry(version, attempt) for attempt in attempts)
+        return next((entry for entry in entries if entry is not None), None)
+
     def newest_attempts(self, version: int, run: QueryRun | None) -> list[VersionEntry]:
         """The attempts of a version with the highest epoch, the last one first, without those of another query."""
         attempts = self._attempts(version, run)

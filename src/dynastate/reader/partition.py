@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import inf
 from threading import Event
+from typing import Final, NamedTuple
 
+from dynastate.engine.cache import Cache
 from dynastate.engine.engine import Engine
 from dynastate.engine.hash_ranges import ALL
 from dynastate.engine.lineage import Lineage
 from dynastate.engine.opening import Opening, retry_routes
-from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
+from dynastate.errors import ConfigurationError, CorruptStateError, RouteInvalidError, VersionMissingError
 from dynastate.format.changes import Change as RowChange
 from dynastate.format.changes import RowValue, apply_change, decode_changes, key_hash
+from dynastate.format.keys import VersionId
+from dynastate.format.parts import StoredChunk
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback
 from dynastate.reader.families import Family, families_at, nearest_family
@@ -24,14 +29,41 @@ from dynastate.storage.meter import Meter
 Encoded = dict[bytes, RowValue]
 Changes = Iterable[RowChange]
 
+#: Approximate memory of a cached row without key and values, and of each value.
+ROW_BYTES: Final = 600
+VALUE_BYTES: Final = 60
+
+
+class CachedRow(NamedTuple):
+    """The encoded value of a key at a version, or None if the key is not there."""
+
+    of: VersionId
+    value: RowValue | None
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes of memory, without the key."""
+        values = self.value if isinstance(self.value, list) else [self.value or b""]
+        return ROW_BYTES + sum(len(value) + VALUE_BYTES for value in values)
+
+
+RowCache = Cache[tuple[str, str, bytes], CachedRow]
+
 
 @dataclass(frozen=True)
 class Source:
-    """The engine that stores are read through, with the meter of its requests."""
+    """The engine that stores are read through, with the meter of its requests.
+
+    With `rows` and a `pool` it serves many look-ups.
+    """
 
     engine: Engine
     meter: Meter
     closed: Event = field(default_factory=Event)
+    #: Values of keys that were looked up, and the version of each: by store, family and key.
+    rows: RowCache | None = None
+    #: Threads for the changes since a snapshot, which a look-up then reads at the same time as its bucket.
+    pool: Executor | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +96,38 @@ class Partition:
         return 0 if family is None else entry.keys.get(family.id, 0)
 
     def value(self, entry: VersionEntry, raw: bytes) -> RowValue | None:
+        if self.source.rows is None:
+            return self._value(entry, raw)
+        place = self.store, self.name, raw
+        cached = self.source.rows.get(place)
+        if cached is not None and cached.of == entry.id:
+            return cached.value
+        row = cached and self._updated(cached, entry, raw)
+        if row is None:
+            row = CachedRow(entry.id, self._value(entry, raw))
+        self.source.rows.put(place, row, row.size + len(raw))
+        return row.value
+
+    def _value(self, entry: VersionEntry, raw: bytes) -> RowValue | None:
         return self.bucket(entry, raw, raw).get(raw) if self.count(entry) else None
+
+    def _updated(self, cached: CachedRow, entry: VersionEntry, raw: bytes) -> CachedRow | None:
+        """A row at a later version, by the changes since. Returns None if these are not on the way to the version."""
+        digest = key_hash(raw)
+        opening = self.source.engine.lookup_since(self.store, entry.version, entry.attempt, digest, since=cached.of)
+        if opening is None:
+            return None
+        rows: Encoded = {} if cached.value is None else {raw: _copy(cached.value)}
+        try:
+            for chunk in opening.chunks:
+                changes = chunk.changes
+                if raw in changes:
+                    fold(rows, decode_changes(changes), self.family(entry).id, raw)
+        except RouteInvalidError:  # clean-up has deleted changes that a newer snapshot has
+            return None
+        finally:
+            self.source.meter.add(opening.meter)
+        return CachedRow(entry.id, rows.get(raw))
 
     def bucket(self, entry: VersionEntry, raw: bytes, key: bytes | None = None) -> Encoded:
         """The rows in the bucket of a key at a version, or only the rows of `key`."""
@@ -88,8 +151,11 @@ class Partition:
 
     def _read(self, opening: Opening, family: int, key: bytes | None, only: Container[bytes] | None = None) -> Encoded:
         rows: Encoded = {}
+        chunks = opening.chunks
+        if self.source.pool is not None and key is not None:
+            chunks = _read_ahead(self.source.pool, chunks)
         try:
-            for chunk in chain(opening.snapshot_chunks, opening.chunks):
+            for chunk in chain(opening.snapshot_chunks, chunks):
                 changes = chunk.changes
                 if key is None or key in changes:
                     decoded = decode_changes(changes)
@@ -177,6 +243,19 @@ class Partition:
             if rows.get(raw) != previous:
                 yield entry, newest if newest.reads(family) else family, rows.get(raw)
             progress(entry.version - first.version, last.version - first.version)
+
+
+def _read_ahead(pool: Executor, chunks: Iterator[StoredChunk]) -> Iterator[StoredChunk]:
+    """Begin to read chunks in a thread; the caller reads something else meanwhile."""
+    first: Future[StoredChunk | None] = pool.submit(next, chunks, None)
+
+    def all_chunks() -> Iterator[StoredChunk]:
+        chunk = first.result()
+        if chunk is not None:
+            yield chunk
+            yield from chunks
+
+    return all_chunks()
 
 
 def fold(rows: Encoded, changes: Changes, family: int, key: bytes | None = None) -> None:

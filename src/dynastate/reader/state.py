@@ -9,26 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from datetime import timedelta
+from typing import Literal, overload
 
 from dynastate import runtime
 from dynastate.dynamodb.boto_tables import open_tables
 from dynastate.engine.catalog import matching
 from dynastate.engine.engine import Engine
 from dynastate.engine.lineage import Lineage, of_one_run
-from dynastate.errors import ConfigurationError
 from dynastate.format.keys import EMPTY
-from dynastate.reader.families import DEFAULT_FAMILY, Family, families_at
+from dynastate.reader.families import families_at
+from dynastate.reader.follow import EACH_SECOND, StateFollower
 from dynastate.reader.partition import Source
 from dynastate.reader.placement import Placement
-from dynastate.reader.view import StateView, TakenBack, naming, no_family
+from dynastate.reader.view import StateView, TakenBack, choose_family, naming
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 
 
+@overload
 def open_state(
     store: str,
     *,
+    follow: Literal[False] = False,
     endpoint: str = "",
     region: str = "",
     family: str = "",
@@ -36,12 +40,44 @@ def open_state(
     snapshot_table: str = SNAPSHOT_TABLE,
     cache_mb: int = 64,
     objects_endpoint: str = "",
-) -> StateReader:
+) -> StateReader: ...
+
+
+@overload
+def open_state(
+    store: str,
+    *,
+    follow: Literal[True] | timedelta,
+    endpoint: str = "",
+    region: str = "",
+    family: str = "",
+    delta_table: str = DELTA_TABLE,
+    snapshot_table: str = SNAPSHOT_TABLE,
+    cache_mb: int = 64,
+    objects_endpoint: str = "",
+) -> StateFollower: ...
+
+
+def open_state(
+    store: str,
+    *,
+    follow: bool | timedelta = False,
+    endpoint: str = "",
+    region: str = "",
+    family: str = "",
+    delta_table: str = DELTA_TABLE,
+    snapshot_table: str = SNAPSHOT_TABLE,
+    cache_mb: int = 64,
+    objects_endpoint: str = "",
+) -> StateReader | StateFollower:
     """Open the committed state of a store at its newest version, to read.
 
     Args:
         store: `namespace/operator/partition/name`; or `namespace/operator` for all partitions of an operator, and
             `namespace/operator/*/name` where it has several stores a partition, as stream-stream joins have.
+        follow: True: keep to the newest batch that is whole, with a look each second; a `timedelta`: with a look at
+            this interval; zero: when `refresh` is called. The state is a `StateFollower` then, which serves look-ups
+            from many threads.
         endpoint: URL of the DynamoDB endpoint; empty: AWS_ENDPOINT_URL, or the Region's own.
         region: AWS Region; empty: AWS_REGION, or what boto3 finds.
         family: the column family, with transformWithState a state variable; empty: the only one there is.
@@ -66,6 +102,11 @@ def open_state(
         objects_endpoint=objects_endpoint,
     )
     tables = open_tables(settings)
+    if follow is not False:
+        interval = EACH_SECOND if follow is True else follow
+        return StateFollower(
+            tables, settings, store, family, interval=interval, stop_tables=tables.stop, close_tables=tables.close
+        )
     return StateReader(tables, settings, store, family, close_tables=tables.close)
 
 
@@ -94,7 +135,7 @@ class StateReader(StateView):
                 lineages = of_one_run(self._read(source, matching(tables, store)))
             newest = lineages[0].newest
             families = families_at(lineages[0], newest)
-            chosen = _choose(store, family, families)
+            chosen = choose_family(store, family, families)
             super().__init__(source, Placement(), store, chosen, lineages=lineages, version=newest.version)
             when_failed.pop_all()
         self._opened_at = self.version
@@ -168,17 +209,3 @@ def _common(old: Iterable[Lineage], new: Iterable[Lineage], version: int) -> int
     common = min(by_store[each.store].common(each, version) if each.store in by_store else 0 for each in old)
     is_whole = all(each.entries[0].parent_id == EMPTY for each in by_store.values())
     return common if common or is_whole else None
-
-
-def _choose(store: str, family: str | None, families: dict[str, Family]) -> str:
-    """The column family by its name, or the only one. If `family` is None and there are several, none."""
-    # transformWithState has its state variables beside a default family that it does not use.
-    names = [each.name for each in families.values() if not each.internal and each.name != DEFAULT_FAMILY]
-    if family is None and len(names) > 1:
-        return ""
-    if not family and len(names) > 1:
-        raise ConfigurationError(f"say which column family; this store has {', '.join(names)}", store=store)
-    chosen = family or (names[0] if names else DEFAULT_FAMILY)
-    if chosen not in families:
-        raise no_family(store, chosen, families)
-    return chosen

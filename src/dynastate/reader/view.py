@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import count
 from math import inf
@@ -16,7 +16,7 @@ from dynastate.format.keys import Attempt
 from dynastate.format.version_list import VersionEntry
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.reader import arrow, sql
-from dynastate.reader.families import Family, Row, nearest_family
+from dynastate.reader.families import DEFAULT_FAMILY, Family, Row, nearest_family
 from dynastate.reader.partition import Partition, Source
 from dynastate.reader.placement import Placement
 from dynastate.reader.scan import scan
@@ -119,7 +119,7 @@ class StateView:
         self._taken_back = taken_back
         self._source = source
         self._placement = placement
-        self._partitions = [self._partition(lineage) for lineage in lineages]
+        self._partitions: Sequence[Partition] = [self._partition(lineage) for lineage in lineages]
 
     def _partition(self, lineage: Lineage) -> Partition:
         return Partition(self._source, lineage, self.family, lambda: self._schema)
@@ -137,8 +137,8 @@ class StateView:
     @property
     def families(self) -> tuple[str, ...]:
         """The column families of this version, Spark's internal ones included."""
-        partition, entry = self._current()[0]
-        return tuple(partition.families(entry))
+        partition = self._partitions[0]
+        return tuple(partition.families(partition.lineage.find(self.version)))
 
     @property
     def columns(self) -> Struct:
@@ -374,10 +374,10 @@ class StateView:
     @property
     def _schema(self) -> Family:
         """The column family at this version, or near it."""
-        partition, entry = self._current()[0]
+        partition = self._partitions[0]
         family = nearest_family(partition.lineage, self.family, self.version)
         if family is None:
-            raise no_family(self.store, self.family, partition.families(entry))
+            raise no_family(self.store, self.family, partition.families(partition.lineage.find(self.version)))
         return family
 
     @contextmanager
@@ -424,6 +424,20 @@ def no_family(store: str, family: str, names: Iterable[str]) -> ConfigurationErr
     """The error for a column family that a store does not have."""
     listed = ", ".join(names) or "none"
     return ConfigurationError(f"this store has no column family {family}; it has {listed}", store=store)
+
+
+def choose_family(store: str, family: str | None, families: Mapping[str, Family]) -> str:
+    """The column family by its name, or the only one. If `family` is None and there are several, none."""
+    # transformWithState has its state variables beside a default family that it does not use.
+    names = [each.name for each in families.values() if not each.internal and each.name != DEFAULT_FAMILY]
+    if family is None and len(names) > 1:
+        return ""
+    if not family and len(names) > 1:
+        raise ConfigurationError(f"say which column family; this store has {', '.join(names)}", store=store)
+    chosen = family or (names[0] if names else DEFAULT_FAMILY)
+    if chosen not in families:
+        raise no_family(store, chosen, families)
+    return chosen
 
 
 def _made_again(partition: Partition, version: int) -> ConfigurationError:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
+
+#: Threads add what they have counted to one meter.
+_ADDING: Final = threading.Lock()
 
 T = TypeVar("T", bound="Metered")
 
@@ -46,9 +50,10 @@ class Meter:
 
     def add(self, other: Meter) -> None:
         counts = vars(self)
-        for name, count in vars(other).items():
-            if count:
-                counts[name] += count
+        with _ADDING:
+            for name, count in vars(other).items():
+                if count:
+                    counts[name] += count
 
     def wrote(self, size: int) -> None:
         """Count one written item of `size` bytes: one unit a KB, rounded up."""
