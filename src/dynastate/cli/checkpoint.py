@@ -9,6 +9,7 @@ import typer
 
 from dynastate.cli.options import Call, command
 from dynastate.cli.output import progress
+from dynastate.cli.scope import look_again
 from dynastate.counts import plural
 from dynastate.settings import PREFIX
 
@@ -42,7 +43,7 @@ def checkpoint(
     was cut off. Exit code 1: it was not confirmed.
     """
     from dynastate.operations.checkpoints import checkpoint_at, open_checkpoint
-    from dynastate.operations.lifecycle.drop import look, refuse_written, seconds_to_look
+    from dynastate.operations.lifecycle.drop import look
     from dynastate.operations.lifecycle.move import IS_WRITTEN, move, plan_move
 
     with call.tables() as tables, progress("stores") as report:
@@ -55,9 +56,7 @@ def checkpoint(
         typer.confirm(question, err=True, abort=True)
     with call.tables() as tables:
         if lists:
-            seconds = seconds_to_look(lists)
-            typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)
-            refuse_written(tables, lists, seconds, advice=IS_WRITTEN)
+            look_again(tables, plan.namespace, lists, IS_WRITTEN)
         with progress("files") as report:
             result = move(tables, open_checkpoint(tables, old), checkpoint_at(tables, new), plan, report)
     if not call.json(asdict(result)):

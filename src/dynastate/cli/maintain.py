@@ -10,7 +10,7 @@ import typer
 
 from dynastate.cli.options import Call, Namespace, a_namespace, command, number
 from dynastate.cli.output import in_options, progress
-from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
+from dynastate.cli.scope import Scope, counted, current_stores, end, failures, look_again, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
 from dynastate.errors import DynastateError
@@ -263,14 +263,13 @@ def drop(
     from dynastate.engine.catalog import every_store
     from dynastate.engine.checkpoint import checkpoint_items
     from dynastate.operations.lifecycle.drop import (
+        IS_WRITTEN,
         drop_checkpoints,
         drop_stores,
         locations_of_others,
         look,
         refuse_made_meanwhile,
-        refuse_written,
         refuse_written_files,
-        seconds_to_look,
     )
     from dynastate.operations.pins import refuse_forked
 
@@ -286,10 +285,7 @@ def drop(
         typer.confirm(f"Delete all state of {namespace}, {stores}{files}? {must}", err=True, abort=True)
     with call.tables() as tables:
         if not force:
-            seconds = seconds_to_look(lists)
-            typer.echo(f"looking for {seconds:.0f} s whether a query writes to {namespace}", err=True)
-            with progress("stores") as report:
-                refuse_written(tables, lists, seconds, report)
+            look_again(tables, namespace, lists, IS_WRITTEN)
             refuse_written_files(tables, namespace, checkpoints)
         with progress("stores") as report:
             others = locations_of_others(tables, names)

@@ -9,6 +9,7 @@ import typer
 
 from dynastate.cli.options import Call, command, number
 from dynastate.cli.output import progress
+from dynastate.cli.scope import look_again
 from dynastate.counts import plural
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def rollback(
     writes. A copy of offsets and commits stays in the checkpoint. Exit code 1: it was not confirmed.
     """
     from dynastate.operations.checkpoints import open_checkpoint
-    from dynastate.operations.lifecycle.drop import look, refuse_written, seconds_to_look
+    from dynastate.operations.lifecycle.drop import look
     from dynastate.operations.lifecycle.rollback import IS_WRITTEN, plan_rollback, roll_back
 
     with call.tables() as tables, progress("stores") as report:
@@ -47,9 +48,7 @@ def rollback(
         typer.confirm(f"Undo {plural(len(plan.undone), 'batch')}?", err=True, abort=True)
     with call.tables() as tables:
         if lists:
-            seconds = seconds_to_look(lists)
-            typer.echo(f"looking for {seconds:.0f} s whether a query writes to {plan.namespace}", err=True)
-            refuse_written(tables, lists, seconds, advice=IS_WRITTEN)
+            look_again(tables, plan.namespace, lists, IS_WRITTEN)
         with progress("batches") as report:
             roll_back(open_checkpoint(tables, checkpoint), plan, report)
     if not call.json(asdict(plan) | {"stores": len(plan.stores)}):

@@ -12,6 +12,7 @@ from dynastate.counts import plural
 from dynastate.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
+    from dynastate.operations.lifecycle.drop import Look
     from dynastate.operations.scope import Outcomes
     from dynastate.storage.tables import Tables
 
@@ -51,6 +52,16 @@ def on_each(
             limit = at_once or STORES_AT_ONCE
             return each_store(tables, stores, lambda _, store: work(store, no_progress), report, at_once=limit)
         return each_store(tables, stores, lambda _, store: work(store, report))
+
+
+def look_again(tables: Tables, namespace: str, first_look: Look, advice: str) -> None:
+    """Look a second time at what a query may write, and refuse if one does. It prints how long it looks."""
+    from dynastate.operations.lifecycle.drop import refuse_written, seconds_to_look
+
+    seconds = seconds_to_look(first_look)
+    typer.echo(f"looking for {seconds:.0f} s whether a query writes to {namespace}", err=True)
+    with progress("stores") as report:
+        refuse_written(tables, first_look, seconds, report, advice=advice)
 
 
 def failures(outcomes: Outcomes[Any]) -> list[dict[str, str]]:

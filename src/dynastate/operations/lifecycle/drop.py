@@ -48,7 +48,8 @@ LOOK_MIN_S: float = 5
 LOOK_MAX_S: float = 30
 #: Attributes by which an item differs from a later item with the same key.
 _MADE: Final[tuple[str, ...]] = ("id", FORKS, WRITER)
-_IS_WRITTEN: Final = (
+#: The message of a drop if a query writes to the stores.
+IS_WRITTEN: Final = (
     "a query writes to this namespace: stop it, and drop again. With --force everything is deleted all the same: the "
     "query is refused its next commit, and cannot be restarted from its checkpoint"
 )
@@ -83,7 +84,7 @@ def refuse_written(
     seconds: float,
     progress: ProgressCallback = no_progress,
     sleep: Callable[[float], None] = runtime.sleep,
-    advice: str = _IS_WRITTEN,
+    advice: str = IS_WRITTEN,
 ) -> None:
     """Refuse if a query writes to these stores: look a second time after some seconds."""
     sleep(seconds)
@@ -124,7 +125,7 @@ def drop_stores(tables: Tables, stores: Sequence[str], progress: ProgressCallbac
 def refuse_written_files(tables: Tables, namespace: str, first_items: Mapping[Checkpoint, list[Key]]) -> None:
     """Refuse if a query has written or deleted files of a namespace's checkpoints since the first look."""
     if checkpoint_items(tables, namespace) != first_items:
-        raise ConfigurationError(_IS_WRITTEN, namespace=namespace, checkpoints=len(first_items))
+        raise ConfigurationError(IS_WRITTEN, namespace=namespace, checkpoints=len(first_items))
 
 
 def drop_checkpoints(tables: Tables, namespace: str) -> int:
