@@ -146,12 +146,13 @@ def _show_abandoned(call: Call, namespaces: Sequence[AbandonedNamespace]) -> Non
 def show(call: Call, store: Store) -> None:
     """Show one store: version, snapshot, checkpoint, forks, and the columns of its column families."""
     from dynastate.engine import catalog
-    from dynastate.operations.inspection.checkpoints import checkpoint_of_location, summarize_checkpoint
+    from dynastate.format.checkpoint import checkpoint_of_state
+    from dynastate.operations.inspection.checkpoints import summarize_checkpoint
     from dynastate.operations.inspection.inspect import inspect_store
 
     with call.tables() as tables:
         facts = asdict(inspect_store(tables, catalog.single_store(tables, store)))
-        checkpoint = checkpoint_of_location(facts["checkpoint"])
+        checkpoint = checkpoint_of_state(facts["checkpoint"])
         log = None if checkpoint is None else summarize_checkpoint(tables, checkpoint)
     if call.json(facts | {"log": None if log is None else asdict(log)}):
         return

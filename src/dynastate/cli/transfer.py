@@ -289,7 +289,9 @@ def _check(settings: Settings, old: str, conf: Mapping[str, str]) -> None:
     """Refuse what can be checked without Spark, which takes half a minute to start."""
     from dynastate.dynamodb.boto_tables import open_tables
     from dynastate.dynamodb.client import Client
-    from dynastate.operations.checkpoints import METADATA, SCHEME, StoredCheckpoint
+    from dynastate.format.checkpoint import SCHEME
+    from dynastate.format.spark_log import METADATA
+    from dynastate.operations.checkpoints import StoredCheckpoint
     from dynastate.spark.transfer.steps import no_checkpoint
 
     Client(settings).close()
@@ -307,7 +309,7 @@ def _end(call: Call, result: Moved, verb: str) -> None:
     """Print what was moved, and what the query needs."""
     if call.json(asdict(result)):
         return
-    from dynastate.operations.checkpoints import SCHEME
+    from dynastate.format.checkpoint import SCHEME
     from dynastate.spark.configure import plain_conf, stored_checkpoint_conf
 
     units = f"{plural(result.write_units, 'write unit')}, " if result.namespace else ""

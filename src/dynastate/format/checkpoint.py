@@ -23,6 +23,8 @@ from dynastate.format.items import FORMAT, Item, check_format, item_key, number
 from dynastate.format.keys import SORT_KEY_BYTES_MAX, Attempt, Key, store_shard, where
 from dynastate.format.parts import CHUNK_BYTES_MAX
 
+#: The beginning of the location of a checkpoint.
+SCHEME: Final = "dynastate://"
 #: The largest file.
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 #: The most fragments of a file.
@@ -53,6 +55,10 @@ class Checkpoint(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def location(self) -> str:
+        return f"{SCHEME}{self}"
 
     @property
     def store(self) -> str:
@@ -92,6 +98,18 @@ def checkpoint_of(text: str) -> Checkpoint:
             got=repr(text[:300]),
         )
     return Checkpoint(match[1], match[2])
+
+
+def checkpoint_of_location(location: str) -> Checkpoint:
+    """The checkpoint at a location in DynamoDB."""
+    return checkpoint_of(location.removeprefix(SCHEME).rstrip("/"))
+
+
+def checkpoint_of_state(location: str) -> Checkpoint | None:
+    """The checkpoint whose state has a location. Returns None if it is not in DynamoDB, or not known: an empty text."""
+    if not location.startswith(SCHEME):
+        return None
+    return checkpoint_of_location(location.removesuffix("/state"))
 
 
 def checkpoint_of_store(store: str) -> Checkpoint | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,31 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 from dynastate.engine.checkpoint import CheckpointFiles, File
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.format.checkpoint import checkpoint_of
+from dynastate.format.checkpoint import SCHEME, checkpoint_of_location
+from dynastate.format.spark_log import METADATA
 from dynastate.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
-#: The file that each checkpoint has from its first run on.
-METADATA: Final = "metadata"
-#: The beginning of the location of a checkpoint in DynamoDB.
-SCHEME: Final = "dynastate://"
 #: The name of a batch's file, or of its checksum.
 _BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 #: The provider's file in the folder of each partition, whose name is operator and number.
 MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STORE: Final = re.compile(r"store=(\S+)")
-
-
-def parse_offsets(text: str) -> tuple[int, tuple[str, ...]]:
-    """The time when a batch began, in milliseconds since 1970, and the end of each source's data, as JSON texts.
-
-    A file of offsets has a version, the batch's metadata, then a line for each source.
-    """
-    _, metadata, *sources = text.splitlines()
-    return int(json.loads(metadata)["batchTimestampMs"]), tuple(sources)
 
 
 class QueryCheckpoint(ABC):
@@ -187,9 +174,9 @@ class StoredCheckpoint(QueryCheckpoint):
     """A checkpoint in DynamoDB. The list of its namespace's stores has the partitions."""
 
     def __init__(self, tables: Tables, location: str) -> None:
-        self._checkpoint = checkpoint_of(location.removeprefix(SCHEME).rstrip("/"))
+        self._checkpoint = checkpoint_of_location(location)
         self._files = CheckpointFiles(tables, set())
-        self.location = f"{SCHEME}{self._checkpoint}"
+        self.location = self._checkpoint.location
 
     def files(self, folder: str = "") -> dict[str, int]:
         return self._files.lengths(self._checkpoint, folder)

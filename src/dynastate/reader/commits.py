@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from dynastate.engine.checkpoint import CheckpointFiles, File
 from dynastate.engine.lineage import CommittedVersion
-from dynastate.errors import CorruptStateError
-from dynastate.format.checkpoint import Checkpoint, checkpoint_of
+from dynastate.format.checkpoint import Checkpoint, checkpoint_of_state
 from dynastate.format.keys import Attempt
+from dynastate.format.spark_log import COMMITS, batch_of, malformed, parse_ids
 
-#: The location of the state of a checkpoint in DynamoDB.
-_LOCATION: Final = re.compile(r"dynastate://([^/]+/[^/]+)/state")
-#: The file of a batch. The last one has a number of 19 digits, the most that a file's name begins with.
-_BATCH: Final = re.compile(r"commits/(\d+)")
-_LAST: Final = "commits/9999999999999999999"
+#: The last file of commits: 19 digits are the most that a file's name begins with.
+_LAST: Final = f"{COMMITS}/9999999999999999999"
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class CommitLog:
 
     @property
     def location(self) -> str:
-        return f"dynastate://{self._checkpoint}/state"
+        return f"{self._checkpoint.location}/state"
 
     @property
     def is_empty(self) -> bool:
@@ -78,28 +73,23 @@ class CommitLog:
     def _read(self, files: CheckpointFiles, first: int) -> dict[int, bytes]:
         """The files of the batches from one on."""
         batches: dict[int, bytes] = {}
-        for path, file in files.read(self._checkpoint, (f"commits/{first}", _LAST)).items():
-            if match := _BATCH.fullmatch(path):
+        for path, file in files.read(self._checkpoint, (f"{COMMITS}/{first}", _LAST)).items():
+            batch = batch_of(COMMITS, path)
+            if batch is not None:
                 if not isinstance(file, File):
                     raise file
-                batches[int(match[1])] = file.data
+                batches[batch] = file.data
         return batches
 
-    def _ids(self, batch: int, data: bytes) -> list[list[str]]:
-        """The ids of the operator's versions, by partition and store: the second line is a JSON object."""
+    def _ids(self, batch: int, data: bytes) -> Sequence[Sequence[str]]:
+        """The ids of the operator's versions, by partition and store."""
         try:
-            content: dict[str, Any] = json.loads(data.splitlines()[1])
-            ids: list[list[str]] = (content.get("stateUniqueIds") or {}).get(self._operator, [])
-        except (ValueError, IndexError) as error:
-            raise CorruptStateError(
-                "this file of the checkpoint is not as Spark writes it",
-                checkpoint=f"dynastate://{self._checkpoint}",
-                file=f"commits/{batch}",
-            ) from error
-        return ids
+            return parse_ids(data.decode()).get(self._operator, [])
+        except ValueError as error:
+            raise malformed(self._checkpoint.location, f"{COMMITS}/{batch}") from error
 
 
 def log_at(location: str, operator: str) -> CommitLog | None:
     """The commits of the checkpoint whose state has a location. Returns None if it is not in DynamoDB."""
-    match = _LOCATION.fullmatch(location)
-    return None if match is None else CommitLog(checkpoint_of(match[1]), operator)
+    checkpoint = checkpoint_of_state(location)
+    return None if checkpoint is None else CommitLog(checkpoint, operator)

@@ -22,9 +22,9 @@ from dynastate.errors import (
     UnavailableError,
     VersionMissingError,
 )
+from dynastate.format.checkpoint import checkpoint_of_state
 from dynastate.format.keys import Attempt, VersionId
-from dynastate.operations.checkpoints import SCHEME
-from dynastate.operations.inspection.checkpoints import LoggedBatch, checkpoint_of_location, read_batches
+from dynastate.operations.inspection.checkpoints import LoggedBatch, read_batches
 from dynastate.operations.inspection.inspect import CommittedAttempt, StoreSummary, inspect_lists
 from dynastate.operations.lifecycle.adopt import locations_of
 from dynastate.operations.monitoring.monitor import operator_of
@@ -281,10 +281,10 @@ class Site:
 
     def _read_log(self, store: str, version: int, spent: Meter) -> QueryLog:
         tables = self._look_tables.metered(spent)
-        checkpoint = checkpoint_of_location(next(iter(locations_of(tables, [store])), ""))
+        checkpoint = checkpoint_of_state(next(iter(locations_of(tables, [store])), ""))
         first = max(0, version - LOG_BATCHES)
         batches = [] if checkpoint is None else read_batches(tables, checkpoint, first, first + LOG_BATCHES)
-        name = "" if checkpoint is None else f"{SCHEME}{checkpoint}"
+        name = "" if checkpoint is None else checkpoint.location
         return QueryLog(name, batches, now_utc(), version, read_s=time.monotonic())
 
     @contextmanager

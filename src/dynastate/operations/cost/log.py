@@ -11,6 +11,7 @@ from dynastate.engine.checkpoint import read_checkpoints
 from dynastate.format.checkpoint import EVERY_ITEM, Checkpoint, is_head, path_of, writer_of_fragment
 from dynastate.format.items import Item, StorageSize, item_bytes
 from dynastate.format.keys import store_shard
+from dynastate.format.spark_log import COMMITS, batch_of
 from dynastate.prices import Prices
 from dynastate.storage.meter import units_of_write
 from dynastate.storage.tables import Tables
@@ -18,7 +19,6 @@ from dynastate.storage.tables import Tables
 _DAY_S: Final = 86_400
 #: A file of a batch: of the offsets, of the commits, or of a source's log, which merges each tenth one.
 _OF_BATCH: Final = re.compile(r"(?:offsets|commits|sources/\d+)/(\d+)(?:\.compact)?")
-_COMMIT: Final = re.compile(r"commits/\d+")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
         if not is_head(key):
             fragments[bytes(writer_of_fragment(key))] += units_of_write(item_bytes(item))
     heads = {path_of(key): item for key, item in items if is_head(key)}
-    commits = [item for path, item in heads.items() if _COMMIT.fullmatch(path)]
+    commits = [item for path, item in heads.items() if batch_of(COMMITS, path) is not None]
     # Spark keeps the files of a source for longer than commits.
     oldest_ms = min(map(_time_ms, commits), default=0)
     of_batches = [item for path, item in heads.items() if _OF_BATCH.fullmatch(path) and _time_ms(item) >= oldest_ms]

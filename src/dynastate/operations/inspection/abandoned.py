@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dynastate.errors import ConfigurationError
+from dynastate.format.checkpoint import SCHEME
 from dynastate.format.items import StorageSize, total
-from dynastate.operations.checkpoints import SCHEME, StoredCheckpoint
+from dynastate.operations.checkpoints import StoredCheckpoint
 from dynastate.operations.inspection.inspect import StoreSummary
 from dynastate.prices import Prices
 from dynastate.storage.tables import Tables

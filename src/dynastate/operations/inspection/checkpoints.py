@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.checkpoint import CheckpointFiles, File, read_checkpoints
 from dynastate.errors import CorruptStateError
-from dynastate.format.checkpoint import Checkpoint, checkpoint_of
-from dynastate.operations.checkpoints import SCHEME, parse_offsets
+from dynastate.format.checkpoint import Checkpoint
+from dynastate.format.spark_log import COMMITS, OFFSETS, batch_of, parse_offsets
 from dynastate.operations.inspection.inspect import iso_time
 
 #: The content of a file, or its defect.
 Content = File | CorruptStateError
-_COMMIT: Final = re.compile(r"commits/\d+")
 
 
 @dataclass(frozen=True)
@@ -44,13 +41,13 @@ def summarize_checkpoints(tables: BotoTables, namespaces: Iterable[str]) -> list
 
 def summarize_checkpoint(tables: BotoTables, checkpoint: Checkpoint) -> CheckpointSummary:
     """Summarize a checkpoint by the heads of its files."""
-    location = f"{SCHEME}{checkpoint}"
+    location = checkpoint.location
     try:
         heads = CheckpointFiles(tables, set()).heads(checkpoint)
     except CorruptStateError as error:
         error.name_table(tables.names)
         return CheckpointSummary(location, problem=str(error))
-    commits = {int(file.removeprefix("commits/")): head for file, head in heads.items() if _COMMIT.fullmatch(file)}
+    commits = {batch: head for file, head in heads.items() if (batch := batch_of(COMMITS, file)) is not None}
     batch = max(commits, default=None)
     return CheckpointSummary(
         location,
@@ -84,7 +81,7 @@ class LoggedBatch:
 
 def read_batches(tables: BotoTables, checkpoint: Checkpoint, first: int, last: int) -> list[LoggedBatch]:
     """The batches from the `first` to the `last` number, the newest first, by two Queries."""
-    commits, offsets = (_numbered(tables, checkpoint, log, first=first, last=last) for log in ("commits", "offsets"))
+    commits, offsets = (_numbered(tables, checkpoint, log, first=first, last=last) for log in (COMMITS, OFFSETS))
     batches = sorted(commits.keys() | offsets.keys(), reverse=True)
     return [_logged(batch, offsets.get(batch), commits.get(batch)) for batch in batches]
 
@@ -92,8 +89,7 @@ def read_batches(tables: BotoTables, checkpoint: Checkpoint, first: int, last: i
 def _numbered(tables: BotoTables, checkpoint: Checkpoint, log: str, *, first: int, last: int) -> dict[int, Content]:
     """The files of a log from the `first` to the `last` number."""
     contents = CheckpointFiles(tables, set()).read(checkpoint, (f"{log}/{first}", f"{log}/{last}"))
-    names = {file.removeprefix(f"{log}/"): content for file, content in contents.items()}
-    return {int(name): content for name, content in names.items() if name.isdecimal()}
+    return {batch: content for file, content in contents.items() if (batch := batch_of(log, file)) is not None}
 
 
 def _logged(batch: int, offsets: Content | None, commit: Content | None) -> LoggedBatch:
@@ -105,13 +101,6 @@ def _logged(batch: int, offsets: Content | None, commit: Content | None) -> Logg
         return logged
     try:
         began_ms, ends = parse_offsets(offsets.data.decode())
-    except (ValueError, KeyError):
+    except ValueError:
         return replace(logged, problem="its offsets are not as Spark writes them")
     return replace(logged, began_ms=began_ms, offsets=ends)
-
-
-def checkpoint_of_location(location: str) -> Checkpoint | None:
-    """The checkpoint whose state has a location. Returns None if it is not in DynamoDB."""
-    if not location.startswith(SCHEME):
-        return None
-    return checkpoint_of(location.removeprefix(SCHEME).removesuffix("/state"))

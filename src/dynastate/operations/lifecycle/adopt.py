@@ -13,12 +13,14 @@ from dynastate.engine.graphs import read_metas
 from dynastate.engine.namespaces import read_record
 from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.checkpoint import SCHEME
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import location_of, meta_key
 from dynastate.format.meta import ADOPTION, EPOCHS_KEPT, HEIGHTS, LOCATIONS, by_epoch
 from dynastate.format.namespace import namespace_key
-from dynastate.operations.checkpoints import METADATA, SCHEME, StoredCheckpoint
+from dynastate.format.spark_log import METADATA
+from dynastate.operations.checkpoints import StoredCheckpoint
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress

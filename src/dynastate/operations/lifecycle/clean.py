@@ -16,7 +16,6 @@ from dynastate.engine.engine import Engine
 from dynastate.engine.graphs import read_metas
 from dynastate.errors import ConfigurationError, RouteInvalidError, VersionMissingError
 from dynastate.format.meta import DELETING
-from dynastate.operations.checkpoints import SCHEME
 from dynastate.operations.lifecycle.drop import (
     Look,
     commits_of,
@@ -69,7 +68,7 @@ def clean_checkpoints(tables: Tables, namespace: str) -> list[CleanedCheckpoint]
         view = tables.metered(Meter())
         items = CheckpointFiles(view, set()).delete_orphans(checkpoint)
         tables.meter.add(view.meter)
-        cleaned.append(CleanedCheckpoint(f"{SCHEME}{checkpoint}", items, view.meter.delete_units))
+        cleaned.append(CleanedCheckpoint(checkpoint.location, items, view.meter.delete_units))
     return [each for each in cleaned if each.items]
 
 

@@ -38,6 +38,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format import keys
+from dynastate.format.checkpoint import SCHEME
 from dynastate.format.graph import VersionGraph, is_of_one_run, last_of_one_run, ranges
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
@@ -59,8 +60,9 @@ from dynastate.format.meta import (
 )
 from dynastate.format.namespace import ForkPlan, fork_item, fork_key
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
+from dynastate.format.spark_log import METADATA
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
-from dynastate.operations.checkpoints import METADATA, SCHEME, StoredCheckpoint
+from dynastate.operations.checkpoints import StoredCheckpoint
 from dynastate.operations.lifecycle.fork_checkpoint import (
     batch_to_fork,
     copy_checkpoint,

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.operations.checkpoints import SCHEME, LoadedCheckpoint, StoredCheckpoint
+from dynastate.format.checkpoint import SCHEME
+from dynastate.format.spark_log import COMMITS, OFFSETS, SOURCES
+from dynastate.operations.checkpoints import LoadedCheckpoint, StoredCheckpoint
 from dynastate.operations.lifecycle.adopt import locations_of
 from dynastate.operations.lifecycle.move import content_at, files_of
-from dynastate.operations.lifecycle.rollback import COMMITS, COPY, OFFSETS
+from dynastate.operations.lifecycle.rollback import COPY
 from dynastate.storage.tables import Tables
 
 #: How often the logs of sources are read again if they grow meanwhile.
 _TRIES: Final = 10
-_SOURCES: Final = "sources"
 #: A file of one batch: its offsets, its commit, or the description of an operator from this batch on.
 _OF_BATCH: Final = re.compile(rf"(?:{OFFSETS}|{COMMITS}|state/\d+/_metadata/v2)/(\d+)")
 
@@ -45,9 +46,9 @@ def load_checkpoint(tables: Tables, location: str) -> LoadedCheckpoint:
     """
     stored = StoredCheckpoint(tables, location)
     for _ in range(_TRIES):
-        sources = stored.files(_SOURCES)
+        sources = stored.files(SOURCES)
         loaded = LoadedCheckpoint(tables, location)
-        if loaded.files(_SOURCES).keys() == sources.keys():
+        if loaded.files(SOURCES).keys() == sources.keys():
             return loaded
     raise UnavailableError("the query's sources write to their logs all the time; fork again", checkpoint=location)
 

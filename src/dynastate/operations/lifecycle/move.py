@@ -14,6 +14,7 @@ from typing import Final
 from dynastate.engine.catalog import every_store, of_namespace
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import namespace_of
+from dynastate.format.spark_log import COMMITS, OFFSETS, SOURCES
 from dynastate.operations.checkpoints import MARKER, QueryCheckpoint, StoredCheckpoint
 from dynastate.operations.lifecycle.adopt import adopt_stores, locations_of, state_location
 from dynastate.operations.lifecycle.runs import refuse_copy
@@ -25,7 +26,7 @@ IS_WRITTEN: Final = (
     "a query writes to this namespace: stop it, and move its checkpoint again; with --force it is not looked for"
 )
 #: Folders in the order in which they are copied. All other files are copied before them.
-_FOLDERS: Final = ("sources", "offsets", "commits")
+_FOLDERS: Final = (SOURCES, OFFSETS, COMMITS)
 #: Descriptions of operators, which name the files of schemas by their full paths.
 _DESCRIPTION: Final = re.compile(r"state/\d+/_metadata/(metadata|v2/.+)")
 #: `{state root}/{operator}/_stateSchema/{store}/{file}` in JSON.

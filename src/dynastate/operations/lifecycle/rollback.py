@@ -7,29 +7,38 @@ checkpoint of a killed query.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from dynastate import runtime
 from dynastate.engine.catalog import of_namespace
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import ConfigurationError
 from dynastate.format.graph import Listed, VersionGraph, is_of_one_run
 from dynastate.format.keys import NO_ATTEMPT, VersionId, location_of
 from dynastate.format.meta import QueryRun
-from dynastate.operations.checkpoints import METADATA, QueryCheckpoint, parse_offsets
+from dynastate.format.spark_log import (
+    COMMITS,
+    METADATA,
+    OFFSETS,
+    malformed,
+    parse_conf,
+    parse_description,
+    parse_ids,
+    parse_object,
+    parse_offsets,
+)
+from dynastate.operations.checkpoints import QueryCheckpoint
 from dynastate.operations.inspection.inspect import iso_time, read_lists
 from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables
 
-OFFSETS: Final = "offsets"
-COMMITS: Final = "commits"
+Parsed = TypeVar("Parsed")
 #: The message of a rollback if a query writes to the stores.
 IS_WRITTEN: Final = "a query writes to this namespace: stop it, and roll back again; with --force it is not looked for"
 #: The prefix of the name of the folder with the copy.
@@ -185,7 +194,7 @@ def plan_rollback(
         )
     last = max(offsets)
     time = runtime.now()
-    logs = [_log(each, checkpoint.read(f"{OFFSETS}/{each}")) for each in (to, last)]
+    logs = [_log(checkpoint, each) for each in (to, last)]
     return Rollback(
         checkpoint.location,
         namespace,
@@ -234,9 +243,8 @@ def _refuse_others(checkpoint: QueryCheckpoint, plan: Rollback, later: _Later, e
         )
 
 
-def _log(batch: int, text: str) -> BatchLog:
-    """The content of a file of offsets."""
-    began_ms, offsets = parse_offsets(text)
+def _log(checkpoint: QueryCheckpoint, batch: int) -> BatchLog:
+    began_ms, offsets = _parsed(checkpoint, f"{OFFSETS}/{batch}", parse_offsets)
     return BatchLog(batch, iso_time(began_ms), offsets)
 
 
@@ -246,36 +254,35 @@ def committed_ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds:
     Raises:
         CorruptStateError: the commit, its offsets or `metadata` cannot be parsed; `file` names it.
     """
-    content = _object_in(checkpoint, f"{COMMITS}/{batch}", line=1, default="{}")
-    query = _object_in(checkpoint, METADATA)
+    ids = _parsed(checkpoint, f"{COMMITS}/{batch}", parse_ids)
+    query = _parsed(checkpoint, METADATA, parse_object)
     run = QueryRun("", str(query.get("id", "")), location_of(f"{checkpoint.location}/state"))
-    ids = content.get("stateUniqueIds") or {}
     partitions: Mapping[str, Collection[int]] = {
         operator: [number for number, attempts in enumerate(each) if attempts] for operator, each in ids.items()
     }
     return CommittedIds(batch + 1, ids, partitions or _with_folder(checkpoint, batch), run)
 
 
-def _object_in(checkpoint: QueryCheckpoint, file: str, line: int = 0, default: str = "") -> dict[str, Any]:
-    """The JSON object in a line of a file, which is not empty; the default if it has fewer lines."""
+def _parsed(checkpoint: QueryCheckpoint, file: str, parse: Callable[[str], Parsed]) -> Parsed:
+    """What is in a file of a checkpoint."""
     try:
-        lines = checkpoint.read(file).splitlines()
-        content: dict[str, Any] = json.loads(lines[line] if len(lines) > line or not lines else default)
-    except (ValueError, IndexError) as error:
-        raise CorruptStateError(
-            "this file of the checkpoint is not as Spark writes it", checkpoint=checkpoint.location, file=file
-        ) from error
-    return content
+        return parse(checkpoint.read(file))
+    except ValueError as error:
+        raise malformed(checkpoint.location, file) from error
 
 
 def _with_folder(checkpoint: QueryCheckpoint, batch: int) -> dict[str, set[int]]:
     """The partitions with a folder, by operator, without an earlier query's partitions at this path."""
-    conf: dict[str, str] = _object_in(checkpoint, f"{OFFSETS}/{batch}", line=1).get("conf", {})
-    limit = int(conf.get(_PARTITIONS, sys.maxsize))
+    limit = _shuffle_partitions(checkpoint, batch, default=sys.maxsize)
     return {
         operator: {number for number in numbers if number < limit}
         for operator, numbers in checkpoint.partitions().items()
     }
+
+
+def _shuffle_partitions(checkpoint: QueryCheckpoint, batch: int, default: int) -> int:
+    """The number of shuffle partitions by the conf of a batch."""
+    return _parsed(checkpoint, f"{OFFSETS}/{batch}", lambda text: int(parse_conf(text).get(_PARTITIONS, default)))
 
 
 def described_partitions(checkpoint: QueryCheckpoint, last: CommittedIds) -> dict[str, Collection[int]]:
@@ -284,13 +291,11 @@ def described_partitions(checkpoint: QueryCheckpoint, last: CommittedIds) -> dic
     Spark writes the number of shuffle partitions also for an operator that has one partition, as an aggregation without
     keys. So where partition 0 is the only one, the number counts only for operators that always have keys.
     """
-    conf: dict[str, str] = _object_in(checkpoint, f"{OFFSETS}/{last.version - 1}", line=1).get("conf", {})
+    shuffle_partitions = _shuffle_partitions(checkpoint, last.version - 1, default=0)
     partitions = dict(last.partitions)
     for operator, file in _descriptions(checkpoint, partitions).items():
-        content = _object_in(checkpoint, file, line=1, default="{}") if file else {}
-        counts = [int(store.get("numPartitions", 0)) for store in content.get("stateStoreInfo", ())]
-        count = max(counts, default=0) or int(conf.get(_PARTITIONS, 0))
-        name = content.get("operatorInfo", {}).get("operatorName", "")
+        name, counts = _parsed(checkpoint, file, parse_description) if file else ("", [])
+        count = max(counts, default=0) or shuffle_partitions
         numbers = set(partitions.get(operator, ()))
         if counts and not (numbers or name in _KEYED):
             count = 1

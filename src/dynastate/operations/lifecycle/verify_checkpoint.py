@@ -14,22 +14,16 @@ from dynastate.counts import plural
 from dynastate.engine.catalog import QueryStores, find_stores, of_namespace
 from dynastate.engine.checkpoint import CheckpointFiles, read_checkpoints
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
-from dynastate.format.checkpoint import Checkpoint, checkpoint_of, file_key
+from dynastate.format.checkpoint import SCHEME, Checkpoint, checkpoint_of_location, file_key
 from dynastate.format.graph import VersionGraph, ranges
 from dynastate.format.keys import NO_ATTEMPT, Role, VersionId, version_list_key
 from dynastate.format.namespace import store_key
-from dynastate.operations.checkpoints import METADATA, SCHEME, LoadedCheckpoint, QueryCheckpoint, open_checkpoint
+from dynastate.format.spark_log import COMMITS, METADATA, OFFSETS
+from dynastate.operations.checkpoints import LoadedCheckpoint, QueryCheckpoint, open_checkpoint
 from dynastate.operations.inspection.findings import Finding, counted_items, findings_json, findings_lines
 from dynastate.operations.inspection.inspect import read_lists
 from dynastate.operations.lifecycle.adopt import locations_of, state_location
-from dynastate.operations.lifecycle.rollback import (
-    COMMITS,
-    OFFSETS,
-    CommittedIds,
-    committed_ids,
-    described_partitions,
-    readable_versions,
-)
+from dynastate.operations.lifecycle.rollback import CommittedIds, committed_ids, described_partitions, readable_versions
 from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -100,7 +94,7 @@ def verify_checkpoints(
     owners = _owners(tables, namespace) if checkpoints else None
     reports = []
     for checkpoint in checkpoints:
-        is_owner = owners is not None and (not owners or state_location(f"{SCHEME}{checkpoint}") in owners)
+        is_owner = owners is not None and (not owners or state_location(checkpoint.location) in owners)
         report = _verify_stored(tables, checkpoint, progress, is_owner=is_owner)
         if report.files or report.findings:
             reports.append(report)
@@ -126,7 +120,7 @@ def _verify_stored(
     """Look for orphans, read every file of a checkpoint, and compare the state if it belongs to the checkpoint."""
     tables = tables.metered(Meter())
     orphans = CheckpointFiles(tables, set()).orphans(checkpoint)
-    open_one = partial(LoadedCheckpoint, tables, f"{SCHEME}{checkpoint}")
+    open_one = partial(LoadedCheckpoint, tables, checkpoint.location)
     loaded, batches, misfits = _compare(tables, open_one, progress) if is_owner else (open_one(), (), [])
     findings = [
         Finding("corrupt", file_key(checkpoint, file), content.reason)
@@ -263,7 +257,7 @@ def _malformed(checkpoint: QueryCheckpoint, corrupt: CorruptStateError) -> dict[
     file = str(corrupt.facts.get("file", ""))
     if not file:
         return {}
-    key = file_key(checkpoint_of(checkpoint.location.removeprefix(SCHEME)), file)
+    key = file_key(checkpoint_of_location(checkpoint.location), file)
     return {file: Finding("corrupt", key, corrupt.reason)}
 
 

@@ -15,9 +15,10 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import region_of
 from dynastate.engine.catalog import SHOWN_MAX
 from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.format.spark_log import COMMITS, OFFSETS
 from dynastate.operations.checkpoints import QueryCheckpoint
 from dynastate.operations.lifecycle.adopt import locations_of, state_location
-from dynastate.operations.lifecycle.rollback import COMMITS, OFFSETS, committed_ids
+from dynastate.operations.lifecycle.rollback import committed_ids
 from dynastate.operations.regions.replicas import Selection, Side, Stores, look_at, missing_stores
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings

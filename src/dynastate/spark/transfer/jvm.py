@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynastate import errors
 from dynastate.errors import ConfigurationError, DynastateError
-from dynastate.operations.checkpoints import SCHEME
+from dynastate.format.checkpoint import SCHEME
 from dynastate.spark.configure import FILE_SYSTEM
 from dynastate.spark.connect import connect_session
 

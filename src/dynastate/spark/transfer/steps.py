@@ -19,10 +19,9 @@ from dynastate.dynamodb.boto_tables import BotoTables, open_tables
 from dynastate.engine.catalog import find_stores
 from dynastate.engine.graphs import read_metas
 from dynastate.errors import ConfigurationError
-from dynastate.format.checkpoint import checkpoint_of
+from dynastate.format.checkpoint import SCHEME, checkpoint_of_location
 from dynastate.format.keys import location_of
 from dynastate.format.meta import StoreMeta, parse_metas
-from dynastate.operations.checkpoints import SCHEME
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
@@ -88,7 +87,7 @@ class Source:
 
 def namespace_in(location: str) -> str:
     """The namespace that a checkpoint in DynamoDB has in its location. Empty if the checkpoint is elsewhere."""
-    return checkpoint_of(location.removeprefix(SCHEME)).namespace if location.startswith(SCHEME) else ""
+    return checkpoint_of_location(location).namespace if location.startswith(SCHEME) else ""
 
 
 def no_checkpoint(folder: str) -> ConfigurationError:

@@ -73,7 +73,9 @@ def test_a_corrupt_file(tables: MemoryTables) -> None:
     assert not report.is_whole
 
 
-@pytest.mark.parametrize(("file", "data"), [("commits/2", b""), ("commits/5", b"v1\n{"), ("metadata", b"{}}")])
+@pytest.mark.parametrize(
+    ("file", "data"), [("commits/2", b""), ("commits/5", b"v1\n{"), ("commits/5", b"v1\n[]"), ("metadata", b"{}}")]
+)
 def test_a_file_that_cannot_be_parsed(
     tables: MemoryTables, folder_tables: MemoryTables, tmp_path: Path, file: str, data: bytes
 ) -> None:
