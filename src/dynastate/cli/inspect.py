@@ -350,9 +350,11 @@ def verify(
     """
     from dynastate.operations.inspection import verify as verifying
     from dynastate.operations.inspection.findings import summary
-    from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints, verify_log
+    from dynastate.operations.lifecycle.verify_checkpoint import refuse_other_log, verify_checkpoints, verify_log
 
     with call.tables() as tables:
+        if checkpoint:
+            refuse_other_log(tables, checkpoint, scope.split("/")[0])
         stores = current_stores(tables, scope, may_have_files_only=True)
 
         def check(store: str, report: ProgressCallback) -> Report:

@@ -70,12 +70,14 @@ class ForkPlan:
     """The plan of a fork: a version of the stores of namespace `origin`, as it was when the fork began.
 
     `epochs` are the newest epochs at that time, by store without its namespace: later runs are not forked.
+    `checkpoint` is the name of the fork's checkpoint in DynamoDB, or empty.
     """
 
     origin: str
     version: int
     epochs: Mapping[str, int]
     id: str
+    checkpoint: str = ""
 
 
 def fork_key(namespace: str) -> Key:
@@ -84,21 +86,23 @@ def fork_key(namespace: str) -> Key:
 
 def fork_item(namespace: str, plan: ForkPlan) -> Item:
     described: Item = {"format": FORMAT, "origin": plan.origin, "version": plan.version, "id": plan.id}
-    return item_key(fork_key(namespace)) | described | {"epochs": dict(plan.epochs)}
+    return item_key(fork_key(namespace)) | described | {"epochs": dict(plan.epochs), "checkpoint": plan.checkpoint}
 
 
 def parse_fork(namespace: str, item: Item) -> ForkPlan:
     key = fork_key(namespace)
     check_format(key, item)
-    origin, version, plan_id, epochs = (
+    origin, version, plan_id, epochs, checkpoint = (
         item.get("origin"),
         number(key, item, "version"),
         item.get("id"),
         item.get("epochs"),
+        item.get("checkpoint", ""),
     )
-    if not isinstance(origin, str) or not isinstance(plan_id, str) or not is_map(epochs, int):
+    is_text = all(isinstance(each, str) for each in (origin, plan_id, checkpoint))
+    if not is_text or not is_map(epochs, int):
         raise CorruptStateError("the plan of a fork is corrupt", **where(key))
-    return ForkPlan(origin, version, epochs, plan_id)
+    return ForkPlan(str(origin), version, epochs, str(plan_id), str(checkpoint))
 
 
 def namespace_key(namespace: str) -> Key:

@@ -378,6 +378,9 @@ def test_verify_of_a_namespace_with_a_checkpoint(engine: Engine, tables: MemoryT
         marker.write_text(marker.read_text().replace("orders", "elsewhere"))
     reports = shown("verify", "elsewhere/0/0/default", "--checkpoint", str(folder))
     assert (reports[1]["checkpoint"], reports[1]["batches"]) == (str(folder), "0-5")
+    tables.items[meta_key("elsewhere/0/0/default")]["format"] = 99  # it is not read
+    assert "there is no checkpoint of a query" in refused("verify", "elsewhere", "--checkpoint", f"{folder}/state")
+    assert "dynastate verify elsewhere compares" in refused("verify", "logged", "--checkpoint", str(folder))
 
 
 def test_a_query_without_state(engine: Engine) -> None:

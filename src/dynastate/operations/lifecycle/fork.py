@@ -38,7 +38,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format import keys
-from dynastate.format.checkpoint import SCHEME
+from dynastate.format.checkpoint import Checkpoint, checkpoint_of_location
 from dynastate.format.graph import VersionGraph, is_of_one_run, last_of_one_run, ranges
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import EMPTY, META, NO_ATTEMPT, Attempt, Home, Key, VersionId
@@ -60,7 +60,6 @@ from dynastate.format.meta import (
 )
 from dynastate.format.namespace import ForkPlan, fork_item, fork_key
 from dynastate.format.snapshot import DONE, Snapshot, snapshot_item
-from dynastate.format.spark_log import METADATA
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry, list_item
 from dynastate.operations.checkpoints import StoredCheckpoint
 from dynastate.operations.lifecycle.fork_checkpoint import (
@@ -119,10 +118,9 @@ def fork_namespace(
     namespace_items = read_namespace(tables, new)
     plan = _begun(tables, namespace, namespace_items, stores)
     location = location_in_tables(tables, origins)
-    new_location = location and f"{SCHEME}{new}/{location.rpartition('/')[2]}"
     if plan is None:
         if location:
-            plan = _plan_with_checkpoint(tables, location, new_location, stores=origins, version=version)
+            plan = _plan_with_checkpoint(tables, location, new, stores=origins, version=version)
         else:
             plan = _plan(tables, namespace, origins, version)
         _begin(tables, namespace_items, plan)
@@ -132,7 +130,7 @@ def fork_namespace(
             namespace=new,
             version=plan.version,
         )
-    elif new_location and StoredCheckpoint(tables, new_location).find(METADATA) is None:
+    elif location and not plan.checkpoint:
         raise ConfigurationError(
             f"a fork has begun there before the checkpoint was moved to DynamoDB: dynastate drop {new}, and fork again",
             namespace=new,
@@ -173,12 +171,12 @@ def fork_namespace(
         items=meter.items_written,
         shared_bytes=shared,
         write_units=meter.write_units,
-        checkpoint=new_location,
+        checkpoint=plan.checkpoint and Checkpoint(new, plan.checkpoint).location,
     )
 
 
 def _plan_with_checkpoint(
-    tables: Tables, location: str, new_location: str, stores: Sequence[str], version: int | None
+    tables: Tables, location: str, new: str, stores: Sequence[str], version: int | None
 ) -> ForkPlan:
     """Plan a fork, and copy the checkpoint for it before its stores: their version fits its last batch.
 
@@ -190,9 +188,10 @@ def _plan_with_checkpoint(
     batch = batch_to_fork(checkpoint, version)
     ids = committed_ids(checkpoint, batch)
     plan = _plan(tables, checkpoint.namespace(), stores, version=batch + 1, ids=ids)  # 2
-    copy_checkpoint(checkpoint, StoredCheckpoint(tables, new_location), batch)  # 3
+    copied = Checkpoint(new, checkpoint_of_location(location).name)
+    copy_checkpoint(checkpoint, StoredCheckpoint(tables, copied.location), batch)  # 3
     refuse_taken_back(checkpoint, batch)  # 4
-    return plan
+    return replace(plan, checkpoint=copied.name)
 
 
 def _begun(tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str]) -> ForkPlan | None:

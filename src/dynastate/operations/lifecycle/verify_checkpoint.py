@@ -140,11 +140,20 @@ def _verify_stored(
     return _report(loaded, batches, [*findings, *misfits], tables.meter)
 
 
-def verify_log(tables: Tables, location: str, progress: ProgressCallback = no_progress) -> CheckpointReport:
-    """Compare the state with the commits of the checkpoint at a location. Refuse a copy of a checkpoint."""
-    tables = tables.metered(Meter())
+def refuse_other_log(tables: Tables, location: str, namespace: str) -> None:
+    """Refuse a location without a checkpoint, a checkpoint of another namespace, and a copy of a checkpoint."""
     opened = open_checkpoint(tables, location)
-    refuse_copy(tables, of_namespace(tables, opened.namespace()).current, opened.location)
+    if opened.namespace() != namespace:
+        raise ConfigurationError(
+            f"the state of this checkpoint is in another namespace: dynastate verify {opened.namespace()} compares it",
+            checkpoint=opened.location,
+        )
+    refuse_copy(tables, of_namespace(tables, namespace).current, opened.location)
+
+
+def verify_log(tables: Tables, location: str, progress: ProgressCallback = no_progress) -> CheckpointReport:
+    """Compare the state with the commits of the checkpoint at a location, which `refuse_other_log` has not refused."""
+    tables = tables.metered(Meter())
     checkpoint, batches, misfits = _compare(tables, partial(open_checkpoint, tables, location), progress)
     return _report(checkpoint, batches, misfits, tables.meter)
 

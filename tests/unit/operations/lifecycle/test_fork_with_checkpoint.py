@@ -22,6 +22,7 @@ from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.drop import drop_checkpoints, drop_stores
 from dynastate.operations.lifecycle.fork import Forked, fork_namespace
 from dynastate.operations.lifecycle.fork_checkpoint import load_checkpoint
+from dynastate.operations.lifecycle.move import move, plan_move
 from dynastate.operations.lifecycle.rollback import plan_rollback, roll_back
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import make_engine, write
@@ -311,3 +312,19 @@ def test_a_fork_that_was_begun_before_a_move(tables: MemoryTables) -> None:
     adopt_stores(tables, STORES, f"{LOCATION}/state")
     with pytest.raises(ConfigurationError, match="before the checkpoint was moved to DynamoDB: dynastate drop test"):
         fork(tables)
+
+
+def test_a_move_before_a_fork_is_resumed(tables: MemoryTables, tmp_path: Path) -> None:
+    """The copy keeps the name that it has: the fork is ready to start there."""
+    files = expected(tables, BATCHES - 1)
+    begin(tables)
+    for location in (f"dynastate://{NAMESPACE}/renamed", str(tmp_path / "folder")):
+        old, new = open_checkpoint(tables, LOCATION), checkpoint_at(tables, location)
+        move(tables, old, new, plan_move(tables, old, new))
+        items = dict(tables.items)
+        assert fork(tables).checkpoint == NEW_LOCATION
+        assert contents(tables, NEW_LOCATION) == files
+        assert list(checkpoint_items(tables, NEW.namespace)) == [NEW]
+        tables.items.clear()
+        tables.items.update(items)
+        adopt_stores(tables, STORES, f"{LOCATION}/state")

@@ -20,7 +20,12 @@ from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.lifecycle.rollback import plan_rollback, roll_back
-from dynastate.operations.lifecycle.verify_checkpoint import CheckpointReport, verify_checkpoints, verify_log
+from dynastate.operations.lifecycle.verify_checkpoint import (
+    CheckpointReport,
+    refuse_other_log,
+    verify_checkpoints,
+    verify_log,
+)
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import make_engine, now
 from tests.support.faults import FailingTables
@@ -300,4 +305,4 @@ def test_a_checkpoint_in_a_folder(folder_tables: MemoryTables, tmp_path: Path, *
     assert found(verify_log(folder_tables, str(checkpoint))) == [("missing", version_list_key(STORES[0], BATCHES).sort)]
     copied = make_checkpoint(tmp_path / "copied", with_ids=with_ids)
     with pytest.raises(ConfigurationError, match="If this is a copy"):
-        verify_log(folder_tables, str(copied))
+        refuse_other_log(folder_tables, str(copied), NAMESPACE)
