@@ -102,7 +102,7 @@ def parse_fork(namespace: str, item: Item) -> ForkPlan:
     is_text = all(isinstance(each, str) for each in (origin, plan_id, checkpoint))
     if not is_text or not is_map(epochs, int):
         raise CorruptStateError("the plan of a fork is corrupt", **where(key))
-    return ForkPlan(str(origin), version, epochs, str(plan_id), str(checkpoint))
+    return ForkPlan(str(origin), version, epochs, id=str(plan_id), checkpoint=str(checkpoint))
 
 
 def namespace_key(namespace: str) -> Key:

@@ -8,7 +8,9 @@ from contextlib import closing
 
 import pytest
 
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.errors import ConfigurationError, VersionMissingError
+from dynastate.format.checkpoint import Checkpoint, file_key, listed_item
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.ui.app import HERE
@@ -154,17 +156,34 @@ def test_a_check_is_done_or_cancelled() -> None:
     tables = MemoryTables()
     with closing(make_engine(tables)) as engine:
         stores = [StoreBuilder(engine, f"a/0/{number}/default").count_to(2).store for number in range(3)]
-    check = Check(tables, [*stores, "a/0/9/default"]).start()  # type: ignore[arg-type]
+    check = Check(tables, "a", [*stores, "a/0/9/default"]).start()  # type: ignore[arg-type]
     wait_until(lambda: not check.is_running, "it did not end")
     assert [each.is_whole for each in check.reports] == [True] * 3
-    assert ("hold nothing of this store" in check.failed["a/0/9/default"], check.done, check.is_cancelled) == (
+    assert ("hold nothing of this store" in check.failed["a/0/9/default"], check.checked, check.is_cancelled) == (
         True,
         4,
         False,
     )
     assert check.spent.read_units > 0
-    cancelled = Check(tables, stores)  # type: ignore[arg-type]
+    cancelled = Check(tables, "a", stores)  # type: ignore[arg-type]
     cancelled.cancel()
     cancelled.start()
     wait_until(lambda: not cancelled.is_running, "it did not end")
-    assert (cancelled.done, cancelled.is_cancelled) == (0, True)
+    assert (cancelled.checked, cancelled.is_cancelled) == (0, True)
+
+
+def test_a_check_reads_checkpoints() -> None:
+    """They come last, and where there is no store; of one that cannot be read the namespace is named."""
+    tables = MemoryTables()
+    files, checkpoint = CheckpointFiles(tables, set()), Checkpoint("files", "query")
+    for name in ("metadata", "offsets/0", "commits/0"):
+        files.put(checkpoint, name, b"{}", overwrites=False)
+    tables.items[file_key(checkpoint, "commits/0")]["crc32"] = 1
+    check = Check(tables, "files", []).start()  # type: ignore[arg-type]
+    wait_until(lambda: not check.is_running, "it did not end")
+    assert [(each.checkpoint, each.is_whole) for each in check.checkpoints] == [(checkpoint.location, False)]
+    assert (check.failed, check.spent.requests > 0) == ({}, True)
+    tables.items[listed_item(checkpoint)[0]]["format"] = 99
+    check = Check(tables, "files", []).start()  # type: ignore[arg-type]
+    wait_until(lambda: not check.is_running, "it did not end")
+    assert list(check.failed) == ["files"]

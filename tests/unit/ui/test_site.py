@@ -11,7 +11,7 @@ import pytest
 
 from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.errors import UnavailableError
-from dynastate.format.checkpoint import Checkpoint
+from dynastate.format.checkpoint import Checkpoint, file_key
 from dynastate.format.items import Item
 from dynastate.format.keys import Key, meta_key
 from dynastate.format.meta import LOCATIONS
@@ -93,6 +93,12 @@ def test_a_corrupt_log_is_a_problem(site: Site, memory: MemoryTables) -> None:
     log = log_of(site)
     assert log is not None
     assert (log.checkpoint, log.problem) == ("dynastate://logged/query", "")
+    memory.items[file_key(Checkpoint("logged", "query"), "commits/1")]["crc32"] = 1
+    log = log_of(site)
+    assert log is not None
+    assert [each.problem for each in log.batches if each.problem] == [
+        "commits/1: a checkpoint file has a wrong checksum: its bytes are corrupt"
+    ]
 
 
 def test_logs_in_memory_are_bounded(site: Site) -> None:

@@ -93,14 +93,14 @@ def _numbered(tables: BotoTables, checkpoint: Checkpoint, log: str, *, first: in
 
 
 def _logged(batch: int, offsets: Content | None, commit: Content | None) -> LoggedBatch:
-    for content in (offsets, commit):
+    for log, content in ((OFFSETS, offsets), (COMMITS, commit)):
         if isinstance(content, CorruptStateError):
-            return LoggedBatch(batch, problem=str(content))
+            return LoggedBatch(batch, problem=f"{log}/{batch}: {content.reason}")
     logged = LoggedBatch(batch, committed_ms=commit.time if isinstance(commit, File) else None)
     if not isinstance(offsets, File):
         return logged
     try:
         began_ms, ends = parse_offsets(offsets.data.decode())
     except ValueError:
-        return replace(logged, problem="its offsets are not as Spark writes them")
+        return replace(logged, problem=f"{OFFSETS}/{batch} is not as Spark writes it")
     return replace(logged, began_ms=began_ms, offsets=ends)

@@ -264,7 +264,7 @@ def committed_ids(checkpoint: QueryCheckpoint, batch: int) -> CommittedIds:
 
 
 def _parsed(checkpoint: QueryCheckpoint, file: str, parse: Callable[[str], Parsed]) -> Parsed:
-    """What is in a file of a checkpoint."""
+    """The content of a file of a checkpoint."""
     try:
         return parse(checkpoint.read(file))
     except ValueError as error:

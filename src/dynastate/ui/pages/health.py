@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dynastate.counts import plural
-from dynastate.operations.inspection.findings import summary
+from dynastate.operations.inspection.findings import Report, summary
+from dynastate.operations.lifecycle.verify_checkpoint import CheckpointReport
 from dynastate.operations.monitoring.skew import KEY_UNITS_S, busiest
 from dynastate.operations.scope import stores_in
 from dynastate.storage.meter import Meter
@@ -37,11 +38,13 @@ def view(site: Site, ask: Ask) -> Page:
     }
     if check is not None:
         spent.add(check.spent)
-        reports = list(check.reports)
+        reports, checkpoints = list(check.reports), list(check.checkpoints)
         names = site.tables.names
+        whole = [line for each in checkpoints if each.is_whole for line in each.lines(names)]
+        parts: list[Report | CheckpointReport] = [*reports, *checkpoints]
         values |= {
-            "result": summary(reports),
-            "lines": [line for each in reports if not each.is_whole for line in each.lines(names)][:FINDINGS],
+            "result": [*(summary(reports) if reports else []), *whole],
+            "lines": [line for each in parts if not each.is_whole for line in each.lines(names)][:FINDINGS],
         }
     command = f"dynastate verify {ask.namespace}"
     return Page(f"Health of {ask.namespace}", "health.html", command, values, spent=spent, refresh_s=LOOK_S).by([look])
@@ -52,8 +55,8 @@ def verify(site: Site, ask: Ask) -> None:
     site.watch(ask.namespace)  # refuses a namespace that is not shown
     check = site.checks.get(ask.namespace)
     if check is None or not check.is_running:
-        stores = stores_in(site.tables, ask.namespace).current
-        site.checks[ask.namespace] = Check(site.patient_tables, stores).start()
+        stores = stores_in(site.tables, ask.namespace, may_have_files_only=True).current
+        site.checks[ask.namespace] = Check(site.patient_tables, ask.namespace, stores).start()
 
 
 def cancel(site: Site, ask: Ask) -> None:
