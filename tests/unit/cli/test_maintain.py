@@ -366,8 +366,8 @@ def test_drop_refuses_while_files_are_written(engine: Engine, monkeypatch: pytes
     put_files(engine, "files-only", "offsets/0")
     refuse_written, drop_checkpoints = drop.refuse_written, drop.drop_checkpoints
 
-    def writing(*arguments: Any, advice: str) -> None:
-        refuse_written(*arguments, advice=advice)
+    def writing(*arguments: Any, **options: Any) -> None:
+        refuse_written(*arguments, **options)
         put_files(engine, "files-only", "commits/0")
 
     monkeypatch.setattr(drop, "refuse_written", writing)
