@@ -29,6 +29,8 @@ def another_version(folder: Path) -> str:
 
 #: Mistakes that are found after some seconds only.
 WAITS = ("unreachable endpoint", "no credentials")
+#: An endpoint on no machine. One on this machine has a Region and keys.
+ELSEWHERE = "http://dynamodb.invalid"
 #: Settings of dynastate, made in a folder, and words of the error.
 MISTAKES: dict[str, tuple[Callable[[Path], Mapping[str, str]], str]] = {
     "missing table": (lambda _: {"deltaTable": "not-there"}, r"not-there"),
@@ -37,9 +39,15 @@ MISTAKES: dict[str, tuple[Callable[[Path], Mapping[str, str]], str]] = {
         lambda _: {"endpoint": "http://127.0.0.1:9"},
         r"http://127\.0\.0\.1:9.*dynastate\.endpoint",
     ),
-    "no region": (lambda folder: {"region": "", "python": interpreter(folder)}, r"dynastate\.region"),
+    "no region": (
+        lambda folder: {"region": "", "endpoint": ELSEWHERE, "python": interpreter(folder)},
+        r"dynastate\.region",
+    ),
     "no credentials": (
-        lambda folder: {"python": interpreter(folder, "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY")},
+        lambda folder: {
+            "endpoint": ELSEWHERE,
+            "python": interpreter(folder, "unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY"),
+        },
         r"credentials",
     ),
     "interpreter that does not exist": (lambda _: {"python": "/no/such/python"}, r"dynastate\.python.*/no/such/python"),

@@ -15,6 +15,7 @@ import typer
 
 from dynastate.cli import (
     checkpoint,
+    config,
     copy,
     cost,
     doctor,
@@ -77,6 +78,7 @@ for module in (
     rollback,
     checkpoint,
     transfer,
+    config,
     tables,
     doctor,
     local,

@@ -22,7 +22,7 @@ def _of_target(metavar: str, text: str) -> Any:
     return typer.Option(metavar=metavar, help=f"{text} By default as at the source.")
 
 
-@command(app, "copy orders --to-region eu-central-1", "copy orders --profile old --to-profile new")
+@command(app, "copy orders --to-region eu-central-1", "copy orders --aws-profile old --to-aws-profile new")
 def copy(
     call: Call,
     namespace: Namespace,
@@ -34,8 +34,7 @@ def copy(
     to_objects: Annotated[
         str, typer.Option(metavar="URL", help="Where copies of objects in S3 are, if there are some.")
     ] = "",
-    profile: Annotated[str, typer.Option(metavar="NAME", help="AWS profile of the source.")] = "",
-    to_profile: Annotated[str, _of_target("NAME", "AWS profile of the target.")] = "",
+    to_aws_profile: Annotated[str, _of_target("NAME", "AWS profile of the target.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Copy all state of a stopped query to other tables, in another Region or account too.
@@ -46,6 +45,7 @@ def copy(
     from dynastate.dynamodb.boto_tables import open_tables
     from dynastate.operations.regions.copy import copy_stores, plan_copy
 
+    profile = call.origins.aws_profile
     options: dict[str, Any] = {
         "delta_table": to_delta_table,
         "snapshot_table": to_snapshot_table,
@@ -54,13 +54,13 @@ def copy(
         "objects": to_objects,
     }
     other = replace(call.settings, **{name: value for name, value in options.items() if value})
-    if other == call.settings and to_profile in ("", profile):
+    if other == call.settings and to_aws_profile in ("", profile):
         raise ConfigurationError(
-            "the target is the source; give another table, Region, endpoint or profile with the options --to-…"
+            "the target is the source; give another table, Region, endpoint or AWS profile with the options --to-…"
         )
     with (
         open_tables(call.settings, profile=profile) as source,
-        open_tables(other, profile=to_profile or profile) as target,
+        open_tables(other, profile=to_aws_profile or profile) as target,
     ):
         with progress("stores") as report:
             plan = plan_copy(

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import typer
 
 from dynastate.cli.exit_codes import PIPE_CLOSED
 from dynastate.cli.help import Command
+from dynastate.cli.origins import NAMES, VARIABLES, Origins, find_origins
 from dynastate.cli.output import Output
 from dynastate.errors import CorruptStateError, VersionMissingError
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
@@ -23,9 +24,6 @@ from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 if TYPE_CHECKING:
     from dynastate.dynamodb.boto_tables import BotoTables
     from dynastate.engine.engine import Engine
-
-#: Begins the environment variables that stand for options.
-VARIABLES: Final = "DYNASTATE_"
 
 
 def not_empty(parameter: typer.CallbackParam, value: str) -> str:
@@ -64,13 +62,15 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help='The key as a JSON objec
 Family = Annotated[str, typer.Option(metavar="NAME", help="Column family. By default the only one.")]
 
 
-def _option(name: str, default: str | bool, help_: str, metavar: str | None = None) -> inspect.Parameter:
+def _option(
+    name: str, default: str | bool, help_: str, metavar: str | None = None, letter: str = ""
+) -> inspect.Parameter:
     declared = typer.Option(
         f"--{name}",
+        *([f"-{letter}"] if letter else ()),
         metavar=metavar,
         help=help_,
         rich_help_panel="Common options",
-        # The names of the tables are the same for many commands.
         envvar=f"{VARIABLES}{name.replace('-', '_').upper()}" if metavar else None,
     )
     own_name = "as_json" if name == "json" else name.replace("-", "_")
@@ -82,10 +82,13 @@ def _option(name: str, default: str | bool, help_: str, metavar: str | None = No
 _TABLES: Final = (
     _option("endpoint", "", "DynamoDB endpoint. By default AWS_ENDPOINT_URL, or the Region's own.", "URL"),
     _option("region", "", "AWS Region. By default AWS_REGION, or the profile's.", "REGION"),
+    _option("aws-profile", "", "AWS profile for credentials and Region. By default AWS_PROFILE.", "NAME"),
     _option("delta-table", DELTA_TABLE, "Name of the delta table.", "NAME"),
     _option("snapshot-table", SNAPSHOT_TABLE, "Name of the snapshot-group table.", "NAME"),
     _option("objects", "", "Where in S3 a command that writes rows puts large parts.", "S3-URL"),
     _option("objects-endpoint", "", "S3 endpoint. By default AWS_ENDPOINT_URL_S3, or the Region's own.", "URL"),
+    _option("profile", "", "Profile of dynastate.toml with values of these options. By default 'default'.", "NAME"),
+    _option("verbose", False, "Show on standard error where each of these values is from.", letter="v"),
 )
 _WIDE: Final = _option("wide", False, "Whole ids and lines, however narrow the terminal is.")
 
@@ -95,6 +98,7 @@ class Call(Output):
     """One call of a command: the tables its options name, and its output."""
 
     settings: Settings = field(default_factory=Settings)
+    origins: Origins = field(default_factory=Origins)
 
     @contextmanager
     def tables(self) -> Iterator[BotoTables]:
@@ -135,14 +139,20 @@ def command(
         own_parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
         @functools.wraps(function)
-        def run(**arguments: Any) -> None:
+        def run(ctx: typer.Context, **arguments: Any) -> None:
             arguments = {name: _from_home(value) for name, value in arguments.items()}
             values = {each.name: arguments.pop(each.name) for each in shared}
+            origins = _origins(ctx, values) if tables else Origins()
             output = {key: values.pop(key) for key in ("as_json", "wide") if key in values}
-            with _ends_with_the_reader():
-                function(Call(**output, settings=Settings(**values)), **arguments)
+            with origins.environment(), _ends_with_the_reader():
+                settings = origins.settings()
+                if values.get("verbose"):
+                    _show_origins(origins)
+                function(Call(**output, settings=settings, origins=origins), **arguments)
 
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own_parameters] + shared
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        own_options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own_parameters]
+        parameters = [context, *own_options, *shared]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         epilog = "\n".join(["Examples:", *(f"  dynastate {each}" for each in examples)])
@@ -150,6 +160,22 @@ def command(
         return function
 
     return register
+
+
+def _origins(ctx: typer.Context, values: Mapping[str, Any]) -> Origins:
+    """The values of the options in `_TABLES`, with their origins."""
+    by_source: dict[str, dict[str, str]] = {"COMMANDLINE": {}, "ENVIRONMENT": {}}
+    for name in NAMES:
+        own_name = name.replace("-", "_")
+        source = ctx.get_parameter_source(own_name)
+        if source is not None and source.name in by_source:
+            by_source[source.name][name] = values[own_name]
+    return find_origins(by_source["COMMANDLINE"], by_source["ENVIRONMENT"], values["profile"])
+
+
+def _show_origins(origins: Origins) -> None:
+    for value in origins.complete():
+        typer.echo(f"{value.name}: {value.value or '-'}, from {value.origin}", err=True)
 
 
 def _from_home(value: Any) -> Any:

@@ -7,13 +7,20 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import botocore.exceptions as boto_errors
 import botocore.session
 from botocore.config import Config
 
-from dynastate.dynamodb.credentials import check_environment, require_endpoint, watch_credentials
+from dynastate.dynamodb.credentials import (
+    LOCAL_KEY,
+    LOCAL_REGION,
+    check_environment,
+    has_credentials_source,
+    is_loopback,
+    require_endpoint,
+    watch_credentials,
+)
 from dynastate.dynamodb.failures import NO_CREDENTIALS, ForeignAnswerError, lacks_credentials
 from dynastate.dynamodb.http import (
     CONNECT_TIMEOUT_S,
@@ -147,15 +154,19 @@ def endpoint_of(settings: Settings) -> str:
 
 
 def region_of(settings: Settings) -> str:
-    """The Region of the settings, of the environment or of its profile; empty if none is known."""
+    """The Region of the settings, of the environment or of its profile; empty if none is known.
+
+    A DynamoDB on this machine has us-east-1, if nothing says otherwise.
+    """
+    local = LOCAL_REGION if is_loopback(endpoint_of(settings)) else ""
+    return settings.region or os.environ.get("AWS_REGION") or configured_region() or local
+
+
+def configured_region() -> str:
+    """The Region of AWS_DEFAULT_REGION, or of the AWS profile; empty if neither says one."""
     with suppress(boto_errors.BotoCoreError):  # a wrong profile is refused where a client is made
-        return _named_region(settings) or botocore.session.Session().get_config_variable("region") or ""
+        return botocore.session.Session().get_config_variable("region") or ""
     return ""
-
-
-def _named_region(settings: Settings) -> str | None:
-    """The Region of the settings, or of AWS_REGION, which containers of EKS and ECS have and botocore does not read."""
-    return settings.region or os.environ.get("AWS_REGION") or None
 
 
 def make_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
@@ -167,7 +178,8 @@ def make_client_and_session(settings: Settings, profile: str = "") -> tuple[Any,
     """A boto3 client for these settings, with its own retries off, and botocore's session, which has its credentials.
 
     The credentials come from boto3's standard chain, of a `profile` or of the environment. The client equals boto3's,
-    except for its user agent: the import of boto3 itself takes a tenth of the sidecar's start.
+    except for its user agent: the import of boto3 itself takes a tenth of the sidecar's start. For a DynamoDB on this
+    machine, where nothing says who gives credentials, they are local and local.
 
     Raises `NO_CREDENTIALS` if a service that gives credentials fails, besides ConfigurationError.
     """
@@ -205,7 +217,7 @@ def _make(
 ) -> tuple[Any, Any]:
     """A client of a service, and botocore's session; `variables` may give its endpoint."""
     # A proxy of the environment cannot reach a loopback address, and botocore does not know that.
-    is_local = (urlsplit(endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1")
+    is_local = is_loopback(endpoint)
     check_environment(variables, uses_proxy=not is_local)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -218,13 +230,21 @@ def _make(
         proxies={} if is_local else None,
         **options,
     )
-    region = _named_region(settings)
     try:
         session = botocore.session.Session(profile=profile or None)
         for name, least in METADATA_SERVICE.items():
             session.set_config_variable(name, max(least, session.get_config_variable(name)))
         watch_credentials(session)
-        client = session.create_client(service, region_name=region, endpoint_url=endpoint or None, config=config)
+        if is_local and not profile and not has_credentials_source():
+            session.set_credentials(LOCAL_KEY, LOCAL_KEY)
+        # Containers of EKS and ECS have AWS_REGION, which botocore does not read.
+        region = settings.region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
+        client = session.create_client(
+            service,
+            region_name=region or (LOCAL_REGION if is_local else None),
+            endpoint_url=endpoint or None,
+            config=config,
+        )
     except NO_CREDENTIALS:
         raise
     except boto_errors.NoRegionError as error:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from dynastate.errors import ConfigurationError
 from dynastate.redaction import protect_credentials
@@ -12,6 +15,42 @@ from dynastate.settings import is_endpoint, without_user
 
 _USABLE: Final = re.compile(r"[!-~]+")
 _HEADER: Final = re.compile(r"[ -~]*")
+#: Region, access key and secret key for a DynamoDB on this machine, where nothing else is known. Emulators take any.
+LOCAL_REGION: Final = "us-east-1"
+LOCAL_KEY: Final = "local"
+#: Variables that give credentials, or say who gives them. The metadata service is asked without any of them.
+_SOURCES: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+)
+_FILES: Final = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+_IN_FILES: Final = re.compile(r"(?m)^\s*(aws_access_key_id|credential_process|role_arn|sso_\w+|login_session)\s*=")
+#: What Linux says of an instance of EC2, which has a metadata service.
+_VENDOR: Final = Path("/sys/class/dmi/id/sys_vendor")
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Whether an endpoint is on this machine."""
+    return (urlsplit(endpoint).hostname or "") in ("127.0.0.1", "localhost", "::1")
+
+
+def has_credentials_source() -> bool:
+    """Whether the environment, a file of AWS's tools or the machine says where credentials are."""
+    if any(os.environ.get(name) for name in _SOURCES):
+        return True
+    for variable, usual in _FILES:
+        with suppress(OSError):
+            file = Path(os.environ.get(variable) or usual).expanduser()
+            if _IN_FILES.search(file.read_text(errors="replace")):
+                return True
+    with suppress(OSError):
+        return _VENDOR.read_text(errors="replace").startswith("Amazon EC2")
+    return False
 
 
 def watch_credentials(session: Any) -> None:  # botocore's session has no type of its own

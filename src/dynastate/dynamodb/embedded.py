@@ -23,11 +23,12 @@ from typing import Final, final
 
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.client import make_s3_client
+from dynastate.dynamodb.credentials import LOCAL_KEY, LOCAL_REGION
 from dynastate.errors import ConfigurationError, DynastateError, InternalError, UnavailableError
 from dynastate.settings import PREFIX, Settings
 
 HOST: Final = "127.0.0.1"
-REGION: Final = "us-east-1"
+REGION: Final = LOCAL_REGION
 #: moto takes about a second to import; a busy machine may take many times that.
 START_DEADLINE_S: Final = 60.0
 STOP_DEADLINE_S: Final = 5.0
@@ -51,7 +52,7 @@ _ENVIRONMENT_DROPPED: Final = (
 
 def credentials() -> dict[str, str]:
     """Environment variables for clients of the embedded DynamoDB: boto3 signs with any key, and moto takes any."""
-    return {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    return {"AWS_ACCESS_KEY_ID": LOCAL_KEY, "AWS_SECRET_ACCESS_KEY": LOCAL_KEY}
 
 
 @final

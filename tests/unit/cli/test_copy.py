@@ -62,13 +62,15 @@ def test_it_shows_the_cost_and_asks(engine: Engine, opened: list[tuple[Settings,
 def test_profiles_of_both_ends(engine: Engine, opened: list[tuple[Settings, str]]) -> None:
     """Each end has its own; without one, the target has the source's."""
     StoreBuilder(engine, f"{NAMESPACE}-2/0/0/default").count_to(2)
-    shown("copy", f"{NAMESPACE}-2", "--profile", "old", "--to-profile", "new", "--yes")
-    shown("copy", f"{NAMESPACE}-2", "--profile", "old", "--to-region", "eu-west-1", "--yes")
+    shown("copy", f"{NAMESPACE}-2", "--aws-profile", "old", "--to-aws-profile", "new", "--yes")
+    shown("copy", f"{NAMESPACE}-2", "--aws-profile", "old", "--to-region", "eu-west-1", "--yes")
     assert [profile for _, profile in opened] == ["old", "new", "old", "old"]
     assert opened[-1][0].region == "eu-west-1"
 
 
 def test_the_source_is_no_target(opened: list[tuple[Settings, str]]) -> None:
     assert "the target is the source" in refused("copy", NAMESPACE, "--yes")
-    assert "the target is the source" in refused("copy", NAMESPACE, "--profile", "a", "--to-profile", "a", "--yes")
+    assert "the target is the source" in refused(
+        "copy", NAMESPACE, "--aws-profile", "a", "--to-aws-profile", "a", "--yes"
+    )
     assert "no store of this namespace" in refused("copy", "nothing", "--to-region", "eu-west-1", "--yes")
