@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from dynastate.dynamodb.boto_tables import BotoTables
@@ -114,11 +115,22 @@ def test_a_location_of_more_parts_is_refused(session: SparkSession, source: Sour
 
 
 def test_state_of_another_provider_is_refused(sessions: Sessions, source: Source, folder: Path) -> None:
-    session = sessions({**IN_DYNAMODB, **ON_HDFS})
-    error = first_error(sums(source.stream(session), "key"), f"dynastate://{folder.name}/query", "complete")
-    assert "Cannot perform commit" in error  # Spark shows the reason in its log only
-    logs = Logs(session, f"dynastate://{folder.name}/query/state/0/0")
-    assert logs.names(logs.open()) == ["_metadata"]
+    """At the start, before a file is written; a query without state needs no provider. So are the files alone."""
+    session, checkpoint = sessions({**IN_DYNAMODB, **ON_HDFS}), f"dynastate://{folder.name}/query"
+    rows = source.stream(session)
+    joined = rows.join(source.stream(session).select("key"), "key")
+    stateful = [sums(rows, "key"), rows.dropDuplicates(["key"]), rows.distinct(), rows.limit(1), joined]
+    for frame in stateful:
+        with pytest.raises(AnalysisException, match=r"only a query whose state is in dynastate.*HDFSBacked") as refused:
+            run(frame, checkpoint, "complete" if frame is stateful[0] else "append")
+        assert "providerClass=io.dynastate.spark.DynamoDBStateStoreProvider before it starts" in str(refused.value)
+    logs = Logs(session, checkpoint)
+    assert logs.names(logs.open()) == []
+    assert run(rows.join(session.range(3).select("id"), rows["key"] == "a"), checkpoint, "append").rows.keys() == {0}
+    logs = Logs(session, f"{checkpoint}/state/0/0")
+    with pytest.raises(Py4JJavaError, match="only a query whose state is in dynastate"):
+        logs.write(logs.open(), "1.delta", b"rows").close()
+    assert logs.names(logs.open()) == []
 
 
 def test_data_are_refused(session: SparkSession, folder: Path) -> None:

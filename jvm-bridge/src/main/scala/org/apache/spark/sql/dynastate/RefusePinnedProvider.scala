@@ -7,6 +7,7 @@ import scala.io.Source
 import scala.util.Try
 
 import io.dynastate.{DynastateException, ErrorKind}
+import io.dynastate.spark.ProviderSettings.CheckpointScheme
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
 import org.json4s.JsonAST.JString
@@ -19,19 +20,24 @@ import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.internal.SQLConf
 
 /** Refuses the start of a stateful query whose checkpoint was begun on another provider, in a session whose provider is
- * dynastate's. Spark would continue on the provider that the offset log names, and write nothing to DynamoDB.
+ * dynastate's. Spark would continue on the provider that the offset log names, and write nothing to DynamoDB. In every
+ * session, refuses the start of a stateful query on another provider whose checkpoint is in DynamoDB: the files of its
+ * state would be refused, one task after the other.
  */
 private[dynastate] object RefusePinnedProvider {
   val Provider = "io.dynastate.spark.DynamoDBStateStoreProvider"
   private val Setting = SQLConf.STATE_STORE_PROVIDER_CLASS.key
+  private val StatefulNodes = Set("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "GlobalLimit",
+    "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "TransformWithState", "TransformWithStateInPandas",
+    "TransformWithStateInPySpark")
 
   /** Spark analyses the plan of a query in the session that starts it, whose conf is the user's; the query's own has
    * the pinned class.
    */
   def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { session =>
     {
-      case write: WriteToStream if isChosen =>
-        check(write.resolvedCheckpointLocation, session.sessionState.newHadoopConf())
+      case write: WriteToStream if isChosen || isInDynamoDB(write) =>
+        check(write, session.sessionState.newHadoopConf())
       case _: LogicalPlan =>
     }
   }
@@ -43,17 +49,40 @@ private[dynastate] object RefusePinnedProvider {
   /** Whether dynastate is the provider of the session. */
   def isChosen: Boolean = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == Provider
 
-  private def check(checkpoint: String, hadoopConf: Configuration): Unit = {
-    val (folder, files) = (new Path(checkpoint), new Path(checkpoint).getFileSystem(hadoopConf))
+  private def isInDynamoDB(write: WriteToStream): Boolean =
+    new Path(write.resolvedCheckpointLocation).toUri.getScheme == CheckpointScheme
+
+  private def check(write: WriteToStream, hadoopConf: Configuration): Unit = {
+    val folder = new Path(write.resolvedCheckpointLocation)
+    val files = folder.getFileSystem(hadoopConf)
     // Stateless queries pin a provider, too.
     def hasState: Boolean = files.exists(new Path(folder, "state"))
-    pinned(folder, files).filter(_ != Provider && hasState).foreach { other =>
-      throw new QueryRefused(new DynastateException(ErrorKind.Configuration,
-          "this checkpoint was begun on another state store, and Spark continues it there, whatever the session " +
-            "says; move its state with 'dynastate import', or give the query a new checkpoint; to continue on the " +
-            s"other store, set $Setting to it in the session before this query starts checkpoint=$checkpoint " +
-            s"providerClass=$other"))
+    val other = pinned(folder, files)
+    if (isChosen && other.exists(_ != Provider) && hasState) {
+      throw refused(
+        "this checkpoint was begun on another state store, and Spark continues it there, whatever the session " +
+          "says; move its state with 'dynastate import', or give the query a new checkpoint; to continue on the " +
+          s"other store, set $Setting to it in the session before this query starts",
+        folder,
+        other.get)
     }
+    val provider = other.getOrElse(SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS))
+    if (provider != Provider && isInDynamoDB(write) && isStateful(write.inputQuery)) {
+      throw refused(
+        "only a query whose state is in dynastate can have its checkpoint in DynamoDB; set " +
+          s"$Setting=$Provider before it starts, or use another checkpointLocation",
+        folder,
+        provider)
+    }
+  }
+
+  private def refused(message: String, checkpoint: Path, provider: String): QueryRefused =
+    new QueryRefused(new DynastateException(ErrorKind.Configuration,
+        s"$message checkpoint=$checkpoint providerClass=$provider"))
+
+  /** Whether a query has state, by the names that Spark has for such operators: not each version has all classes. */
+  private def isStateful(query: LogicalPlan): Boolean = query.exists { node =>
+    node.isStreaming && (StatefulNodes(node.nodeName) || (node.nodeName == "Join" && node.children.forall(_.isStreaming)))
   }
 
   /** The provider that the newest offset names. */
