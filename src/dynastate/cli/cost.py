@@ -185,7 +185,8 @@ def cost(
     plan = None
     if every_s:
         threshold = float(settings.snapshot_threshold)
-        plan = Plan(usage, every_s, threshold=threshold, retain=retain, prices=prices)
+        log = next((each for each in logs if each.batches), None)
+        plan = Plan(usage, every_s, threshold=threshold, retain=retain, prices=prices, log=log)
     scenarios = plan.scenarios(trigger, partitions) if plan else []
     thresholds = plan.thresholds if plan else []
     choices = plan.choices() if plan else []

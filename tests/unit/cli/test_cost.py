@@ -50,6 +50,7 @@ def test_cost_of_the_log(engine: Engine) -> None:
     """What a checkpoint in DynamoDB takes a batch, deletes included, and what a day of it costs."""
     write(engine, "counted/0/0/default", attempt(1), {b"1": b"value"})
     assert shown("cost", "counted")["checkpoints"] == []
+    state = shown("cost", "counted", "--every", "10")["predicted"][0]
     files, checkpoint = engine.checkpoint_files(), Checkpoint("counted", "query")
     names = {"metadata": 30, "state/0/_metadata/metadata": 900}
     for batch in range(10):
@@ -66,6 +67,10 @@ def test_cost_of_the_log(engine: Engine) -> None:
     assert log["write_units_a_batch"] == pytest.approx((10 * 2 + 10 + 9 + 2 + compact) / 10, abs=0.6)
     assert "dollars_a_day" not in log
     (priced,) = shown("cost", "counted", "--every", "10", "--write-price", "1")["checkpoints"]
+    predicted = shown("cost", "counted", "--every", "10")["predicted"][0]
+    units = 8_640 * log["write_units_a_batch"]
+    assert predicted["write_units"] - state["write_units"] == pytest.approx(units, rel=0.01)
+    assert predicted["delete_units"] - state["delete_units"] == pytest.approx(units, rel=0.01)
     assert priced["dollars_a_day"] == pytest.approx(2 * log["write_units_a_batch"] * 8_640 / 1e6, rel=0.01)
     lines = run("cost", "counted", "--every", "10").lines
     assert any(line.startswith("price of a day, $") for line in lines)

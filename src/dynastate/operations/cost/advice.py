@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.format.items import StorageSize
+from dynastate.operations.cost.log import LogUsage
 from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, Workload
 from dynastate.operations.cost.scenarios import (
     MONTH_DAYS,
@@ -104,18 +105,22 @@ class Month:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a query runs: what it stores, a batch every `every_s` seconds, its snapshot threshold, versions retained."""
+    """How a query runs: what it stores, a batch every `every_s` seconds, its snapshot threshold, versions retained.
+
+    `log` is its log, if that is in DynamoDB and has a batch.
+    """
 
     usages: Mapping[int, StorageUsage]
     every_s: float
     threshold: float
     retain: int
     prices: Prices
+    log: LogUsage | None = None
 
     @cached_property
     def workloads(self) -> list[Workload]:
-        """The workloads of its operators."""
-        return [
+        """The workloads of its operators. The first one has the log."""
+        workloads = [
             workload(
                 usage,
                 self.every_s,
@@ -125,6 +130,10 @@ class Plan:
             )
             for usage in self.usages.values()
         ]
+        if self.log is not None:
+            files, units = self.log.files_a_batch, self.log.write_units / max(1, self.log.files)
+            workloads[:1] = [replace(each, log_files=files, log_file_units=units) for each in workloads[:1]]
+        return workloads
 
     @cached_property
     def month(self) -> Month:

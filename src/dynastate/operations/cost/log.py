@@ -34,6 +34,10 @@ class LogUsage:
     files: int
     write_units: int
 
+    @property
+    def files_a_batch(self) -> float:
+        return self.files / max(1, self.batches)
+
     def as_json(self, prices: Prices, every_s: float | None) -> dict[str, Any]:
         """The figures of an average batch, and of a day with a batch every `every_s` seconds, if that is known."""
         writes = self.write_units / max(1, self.batches)
@@ -42,7 +46,7 @@ class LogUsage:
             **asdict(self.stored),
             "storage_dollars_a_month": prices.dollars_a_month(self.stored),
             "batches": self.batches,
-            "requests_a_batch": round(self.files / max(1, self.batches), 1),
+            "requests_a_batch": round(self.files_a_batch, 1),
             "write_units_a_batch": round(writes, 1),
             "delete_units_a_batch": round(writes, 1),
         }

@@ -120,6 +120,11 @@ class Workload:
     """How often all stores are read: the query restarts, or moves to other executors."""
     objects_threshold_kb: float | None = None
     """With `objects`: `spark.sql.streaming.stateStore.dynastate.objectsThresholdKb`, or None if all are items."""
+    log_files: float = 0
+    """Files of the query's log that a batch writes to DynamoDB: 2, and 1 for each file source; 0: the checkpoint is
+    elsewhere."""
+    log_file_units: float = 1
+    """Write units of such a file: one for each KB."""
 
     def __post_init__(self) -> None:
         least = {"stores": 1, "batches_a_day": 1e-9, "compression": 0.1, "families": 1, "shards": 1}
@@ -155,12 +160,13 @@ class Prediction:
     snapshots: PredictedUsage
     clean_up: PredictedUsage
     restarts: PredictedUsage
+    log: PredictedUsage
     stored: StorageSize
     restart_bytes: RestartBytes
 
     @property
     def day(self) -> PredictedUsage:
-        return self.commits + self.snapshots + self.clean_up + self.restarts
+        return self.commits + self.snapshots + self.clean_up + self.restarts + self.log
 
 
 class MaintenanceSchedule(NamedTuple):
@@ -215,6 +221,9 @@ class Objects(NamedTuple):
 
 #: A share of batches that is not distinguished from none.
 RARE: Final = 1e-6
+#: Files of a log that are deleted at once, as by DynastateCheckpointFileManager, and bytes that a Query returns.
+LOG_DELETES: Final = 24
+QUERY_BYTES: Final = 1 << 20
 #: Objects that a request deletes.
 OBJECT_DELETES: Final = 1_000
 
@@ -402,14 +411,44 @@ def predict(workload: Workload) -> Prediction:
     """Predict what a workload takes a day in the long run, once its state has grown to the given size."""
     store = OneStore(workload)
     versions = workload.stores * workload.batches_a_day
+    log_stored = _log_stored(workload)
+    stored = StorageSize(*(round(workload.stores * each) for each in store.stored()))
     return Prediction(
         commits=store.commit() * versions,
         snapshots=store.snapshots() * versions,
         clean_up=store.clean_up() * versions,
         restarts=store.restart() * (workload.stores * workload.restarts_a_day) + _RECORD * workload.restarts_a_day,
-        stored=StorageSize(*(round(workload.stores * each) for each in store.stored())),
+        log=_log(workload, log_stored),
+        stored=stored + log_stored,
         restart_bytes=store.restart_bytes() * workload.stores,
     )
+
+
+def _log_stored(workload: Workload) -> StorageSize:
+    """The files of the log that are retained, in whole KB each."""
+    files = workload.retain * workload.log_files
+    return StorageSize(round(files), round(files * workload.log_file_units * WRITE_UNIT_BYTES))
+
+
+def _log(workload: Workload, stored: StorageSize) -> PredictedUsage:
+    """The log of a day. Each file is put alone. Several are deleted by two requests: the first one reads them.
+
+    A restart reads all files, by a request for each MB.
+    """
+    files = workload.log_files * workload.batches_a_day
+    if not files:
+        return PredictedUsage()
+    units = workload.log_file_units
+    batches = PredictedUsage(
+        requests=1 + 2 / LOG_DELETES,
+        write_units=units,
+        read_units=rounded_up(units * WRITE_UNIT_BYTES / READ_UNIT_BYTES),
+        delete_units=units,
+    )
+    restart = PredictedUsage(
+        requests=rounded_up(stored.bytes / QUERY_BYTES), read_units=rounded_up(stored.bytes / READ_UNIT_BYTES)
+    )
+    return batches * files + restart * workload.restarts_a_day
 
 
 def items(data: float, spread: float, compression: float, pieces: int, request_bytes: int) -> Items:

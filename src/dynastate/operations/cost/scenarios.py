@@ -166,5 +166,6 @@ def _item_for_each_row(operators: Sequence[Workload]) -> Scenario:
         size = operator.row_bytes * operator.compression + ROW_ITEM_BYTES
         units = changes * math.ceil(size / WRITE_UNIT_BYTES)
         day += PredictedUsage(requests=3 * changes / Limits.writes_max, write_units=2 * units, delete_units=units)
+        day += predict(operator).log
         stored += StorageSize(round(operator.state_rows), round(operator.state_rows * size))
     return Scenario("an item for each row", day, stored)

@@ -282,6 +282,20 @@ def test_an_idle_query_pays_for_its_appends() -> None:
     assert forecast.snapshots.write_units < 0.01 * forecast.commits.write_units
 
 
+def test_the_log_of_a_query() -> None:
+    """Its files are put one by one, and deleted several at a time; a restart reads those that are retained."""
+    of = Workload(10, 8640, 1_000, 100, 100_000, 100, retain=100)
+    state, files = predict(of), 3 * 8640
+    forecast = predict(replace(of, log_files=3, log_file_units=1.5))
+    assert forecast.log == PredictedUsage(
+        requests=files * (1 + 2 / 24), write_units=1.5 * files, read_units=files, delete_units=1.5 * files
+    )
+    assert forecast.day == state.day + forecast.log
+    assert (forecast.stored.items - state.stored.items, state.log) == (300, PredictedUsage())
+    restarts = predict(replace(of, log_files=3, log_file_units=1.5, restarts_a_day=2)).log
+    assert (restarts.requests - forecast.log.requests, restarts.read_units - forecast.log.read_units) == (2, 2 * 113)
+
+
 def test_larger_workloads_cost_more() -> None:
     of = Workload(10, 8640, 1_000, 100, 100_000, 100, restarts_a_day=2)
     cost_of = {
