@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.checkpoint import CheckpointFiles
@@ -25,6 +26,7 @@ from tests.spark.streams import Source, first_error, make_source, make_sources, 
 from tests.spark.test_operators import FILES, compare, of_each_operator
 from tests.support.fault_proxy import FaultProxy, Forward, Reply, Request, error
 from tests.support.jvm import SPARK
+from tests.support.processes import wait_until
 
 IN_DYNAMODB = {FILE_MANAGER: FILE_MANAGER_CLASS, **FILE_SYSTEM_CONF}
 NAMESPACE = f"{CONF}.dynastate.namespace"
@@ -339,3 +341,51 @@ def test_state_of_every_batch(session: SparkSession, source: Source, folder: Pat
     outcome = run(sums(source.stream(session), "key"), checkpoint, "complete")
     states = read_states(session, checkpoint, range(2))
     assert len(states) == sum(batch[0].total for batch in outcome.state.values()) > 0
+
+
+def test_requests_of_a_batch(sessions: Sessions, database: Database, folder: Path) -> None:
+    """Three puts with a file source, also where its log is merged, and two without. A restart reads all by one Query.
+
+    The thread of the user reads before that: the provider in the newest offsets, and `metadata`.
+    """
+    operations: list[str] = []
+    with_files, without = (f"dynastate://{folder.name}-{name}/query" for name in ("files", "rate"))
+
+    def see(request: Request, forward: Forward) -> Reply:
+        if f"{folder.name}-files/checkpoint/query#0" in json.dumps(request.body):
+            operations.append(request.operation)
+        return forward(request)
+
+    with FaultProxy(database.endpoint, see) as proxy:
+        session = sessions({**IN_DYNAMODB, f"{CONF}.dynastate.endpoint": proxy.endpoint})
+        costs = session._jvm.io.dynastate.bridge.CheckpointCosts  # type: ignore[union-attr]  # it has a JVM
+        counts: list[int] = []
+
+        def count(batch: DataFrame, _: int) -> DataFrame:
+            counts.append(costs.of("requests"))
+            return batch
+
+        def steady() -> list[int]:
+            """Requests of each batch, once each log was listed."""
+            return [later - earlier for earlier, later in itertools.pairwise(counts[3:])]
+
+        source = make_source(folder / "many", seed=7, files=14, rows=5)
+        source.release(12)
+        run(sums(source.stream(session), "key"), with_files, "update", count)
+        assert steady() == [3] * 8
+        operations.clear()
+        source.release()
+        run(sums(source.stream(session), "key"), with_files, "update", count)
+        assert operations[:4] == ["Query", "BatchGetItem", "BatchGetItem", "Query"]
+        assert sorted(operations[4:]) == ["Query"] + 6 * ["UpdateItem"]
+
+        counts.clear()
+        rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+        writer = rows.selectExpr("value % 3 AS key").groupBy("key").count().writeStream.outputMode("update")
+        writer = writer.foreachBatch(lambda batch, number: count(batch, number).foreach(lambda _: None))
+        query = writer.option("checkpointLocation", without).start()
+        try:
+            wait_until(lambda: len(counts) >= 8 or not query.isActive, "no batches are made")
+        finally:
+            query.stop()
+        assert set(steady()) == {2}
