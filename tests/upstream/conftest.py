@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from dynastate.dynamodb.admin import create_tables
+from dynastate.dynamodb.embedded import credentials
+from dynastate.settings import Settings
+from tests.support.dynoxide import Dynoxide
 
 _HERE = Path(__file__).parent
 _TABLE = pytest.StashKey[list[str]]()
@@ -20,6 +26,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def table(pytestconfig: pytest.Config) -> list[str]:
     """Lines to print at the end."""
     return pytestconfig.stash.setdefault(_TABLE, [])
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """A DynamoDB with both tables."""
+    for name, value in (credentials() | {"SPARK_LOCAL_IP": "127.0.0.1"}).items():
+        monkeypatch.setenv(name, value)
+    with Dynoxide(tmp_path / "dynoxide") as dynoxide:
+        create_tables(dynoxide.settings)
+        yield dynoxide.settings
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -24,12 +24,13 @@ FETCH_DEADLINE_S: Final = 900
 ATTEMPTS: Final = 3
 
 
-def jars(profile: str) -> Path:
+def jars(profile: str, spark: str = "") -> Path:
     """The folder with the jars of a profile of the POM; fetched once, and again when the POM changes.
 
+    `spark` is another version of Spark than the profile's.
     Without Maven or a network the tests are skipped; in CI they fail.
     """
-    folder = BUILD / profile
+    folder = BUILD / (f"{profile}-{spark}" if spark else profile)
     stamp = folder / ".fetched"
     digest = sha256(POM.read_bytes()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
@@ -39,6 +40,7 @@ def jars(profile: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     command = ["mvn", "--quiet", "--batch-mode", "--file", str(POM), "--activate-profiles", profile]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    command += [f"-Dspark={spark}"] if spark else []
     for _ in range(ATTEMPTS):  # another attempt fetches only what is missing
         completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_DEADLINE_S)
         if completed.returncode == 0:

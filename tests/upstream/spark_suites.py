@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree as ET
@@ -16,9 +17,9 @@ from dynastate.spark.connect import EXTENSIONS
 from tests.support.jvm import LOG4J, MODULE_OPTIONS, ROOT
 from tests.upstream.maven import BUILD, jars, unpacked
 
-#: The minor of Spark whose tests are published, and the environment that compiles for it.
-SPARK: Final = "4.2"
-SCALA: Final = Path(__file__).parent / "scala"
+#: The profile of the POM that has the jars of each Spark: the newest whose tests are published, and the oldest.
+PROFILES: Final = {"4.2": "spark", "3.5": "spark-3.5"}
+SUBCLASSES: Final = Path(__file__).parent / "scala"
 PACKAGE: Final = "org.apache.spark.sql."
 OURS: Final = "org.apache.spark.sql.dynastate.upstream."
 #: Until a JVM counts as hanging; several times what the longest takes on two cores.
@@ -34,12 +35,14 @@ class Suite:
         classes: without `org.apache.spark.sql.`; of ours, without their package.
         only: run tests whose name contains it; empty: all.
         fast: whether it is in `make test-upstream-fast`.
+        spark: the minor of Spark whose suites they are.
     """
 
     name: str
     classes: tuple[str, ...]
     only: str = ""
     fast: bool = False
+    spark: str = "4.2"
 
 
 #: Of a suite that runs each test with RocksDB's provider and with HDFS's, the half that `OnDynamoDB` makes ours.
@@ -88,6 +91,19 @@ SUITES: Final = (
     Suite("state-reader", ("StateReader",)),
     Suite("state-reader-transform", ("TransformWithStateReader",)),
     Suite("change-feed", ("ChangeFeed",)),
+    *(
+        Suite(f"{name}-3.5", classes, only, spark="3.5")
+        for name, classes, only in (
+            ("store", ("DynamoDBStateStoreSuite",), ""),
+            ("aggregation", ("streaming.StreamingAggregationSuite",), ""),
+            ("session-window", ("SessionWindow",), ONCE),
+            (
+                "deduplication",
+                ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
+                "",
+            ),
+        )
+    ),
 )
 
 
@@ -100,27 +116,48 @@ class Outcome:
     failure: str = ""
 
 
-def classpath() -> list[Path]:
+@cache
+def classpath(spark: str) -> list[Path]:
     """Everything a JVM needs: Spark's tests, unpacked and first, our subclasses of them, the bridge, and the jars."""
-    spark = jars("spark")
-    (tests,) = spark.glob("spark-sql_2.13-*-tests.jar")
+    folder = jars(PROFILES[spark])
+    (tests,) = folder.glob("spark-sql_*-tests.jar")
     # Its classes are empty, and have the names of Spark's.
-    others = sorted(each for each in spark.glob("*.jar") if each != tests and "-connect-shims_" not in each.name)
+    others = sorted(each for each in folder.glob("*.jar") if each != tests and "-connect-shims_" not in each.name)
     libraries = [
         each for each in others if each.name.endswith("-tests.jar") or each.name.startswith(("scalat", "scalac"))
     ]
-    folder = unpacked(tests)
-    ours = BUILD / "suites.jar"
-    python = [str(ROOT / "build" / f"spark-{SPARK}" / "bin" / "python"), "jvm-bridge/build.py"]
-    _run([sys.executable, "jvm-bridge/build.py", "--fetch", SPARK])
-    _run([*python, "--sources", str(SCALA), "--jar", str(ours), "--classpath", str(folder), *map(str, libraries)])
-    (bridge,) = (ROOT / "src" / "dynastate" / "jars").glob(f"dynastate-spark-{SPARK}_*.jar")
-    return [folder, ours, bridge, *others]
+    classes, ours = unpacked(tests), BUILD / f"suites-{spark}.jar"
+    build = [str(ROOT / "build" / f"spark-{spark}" / "bin" / "python"), "jvm-bridge/build.py", "--jar", str(ours)]
+    sources = str(SUBCLASSES / f"spark-{spark}")
+    _run([sys.executable, "jvm-bridge/build.py", "--fetch", spark])
+    _run([*build, "--sources", sources, "--classpath", str(classes), *map(str, libraries)])
+    (bridge,) = (ROOT / "src" / "dynastate" / "jars").glob(f"dynastate-spark-{spark}_*.jar")
+    return [classes, ours, bridge, *others]
 
 
 def _run(command: Sequence[str]) -> None:
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stdout + completed.stderr
+
+
+def java_command(classes: Sequence[Path], database: Settings, conf: Mapping[str, str]) -> list[str]:
+    """The command of a JVM whose sessions keep state in a database, without its main class."""
+    conf = {
+        PROVIDER: PROVIDER_CLASS,
+        EXTENSIONS: EXTENSION_CLASS,
+        **dict.fromkeys(LAG_REPORTS, "false"),
+        f"{PREFIX}endpoint": database.endpoint,
+        f"{PREFIX}region": database.region,
+        f"{PREFIX}python": sys.executable,
+        "spark.ui.enabled": "false",
+        "log4j2.configurationFile": str(LOG4J),
+        **conf,
+    }
+    # Spark's build runs its tests with assertions (argLine of its POM), and some of them expect one to fail.
+    command = ["java", "-ea", "-Xmx3g", "-Xss4m", "-XX:-UsePerfData", "-XX:ReservedCodeCacheSize=512m"]
+    command += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += [f"-D{name}={value}" for name, value in conf.items()]
+    return [*command, f"@{MODULE_OPTIONS}", "-cp", ":".join(map(str, classes))]
 
 
 def run(
@@ -135,24 +172,8 @@ def run(
     temporary.mkdir(parents=True)
     log = BUILD / "logs" / f"{suite.name}{'-again' if failures else ''}.log"
     log.parent.mkdir(exist_ok=True)
-    conf = {
-        PROVIDER: PROVIDER_CLASS,
-        EXTENSIONS: EXTENSION_CLASS,
-        **dict.fromkeys(LAG_REPORTS, "false"),
-        f"{PREFIX}endpoint": database.endpoint,
-        f"{PREFIX}region": database.region,
-        f"{PREFIX}python": sys.executable,
-        "spark.testing": "true",
-        "spark.test.home": str(scratch),
-        "spark.ui.enabled": "false",
-        "java.io.tmpdir": str(temporary),
-        "log4j2.configurationFile": str(LOG4J),
-    }
-    # Spark's build runs its tests with assertions (argLine of its POM), and some of them expect one to fail.
-    command = ["java", "-ea", "-Xmx3g", "-Xss4m", "-XX:-UsePerfData", "-XX:ReservedCodeCacheSize=512m"]
-    command += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += [f"-D{name}={value}" for name, value in conf.items()]
-    command += [f"@{MODULE_OPTIONS}", "-cp", ":".join(map(str, classes)), "org.scalatest.tools.Runner"]
+    conf = {"spark.testing": "true", "spark.test.home": str(scratch), "java.io.tmpdir": str(temporary)}
+    command = [*java_command(classes, database, conf), "org.scalatest.tools.Runner"]
     command += ["-R", str(classes[0]), "-oW", "-u", str(reports)]
     names = [(PACKAGE if "." in each else OURS) + each for each in suite.classes]
     for name in names:
