@@ -82,7 +82,8 @@ private[dynastate] object RefusePinnedProvider {
 
   /** Whether a query has state, by the names that Spark has for such operators: not each version has all classes. */
   private def isStateful(query: LogicalPlan): Boolean = query.exists { node =>
-    node.isStreaming && (StatefulNodes(node.nodeName) || (node.nodeName == "Join" && node.children.forall(_.isStreaming)))
+    def isJoin = node.nodeName == "Join" && node.children.forall(_.isStreaming)
+    node.isStreaming && (StatefulNodes(node.nodeName) || isJoin)
   }
 
   /** The provider that the newest offset names. */
