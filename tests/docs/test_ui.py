@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dynastate.ui.app import PULSE_S
 from dynastate.ui.cursor import BUDGET_S, KEPT, KEPT_BYTES, PAGE_ROWS
 from dynastate.ui.open_values import OPEN_MAX
 from dynastate.ui.pages.compare import COMPARED_BYTES
@@ -11,13 +12,13 @@ from dynastate.ui.pages.operator import REFRESH_S
 from dynastate.ui.site import CACHE_MB, NAMESPACES_S, NAMESPACES_UNIT_S
 from dynastate.ui.watch import (
     FIRST_BATCH_S,
-    IDLE_MIN_S,
-    IDLE_TIMES,
     LOADS_OF_A_VERSION,
     LOADS_S,
     LOOK_DEADLINE_S,
     LOOK_S,
     OLD_S,
+    STOPPED_MIN_S,
+    STOPPED_TIMES,
     STORES_S,
     WAIT_S,
 )
@@ -29,11 +30,12 @@ WORDS = {0.5: "half a", 1: "a", 2: "twice", 3: "three"}
 @pytest.mark.parametrize(
     "sentence",
     [
-        f"the last commit was more than {IDLE_MIN_S:g} seconds, and more than {WORDS[IDLE_TIMES]} of its batches, ago",
+        f"the last commit was more than {STOPPED_MIN_S:g} seconds, and more than {WORDS[STOPPED_TIMES]} of its batches",
         f"the last look that DynamoDB has answered is more than {OLD_S:g} seconds old",
         f"looks again if the last look is more than {LOOK_S:g} seconds old, and waits for it",
         f"but no longer than {WAIT_S:g} seconds",
         f"Queries and Health are read again every {LOOK_S:g} seconds, Operator every {REFRESH_S:g}",
+        f"ask every {PULSE_S:g} seconds whether DynamoDB still answers",
         f"looks fail after {WORDS[LOOK_DEADLINE_S]} second or so",
         f"every {FIRST_BATCH_S:g} seconds during the first batch, else every {STORES_S / 60:g} minutes",
         f"every {LOADS_S:g} seconds at most, and at most {WORDS[LOADS_OF_A_VERSION]} for each of its versions",

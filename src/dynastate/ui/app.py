@@ -24,8 +24,9 @@ from dynastate.errors import ConfigurationError, CorruptStateError, DynastateErr
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages import compare, cost, health, key, operator, queries, rows
 from dynastate.ui.site import Site
-from dynastate.ui.texts import value_text, visible
+from dynastate.ui.texts import NONE, value_text, visible
 from dynastate.ui.watch import clock_time
+from dynastate.version import __version__
 
 HERE: Final = Path(str(files("dynastate.ui")))
 HOSTS: Final = ("127.0.0.1", "localhost")
@@ -39,6 +40,8 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+#: Types whose values are figures, on the right of their column.
+NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
 View = Callable[[Site, Ask], Page]
 #: Views of a namespace, and of an operator, by their place in a URL.
 OF_NAMESPACE: Final[Mapping[str, View]] = {"query": queries.view, "cost": cost.view, "health": health.view}
@@ -51,6 +54,8 @@ OF_OPERATOR: Final[Mapping[str, View]] = {
 #: Views that are read again by themselves, also after they failed, after so many seconds.
 POLLED: Final = (queries.view, health.view, operator.view)
 RETRY_S: Final = 5.0
+#: Seconds after which a view that is not read again asks whether DynamoDB still answers.
+PULSE_S: Final = 5.0
 
 
 def make_app(site: Site, token: str) -> Starlette:
@@ -58,19 +63,17 @@ def make_app(site: Site, token: str) -> Starlette:
     pages = _environment(token)
     prefix = "/{token}"
     routes = [
-        Route("/{token}/", partial(_show, site, pages, queries.view)),
+        Route("/{token}/", partial(_show, site, pages, "query")),
+        *(Route(f"{prefix}/{name}/{{namespace}}", partial(_show, site, pages, name)) for name in OF_NAMESPACE),
         *(
-            Route(f"{prefix}/{name}/{{namespace}}", partial(_show, site, pages, view))
-            for name, view in OF_NAMESPACE.items()
-        ),
-        *(
-            Route(f"{prefix}/{name}/{{namespace}}/{{operator:int}}", partial(_show, site, pages, view))
-            for name, view in OF_OPERATOR.items()
+            Route(f"{prefix}/{name}/{{namespace}}/{{operator:int}}", partial(_show, site, pages, name))
+            for name in OF_OPERATOR
         ),
         *(
             Route(f"{prefix}/health/{{namespace}}/{name}", partial(_do, site, token, action), methods=["POST"])
             for name, action in (("verify", health.verify), ("cancel", health.cancel))
         ),
+        Route(f"{prefix}/pulse/{{namespace}}", partial(_pulse, site, pages)),
         Mount("/{token}/static", StaticFiles(directory=HERE / "static")),
     ]
     middleware = [
@@ -104,11 +107,15 @@ class _Guard:
         await app(scope, receive, send_with_headers)
 
 
-def _show(site: Site, pages: Environment, view: View, request: Request) -> Response:
+def _show(site: Site, pages: Environment, name: str, request: Request) -> Response:
+    view = {**OF_NAMESPACE, **OF_OPERATOR}[name]
     ask = Ask(request.path_params, dict(request.query_params))
+    namespace = request.path_params.get("namespace", "")
     status = 200
     try:
         page = view(site, ask)
+        if page.looked is None and namespace:
+            page = page.by([site.watch(namespace).last_look])
     except DynastateError as failed:
         site.engine.name_table(failed)
         status = (
@@ -119,22 +126,37 @@ def _show(site: Site, pages: Environment, view: View, request: Request) -> Respo
             "error.html",
             "",
             {"error": str(failed), "is_lost": isinstance(failed, CorruptStateError)},
-            refresh_s=RETRY_S if view in POLLED else 0,
+            refresh_s=RETRY_S if status == 503 or view in POLLED else 0,
+            is_error=True,
+            lost=site.lost(namespace),
         )
     query = {name: value for name, value in ask.parameters.items() if name != "live"}
     text = pages.get_template(page.template).render(
         page.values,
         page=page.values.get("page", 1),
         shown=page,
-        command=page.command and page.command + site.options,
+        lost=page.lost,
+        command=page.command,
+        options=site.options,
+        footer=site.footer,
+        view=name,
         ask=ask,
-        namespace=request.path_params.get("namespace", ""),
+        namespace=namespace,
         operator=request.path_params.get("operator"),
         here=request.url.path,
         query=query,
         is_live=ask.text("live") != "off",
     )
     return HTMLResponse(text, status)
+
+
+def _pulse(site: Site, pages: Environment, request: Request) -> Response:
+    """The banner of a view that is not read again: whether DynamoDB answers a look."""
+    try:
+        look = site.watch(request.path_params["namespace"]).latest()
+    except ConfigurationError as refused:
+        return PlainTextResponse(str(refused), 400)
+    return HTMLResponse(pages.get_template("banner.html").render(lost=look if look.is_unreachable else None))
 
 
 def _do(site: Site, token: str, action: Callable[[Site, Ask], None], request: Request) -> Response:
@@ -150,23 +172,46 @@ def _do(site: Site, token: str, action: Callable[[Site, Ask], None], request: Re
 def _environment(token: str) -> Environment:
     environment = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
 
+    def parameters_of(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value not in (None, "")}
+
     def url(*parts: Any, **parameters: Any) -> str:
         """The URL of a view; parameters that are None or empty are left out."""
         path = "/".join(quote(str(part), safe="") for part in parts)
-        query = {name: value for name, value in parameters.items() if value not in (None, "")}
+        query = parameters_of(parameters)
         return f"/{token}/{path}" + (f"?{urlencode(query)}" if query else "")
+
+    def key_url(namespace: str, operator: int, key: Mapping[str, Any], **parameters: str) -> str:
+        """The URL of a key, given as `to_json` has it."""
+        fields = {f"n.{name}" if value is None else f"k.{name}": _field(value) for name, value in key.items()}
+        return f"{url('key', namespace, operator)}?{urlencode(parameters_of(parameters) | fields)}"
 
     def again(path: str, query: Mapping[str, str], **changed: Any) -> str:
         """This URL with other parameters."""
-        values = {name: value for name, value in {**query, **changed}.items() if value not in (None, "")}
+        values = parameters_of({**query, **changed})
         return path + (f"?{urlencode(values)}" if values else "")
 
-    environment.globals |= {"url": url, "again": again, "visible": lambda value: visible(value_text(value))}
+    environment.tests["numeric_type"] = lambda name: name.partition("(")[0] in NUMERIC
+    environment.globals |= {
+        "url": url,
+        "again": again,
+        "key_url": key_url,
+        "key_text": _key_text,
+        "visible": lambda value: visible(value_text(value)),
+        "pulse_s": PULSE_S,
+        "version_of_dynastate": __version__,
+    }
     environment.filters |= {
-        "count": lambda value: "-" if value is None else f"{value:,.0f}",
+        "count": lambda value: NONE if value is None else f"{value:,.0f}",
         "bytes": _bytes,
-        "dollars": lambda value: "-" if value is None else f"{value:,.2f}" if value >= 0.01 or value <= 0 else "< 0.01",
-        "figure": lambda value: "-" if value is None else f"{value:,.1f}",
+        "amount": _amount,
+        "kilobytes": lambda value: _scaled(value, 2**10),
+        "megabytes": lambda value: _scaled(value, 2**20),
+        "dollars": _dollars,
+        "priced": lambda value: _dollars(value, "$"),
+        "figure": lambda value: NONE if value is None else f"{value:,.1f}",
+        "fixed": lambda value, digits: f"{value:,.{digits}f}",
+        "hour": lambda ms: f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%H:%M:%S}",
         "span": _span,
         "clock": clock_time,
         "moment": lambda ms: f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC",
@@ -174,12 +219,38 @@ def _environment(token: str) -> Environment:
     return environment
 
 
-def _bytes(value: float) -> str:
+def _field(value: Any) -> str:
+    """A value of a key in the form of the view of keys."""
+    return "1" if value is None else value_text(value)
+
+
+def _key_text(key: Mapping[str, Any]) -> str:
+    """The values of a key as text."""
+    return ", ".join("null" if value is None else visible(value_text(value)) for value in key.values())
+
+
+def _dollars(value: float | None, sign: str = "") -> str:
+    if value is None:
+        return NONE
+    return f"{sign}{value:,.2f}" if value >= 0.01 or value <= 0 else f"< {sign}0.01"
+
+
+def _amount(value: float) -> tuple[str, str]:
+    """A number of bytes, and its unit."""
     for unit in ("B", "KB", "MB"):
         if value < 1024:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+            return f"{value:,.0f}" if unit == "B" else f"{value:,.1f}", unit
         value /= 1024
-    return f"{value:,.1f} GB"
+    return f"{value:,.1f}", "GB"
+
+
+def _bytes(value: float) -> str:
+    return " ".join(_amount(value))
+
+
+def _scaled(value: float, unit: int) -> str:
+    """A number of bytes in a column whose head has the unit."""
+    return "< 0.1" if 0 < value < unit / 20 else f"{value / unit:,.1f}"
 
 
 def _span(seconds: float) -> str:

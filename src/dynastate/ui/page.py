@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -49,6 +49,15 @@ class Ask:
             raise ConfigurationError(f"{name} must be a whole number, at least {least}", given=repr(text[:100]))
         return int(text)
 
+    def choice(self, name: str, choices: Collection[str]) -> str:
+        """One of some texts, or an empty text if none is given."""
+        text = self.text(name)
+        if text and text not in choices:
+            raise ConfigurationError(
+                f"{name} must be one of {', '.join(filter(None, choices))}", given=repr(text[:100])
+            )
+        return text
+
     def positive(self, name: str, default: float) -> float:
         """A number above 0, or the default if it is not given."""
         text = self.text(name)
@@ -66,7 +75,7 @@ class Page:
     """One page: a template, its values, the command line with the same result, and the meter of its requests.
 
     The live part is read again after `refresh_s` seconds, if above 0. `looked` is the time of its figures, or None if
-    it has none; `is_old` marks old figures.
+    it has none; `is_old` marks old figures. `lost` is a look that DynamoDB does not answer any longer.
     """
 
     title: str
@@ -77,11 +86,15 @@ class Page:
     refresh_s: float = 0
     looked: datetime | None = None
     is_old: bool = False
+    is_error: bool = False
+    lost: Look | None = None
 
     def by(self, looks: Sequence[Look]) -> Page:
         """This page with the time of its figures, which is the time of the oldest look."""
         times = [each.looked for each in looks if each.looked]
-        return replace(self, looked=min(times, default=None), is_old=any(each.is_old for each in looks))
+        lost = next((each for each in looks if each.is_unreachable), None)
+        is_old = any(each.is_old for each in looks)
+        return replace(self, looked=min(times, default=None), is_old=is_old, lost=lost)
 
     @property
     def age_s(self) -> float:

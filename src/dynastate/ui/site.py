@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -89,8 +90,8 @@ class QueryLog:
         return not self.checkpoint and not self.problem
 
 
-def _options(settings: Settings) -> str:
-    """The options of a command line that name the same tables in another terminal."""
+def _options(settings: Settings) -> list[str]:
+    """The options of a command line that name the same tables in another terminal, each with its value."""
     options = {
         "--endpoint": endpoint_of(settings),
         "--region": region_of(settings),
@@ -98,7 +99,19 @@ def _options(settings: Settings) -> str:
         "--snapshot-table": "" if settings.snapshot_table == SNAPSHOT_TABLE else settings.snapshot_table,
         "--objects-endpoint": settings.objects_endpoint,
     }
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in options.items() if value)
+    return [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+
+
+def _footer(settings: Settings) -> list[tuple[str, str]]:
+    """The place of the tables, by label."""
+    region = region_of(settings)
+    labels = {
+        "Region": region or "of the environment",
+        "Endpoint": endpoint_of(settings) or "DynamoDB of the Region",
+        "Tables": f"{settings.delta_table}, {settings.snapshot_table}",
+        "Profile": os.environ.get("AWS_PROFILE", ""),
+    }
+    return [(label, value) for label, value in labels.items() if value]
 
 
 def with_versions(reader: StateReader, attempts: Attempts) -> StateReader:
@@ -180,6 +193,7 @@ class Site:
             self._opened = opened.pop_all()
         self._listing = Listing(self._look_tables)
         self.options = _options(settings)
+        self.footer = _footer(settings)
 
     def _open(self, deadline_s: float, opened: ExitStack) -> BotoTables:
         tables = open_tables(self.settings, deadline_s=deadline_s)
@@ -215,6 +229,11 @@ class Site:
                 f"was at {clock_time(look.looked)}: {look.problem}"
             )
         return look
+
+    def lost(self, namespace: str) -> Look | None:
+        """The last look at a namespace, if DynamoDB does not answer it any longer. It sends no request."""
+        watch = self._watches.get(namespace)
+        return None if watch is None or not watch.last_look.is_unreachable else watch.last_look
 
     def watch(self, namespace: str) -> Watch:
         """The watch of a namespace. Refuse one that is not shown here."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from dynastate.reader.json_rows import json_text
+
+#: A figure that does not apply, or is not known.
+NONE: Final = "\N{EN DASH}"
 
 
 def visible(text: str) -> str:

@@ -50,9 +50,9 @@ STORES_S: Final = 900.0
 LOADS_OF_A_VERSION: Final = 2
 #: Looks at the same time.
 LOOKS_AT_ONCE: Final = 8
-#: An operator is idle after so many of its batches, and at least so long.
-IDLE_TIMES: Final = 3
-IDLE_MIN_S: Final = 60.0
+#: An operator is stopped after so many of its batches without a commit, and at least so long.
+STOPPED_TIMES: Final = 3
+STOPPED_MIN_S: Final = 60.0
 NO_STORES: Final = "no store of this namespace is in the tables: it was dropped, or its query has not begun"
 NOT_COMMITTED: Final = "the first batch is not committed in all partitions yet"
 
@@ -63,6 +63,13 @@ def now_utc() -> datetime:
 
 def clock_time(instant: datetime | None) -> str:
     return "never" if instant is None else f"{instant:%H:%M:%S} UTC"
+
+
+def date_time(instant_ms: float, looked: datetime | None) -> str:
+    """A time of today as `14:31`, an earlier one with its day, in UTC."""
+    instant = datetime.fromtimestamp(instant_ms / 1000, timezone.utc)
+    is_today = instant.date() == (looked or now_utc()).date()
+    return f"{instant:%H:%M} UTC" if is_today else f"{instant:%d %b %Y, %H:%M} UTC"
 
 
 @contextmanager
@@ -167,19 +174,26 @@ class Look:
 
     def health(self, activity: StoreActivity) -> Health:
         """The health of an operator. If its namespace has a `problem`, this is the reason of the failure."""
-        if self.problem:
-            return Health("failed", "")
-        if self.is_old:
-            return Health("old", f"as of {clock_time(self.looked)}")
+        if self.problem and not self.is_unreachable:
+            return Health("failing", "it cannot be read")
+        health = self._health(activity)
+        return Health("old", f"{health.mark} at {clock_time(self.looked)}") if self.is_old else health
+
+    def is_stopped(self, activity: StoreActivity) -> bool:
+        """Whether an operator has not committed for longer than three of its batches, and a minute."""
+        return self.behind_s(activity) > max(STOPPED_MIN_S, STOPPED_TIMES * (activity.batch_s or 0.0))
+
+    def _health(self, activity: StoreActivity) -> Health:
+        """The health at the time of the look."""
         throttled = f"{plural(activity.throttles, 'request')} of the last batch" if activity.throttles else ""
-        if self.behind_s(activity) > max(IDLE_MIN_S, IDLE_TIMES * (activity.batch_s or 0.0)):
-            why = "no commit for longer than three of its batches, and a minute"
-            return Health("idle", f"{why}; throttled: {throttled}" if throttled else why)
+        if self.is_stopped(activity):
+            why = f"no commit since {date_time(activity.committed_ms, self.looked)}"
+            return Health("stopped", f"{why}; throttled: {throttled}" if throttled else why)
         if throttled:
             return Health("throttled", throttled)
         if activity.lag > 1:
             return Health("behind", f"a partition is {plural(activity.lag, 'version')} behind another")
-        return Health("ok", "it commits as usual")
+        return Health("ok", "")
 
 
 class Watch:
@@ -199,7 +213,7 @@ class Watch:
     ) -> None:
         self._engine, self._tables, self._prices, self._clock = engine, tables, prices, clock
         self._reports = ReportFile(reports) if reports else None
-        self._last_look = Look(namespace, has_reports=bool(reports))
+        self.last_look = Look(namespace, has_reports=bool(reports))
         self._monitor: Monitor | None = None
         self._stores: list[str] = []
         self._loads: dict[str, StoreLoad] = {}
@@ -212,7 +226,7 @@ class Watch:
 
     def begin(self) -> None:
         """Begin a look, if the last one is older than `LOOK_S`."""
-        self._background.begin(NO_STORES_S if self._last_look.is_missing else LOOK_S)
+        self._background.begin(NO_STORES_S if self.last_look.is_missing else LOOK_S)
 
     def latest(self, waited_s: float = 0.0) -> Look:
         """The namespace by a look that is not older than `LOOK_S`, or by the last one that was answered.
@@ -220,23 +234,23 @@ class Watch:
         While looks fail it does not wait for the next one. The caller has waited for `waited_s` already.
         """
         self.begin()
-        if self._last_look.looked is None and not self._last_look.problem:
+        if self.last_look.looked is None and not self.last_look.problem:
             self._background.wait(FIRST_WAIT_S - waited_s)
-        elif not self._last_look.is_unreachable:
+        elif not self.last_look.is_unreachable:
             self._background.wait(WAIT_S - waited_s)
-        return self._last_look
+        return self.last_look
 
     def _look(self) -> None:
         spent, began = Meter(), now_utc()
         try:
             look = self._read(self._tables.metered(spent))
-            self._last_look = replace(look, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
+            self.last_look = replace(look, spent=spent, looked=began, failed=None, problem="", is_unreachable=False)
         except VersionMissingError as failed:
-            is_first = not self._last_look.activities
+            is_first = not self.last_look.activities
             self._fail(spent, None if is_first else began, NOT_COMMITTED if is_first else self._text(failed))
         except (UnavailableError, ConfigurationError) as failed:
             # An endpoint that cannot be reached at the start may be wrong, which is an error of configuration.
-            is_unreachable = isinstance(failed, UnavailableError) or self._last_look.looked is None
+            is_unreachable = isinstance(failed, UnavailableError) or self.last_look.looked is None
             self._fail(spent, began, str(failed), is_unreachable=is_unreachable)
         except DynastateError as failed:
             self._fail(spent, began, self._text(failed))
@@ -249,9 +263,9 @@ class Watch:
         return str(failed)
 
     def _fail(self, spent: Meter, began: datetime | None, problem: str, *, is_unreachable: bool = False) -> None:
-        failed = began and (self._last_look.failed or began)
-        look = replace(self._last_look, spent=spent, failed=failed, problem=problem)
-        self._last_look = replace(look, is_unreachable=is_unreachable)
+        failed = began and (self.last_look.failed or began)
+        look = replace(self.last_look, spent=spent, failed=failed, problem=problem)
+        self.last_look = replace(look, is_unreachable=is_unreachable)
 
     def _read(self, tables: Tables) -> Look:
         is_listed = self._monitor is None or self._clock() - self._listed_s > self._list_every_s
@@ -261,7 +275,7 @@ class Watch:
             activities = self._activities(tables.meter)
         except (VersionMissingError, CorruptStateError):
             # Stores that are dropped lose their versions before their meta items.
-            if is_listed or (self._last_look.problem and self._clock() - self._listed_s < NO_STORES_S):
+            if is_listed or (self.last_look.problem and self._clock() - self._listed_s < NO_STORES_S):
                 raise
             self._list(tables)
             activities = self._activities(tables.meter)
@@ -270,7 +284,7 @@ class Watch:
             self._list(tables)
             activities = activities if self._monitor is monitor else self._activities(tables.meter)
         if self._monitor is None:
-            return Look(self._last_look.namespace, has_reports=self._last_look.has_reports, is_missing=True)
+            return Look(self.last_look.namespace, has_reports=self.last_look.has_reports, is_missing=True)
         lineages = self._monitor.lineages
         self._epoch = self._newest_epoch
         batches: Sequence[Batch] = ()
@@ -282,7 +296,7 @@ class Watch:
             batches = self._reports.recent(self._runs)
         self._size(tables, lineages)
         return replace(
-            self._last_look,
+            self.last_look,
             activities=activities,
             loads=[self._loads[store] for store in self._stores if store in self._loads],
             lineages=lineages,
@@ -297,12 +311,12 @@ class Watch:
 
     @property
     def _list_every_s(self) -> float:
-        is_first_batch = all(each.version <= 1 for each in self._last_look.activities)
+        is_first_batch = all(each.version <= 1 for each in self.last_look.activities)
         return FIRST_BATCH_S if is_first_batch else STORES_S
 
     def _list(self, tables: Tables) -> None:
         """List the stores of the current query, without those that are being dropped."""
-        namespace_items = read_namespace(tables, self._last_look.namespace)
+        namespace_items = read_namespace(tables, self.last_look.namespace)
         items = meta_items(tables, namespace_items.listed)
         live_items = {store: item for store, item in items.items() if not parse_meta(store, item).dropped}
         stores = queries_of(tables, namespace_items, live_items).current

@@ -14,7 +14,7 @@ from dynastate.format.checkpoint import Checkpoint, file_key, listed_item
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.ui.app import HERE
-from dynastate.ui.charts import BAR_MIN, HEIGHT, WIDTH, Bar, Chart
+from dynastate.ui.charts import SPARK_HEIGHT, SPARK_POINTS, SPARK_WIDTH, spark
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
 from dynastate.ui.page import Ask
@@ -115,14 +115,19 @@ def test_values_are_cut() -> None:
     assert shown([1, None], 20) == "[1, null]"
 
 
-def test_bars_fit_into_the_chart() -> None:
-    """The largest is as high as the chart, one that is not zero can be seen, and 1,000 are side by side."""
-    placed = Chart("x", [Bar(1_000_000, "a", "t"), Bar(1, "a", "t"), Bar(0, "a", "t")]).placed
-    assert [each.height for each in placed] == [HEIGHT, BAR_MIN, 0]
-    assert [each.y for each in placed] == [0, HEIGHT - BAR_MIN, HEIGHT]
-    many = Chart("x", [Bar(1, "a", "t")] * 1_000).placed
-    assert many[-1].x + many[-1].width <= WIDTH + 1
-    assert Chart("x", []).placed == []
+def test_a_spark_is_of_the_last_hour() -> None:
+    """Its x is always the hour, so that a query that has stopped ends early; a peak is in it, however thin."""
+    assert spark([(0, 1), (3_000, 1)], 10_000, "batch", from_zero=True) is None
+    line = spark([(7_000, 0), (8_200, 5), (9_000, 10)], 10_000, "rows", from_zero=False)
+    assert line is not None
+    assert line.title == "rows in the last hour: 0 to 10"
+    places = [tuple(map(float, each.split(","))) for each in line.line.split()]
+    assert [y for _, y in places] == [SPARK_HEIGHT - 3, SPARK_HEIGHT / 2, 3]
+    assert places[-1][0] == line.last[0] < SPARK_WIDTH * 0.75
+    long = spark([(9_000 + each, 1 + 99 * (each == 501)) for each in range(1_000)], 10_000, "batch", from_zero=True)
+    assert long is not None
+    assert (long.title, len(long.line.split())) == ("batch in the last hour: 1 to 100", SPARK_POINTS + 1)
+    assert long.area
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1.5", "²", "0"])

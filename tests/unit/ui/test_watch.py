@@ -64,7 +64,7 @@ class World:
         """The namespace after a look in the background."""
         self.after(3)
         self.watch._background.wait(10)
-        return self.watch._last_look
+        return self.watch.last_look
 
     def commit(self) -> None:
         for each in self.stores:
@@ -79,7 +79,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_a_view_that_is_opened_again_shows_the_state_of_now(world: World) -> None:
-    """After a minute without a look, the first view has the newest version, and no operator is idle."""
+    """After a minute without a look, the first view has the newest version, and no operator is stopped."""
     assert [each.version for each in world.after(0).activities] == [2]
     world.passed_s += 75
     world.commit()
@@ -88,9 +88,9 @@ def test_a_view_that_is_opened_again_shows_the_state_of_now(world: World) -> Non
     assert look.health(look.activities[0]).mark == "ok"
 
 
-def test_a_query_that_stops_after_a_throttled_batch_is_idle(world: World) -> None:
+def test_a_query_that_stops_after_a_throttled_batch_is_stopped(world: World) -> None:
     """Its last report still has the throttled requests, which the reason names."""
-    for seconds, mark in ((0, "throttled"), (75, "idle")):
+    for seconds, mark in ((0, "throttled"), (75, "stopped")):
         look = world.after(seconds)
         health = look.health(replace(look.activities[0], throttles=7))
         assert health.mark == mark
@@ -107,7 +107,7 @@ def test_a_look_without_an_answer_is_not_waited_for(world: World, monkeypatch: p
     assert time.monotonic() - began_s < 1
     assert (look.looked, look.is_old, look.problem) == (looked, True, "")
     health = look.health(look.activities[0])
-    assert (health.mark, health.why) == ("old", f"as of {looked:%H:%M:%S} UTC")
+    assert (health.mark, health.why) == ("old", f"ok at {looked:%H:%M:%S} UTC")
     world.answers.set()
     assert not world.looked_again().is_old
 
@@ -119,7 +119,7 @@ def test_an_outage_is_named_with_its_begin(world: World) -> None:
     failed = world.after(3)
     assert (failed.looked, failed.failed, failed.is_unreachable) == (looked, world.now(), True)
     assert "gave no proper answer" in failed.problem
-    assert ([each.version for each in failed.activities], failed.health(failed.activities[0]).mark) == ([2], "failed")
+    assert ([each.version for each in failed.activities], failed.health(failed.activities[0]).mark) == ([2], "old")
     since = failed.failed
     assert world.looked_again().failed == since
     world.is_down = False
@@ -127,8 +127,8 @@ def test_an_outage_is_named_with_its_begin(world: World) -> None:
     assert (look.problem, look.failed, look.is_old) == ("", None, False)
 
 
-def test_an_old_look_makes_no_operator_idle(world: World) -> None:
-    """An operator is idle by the time of the look, not by that of the view."""
+def test_an_old_look_stops_no_operator(world: World) -> None:
+    """An operator is stopped by the time of the look, not by that of the view."""
     look = world.after(0)
     world.is_down = True
     world.after(300)

@@ -44,7 +44,8 @@ class StoreLoad:
     `bytes` is the size of its rows before compression, each value with its key and a header. It is estimated from the
     newest snapshot, or without one from changes. `stored_bytes` are in the tables and in objects of S3. `batch_s`
     seconds are between two of the listed versions, and their commits took `units_s` write units a second. Both are
-    None if the versions are too few, or have the same time.
+    None if the versions are too few, or have the same time. `snapshots` are the versions with a readable snapshot, and
+    `abandoned` those at which there is an attempt that no later version follows.
     """
 
     store: str
@@ -55,6 +56,8 @@ class StoreLoad:
     batch_s: float | None
     units_s: float | None
     usage: StorageUsage
+    snapshots: tuple[int, ...] = ()
+    abandoned: tuple[int, ...] = ()
 
     @property
     def key_units_s(self) -> float:
@@ -134,6 +137,7 @@ def _load(tables: Tables, store: str) -> StoreLoad | None:
         return None
     lineage = graph.lineage(graph.newest())
     newest, oldest = lineage[-1], lineage[0]
+    current = {each.id for each in lineage}
     usage = usage_of_lists(graph, items)
     snapshot = newest_snapshot(graph)
     sized = snapshot if snapshot and snapshot.records else usage
@@ -156,6 +160,8 @@ def _load(tables: Tables, store: str) -> StoreLoad | None:
         batch_s=span_s / (len(lineage) - 1) if span_s > 0 else None,
         units_s=units / span_s if span_s > 0 else None,
         usage=usage,
+        snapshots=tuple(each.version for each in lineage if graph.snapshot(each.version, each.attempt)),
+        abandoned=tuple(sorted({each.version for each in graph.entries() if each.id not in current})),
     )
 
 

@@ -85,7 +85,7 @@ def view(site: Site, ask: Ask) -> Page:
     with site.cursor(("compare", stores, family, first, second, *attempts.values()), make) as cursor:
         cursor.advance(float("inf"))
         values |= {
-            "columns": list(cursor.columns.names),
+            "columns": list(zip(cursor.columns.names, (each.name for each in cursor.columns.types), strict=True)),
             "rows": cursor.page(page),
             "counts": dict(cursor.counts),
             "is_done": cursor.is_done,

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
-from dynastate.operations.cost.prediction import PredictedUsage, predict
+from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, predict
 from dynastate.operations.cost.scenarios import MONTH_DAYS
-from dynastate.operations.cost.usage import commit_units
+from dynastate.operations.cost.usage import commit_units, part_puts
 from dynastate.operations.monitoring.reports import REPORTED, usage_of_batches
+from dynastate.prices import Prices
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
-from dynastate.ui.charts import Bar, Chart
+from dynastate.ui.charts import Chart, Series
+from dynastate.ui.history import totals_of
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.plan import RETAIN, plan_of
 from dynastate.ui.site import Site
 from dynastate.ui.watch import Look
+
+#: The axis of the charts.
+AXIS: Final = "dollars a day"
+#: What batches take units for: its name, its colour, and its metrics.
+KINDS: Final = (
+    ("commits", "c1", ("dynastateWriteUnits",)),
+    ("snapshots", "c2", ("dynastateMaintenanceWriteUnits",)),
+    ("deletes", "c3", ("dynastateDeleteUnits",)),
+    ("reads", "c4", ("dynastateReadUnits", "dynastateMaintenanceReadUnits")),
+)
 
 
 def view(site: Site, ask: Ask) -> Page:
@@ -30,9 +42,10 @@ def view(site: Site, ask: Ask) -> Page:
     retain = ask.number("retain", RETAIN, least=2)
     plan = plan_of(look, site.prices, threshold=threshold, retain=retain)
     values: dict[str, Any] = {"look": look, "plan": plan, "threshold": threshold, "retain": retain}
+    values["is_stopped"] = all(look.is_stopped(each) for each in look.activities)
     values["stored"] = sum(each.stored_bytes for each in look.loads)
-    values["by_version"] = _by_version(look)
-    values["by_batch"] = _by_batch(look)
+    predicted = None if plan is None else plan.month.dollars(site.prices) / MONTH_DAYS
+    values["chart"] = _by_batch(look, site.prices, predicted) or _by_version(look, site.prices, predicted)
     reported = usage_of_batches(look.batches, site.prices).dollars_a_day if look.batches else None
     values |= {"reported_dollars": reported, "reported_note": REPORTED, "batches": len(look.batches)}
     command = f"dynastate cost {ask.namespace}"
@@ -50,67 +63,87 @@ def view(site: Site, ask: Ask) -> Page:
             "scenarios": [each.as_json(site.prices) for each in scenarios],
             "dollars_a_month": plan.month.dollars(site.prices),
             "kinds": [
-                (kind, sum((getattr(each, part) for each in predictions), PredictedUsage()))
-                for kind, part in (
-                    ("commits", "commits"),
-                    ("snapshots", "snapshots"),
-                    ("deletes by clean-up", "clean_up"),
-                    ("reads of restarts", "restarts"),
+                (kind, colour, sum((getattr(each, part) for each in predictions), PredictedUsage()))
+                for kind, colour, part in (
+                    ("commits", "c1", "commits"),
+                    ("snapshots", "c2", "snapshots"),
+                    ("deletes by clean-up", "c3", "clean_up"),
+                    ("reads of restarts", "c4", "restarts"),
                 )
             ],
+            "own_threshold": float(Settings().snapshot_threshold),
+            "own_retain": RETAIN,
             "prices": site.prices,
             "storage_dollars": site.prices.dollars_a_month(plan.month.stored) / MONTH_DAYS,
             "advice": [each for each in advice if each.is_advice],
             "others": sum(1 for each in advice if not each.is_advice),
             "month_days": MONTH_DAYS,
         }
+        days = [day.dollars(site.prices) for _, _, day in values["kinds"]]
+        values["most"] = max([*days, values["storage_dollars"]]) or 1.0
         command += f" --every {plan.every_s:g} --trigger {trigger:g} --partitions {asked_partitions}"
         command += f" --snapshot-threshold {threshold:g} --retain {retain}"
     return Page(f"Cost of {ask.namespace}", "cost.html", command, values, spent=spent).by([look])
 
 
-def _by_version(look: Look) -> Chart:
-    """Write units of the commits of each version, in all partitions together."""
-    units: dict[int, int] = defaultdict(int)
-    changes: dict[int, int] = defaultdict(int)
-    for store, lineage in look.lineages.items():
-        for entry in lineage.entries:
-            units[entry.version] += commit_units(store, entry)
-            changes[entry.version] += entry.records
+def _by_version(look: Look, prices: Prices, predicted: float | None) -> Chart | None:
+    """The price of the commits of each version, as dollars a day at its rate."""
+    totals = totals_of([*look.lineages.values()])
+    dollars = []
+    for total in totals:
+        entries = [(store, lineage.find(total.version)) for store, lineage in look.lineages.items()]
+        units = sum(commit_units(store, entry) for store, entry in entries)
+        puts = sum(part_puts(store, entry) for store, entry in entries)
+        dollars.append(_a_day(prices.nanodollars(units, 0, puts), total.seconds))
+    if not any(dollars):
+        return None
+    series = [Series("commits", AXIS, dollars, digits=2, prefix="$")]
+    if predicted is not None:
+        series.append(_predicted(predicted, len(totals)))
     return Chart(
-        f"Write units of the commits of {plural(len(units), 'version')}",
-        [
-            Bar(
-                units[each],
-                "commit",
-                f"version {each}: {plural(units[each], 'write unit')}, {plural(changes[each], 'change')}",
-            )
-            for each in sorted(units)
-        ],
+        "versions",
+        f"Dollars a day at the rate of each of {plural(len(totals), 'version')}",
+        noun="time",
+        places=[each.time_ms for each in totals],
+        series=series,
+        labels=[f"{each.version:,}" for each in totals],
+        label_noun="version",
+        starts=[f"run {each.epoch}" if each.is_start else "" for each in totals],
     )
 
 
-def _by_batch(look: Look) -> list[Chart]:
-    """Units by what took them, of the batches that were reported."""
-    kinds = {
-        "commits": "dynastateWriteUnits",
-        "snapshots": "dynastateMaintenanceWriteUnits",
-        "deletes": "dynastateDeleteUnits",
-        "reads": "dynastateReadUnits",
-    }
-    if not look.batches:
-        return []
-    return [
-        Chart(
-            f"Units of {kind} in the last reported batches",
-            [
-                Bar(
-                    each.metrics.get(metric, 0),
-                    kind,
-                    f"{each.at:%H:%M:%S}: {plural(each.metrics.get(metric, 0), 'unit')}",
-                )
-                for each in look.batches
-            ],
-        )
-        for kind, metric in kinds.items()
-    ]
+def _by_batch(look: Look, prices: Prices, predicted: float | None) -> Chart | None:
+    """The price of each reported batch, as dollars a day at its rate, by what took units."""
+    batches = look.batches
+    if len(batches) < 2:  # the first one has no interval
+        return None
+    gaps = [None, *((second.at - first.at).total_seconds() for first, second in pairwise(batches))]
+    series = []
+    for name, colour, metrics in KINDS:
+        dollars = []
+        for batch, gap in zip(batches, gaps, strict=True):
+            units = sum(batch.metrics.get(each, 0) for each in metrics)
+            is_read = name == "reads"
+            dollars.append(_a_day(prices.nanodollars(0 if is_read else units, units if is_read else 0), gap))
+        series.append(Series(name, AXIS, dollars, draw="stack", colour=colour, digits=2, prefix="$"))
+    if predicted is not None:
+        series.append(_predicted(predicted, len(batches)))
+    return Chart(
+        "batches",
+        f"Dollars a day at the rate of each of {plural(len(batches), 'reported batch')}",
+        noun="time",
+        places=[each.at.timestamp() * 1000 for each in batches],
+        series=series,
+        labels=[f"{each.number:,}" for each in batches],
+        label_noun="batch",
+    )
+
+
+def _predicted(dollars: float, points: int) -> Series:
+    values = [dollars] * points
+    return Series("predicted, all", AXIS, values, draw="line", colour="ink", digits=2, prefix="$", is_dashed=True)
+
+
+def _a_day(nanodollars: int, seconds: float | None) -> float | None:
+    """Dollars of a day at the rate of one batch. Returns None if the time since the one before is not known."""
+    return nanodollars / 1e9 / seconds * DAY_S if seconds else None

@@ -10,7 +10,7 @@ from dynastate.operations.lifecycle.verify_checkpoint import CheckpointReport
 from dynastate.operations.monitoring.skew import KEY_UNITS_S, busiest
 from dynastate.operations.scope import stores_in
 from dynastate.storage.meter import Meter
-from dynastate.ui.charts import Bar, Chart
+from dynastate.ui.charts import Chart, Series
 from dynastate.ui.check import Check
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.site import Site
@@ -32,6 +32,7 @@ def view(site: Site, ask: Ask) -> Page:
         "busiest": busiest(look.loads),
         "key_units_s": KEY_UNITS_S,
         "throttles": _throttles(look),
+        "batches": len(look.batches),
         "check": check,
         "troubleshooting": f"{DOCS}troubleshooting.md",
         "metrics": f"{DOCS}metrics.md#export",
@@ -67,8 +68,16 @@ def cancel(site: Site, ask: Ask) -> None:
 
 
 def _throttles(look: Look) -> Chart | None:
-    if not look.batches:
+    """The throttled requests of each reported batch. Returns None if there were none."""
+    counts = [each.metrics.get("dynastateThrottles", 0) for each in look.batches]
+    if not any(counts):
         return None
-    counts = [(each, each.metrics.get("dynastateThrottles", 0)) for each in look.batches]
-    bars = [Bar(count, "abandoned", f"{each.at:%H:%M:%S}: {plural(count, 'request')}") for each, count in counts]
-    return Chart("Throttled requests of the last reported batches", bars)
+    return Chart(
+        "throttles",
+        f"Throttled requests of the last {plural(len(counts), 'reported batch')}",
+        noun="time",
+        places=[each.at.timestamp() * 1000 for each in look.batches],
+        series=[Series("throttled", "requests a batch", counts, colour="warn")],
+        labels=[f"{each.number:,}" for each in look.batches],
+        label_noun="batch",
+    )
