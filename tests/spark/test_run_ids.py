@@ -16,7 +16,8 @@ from dynastate.engine.namespaces import read_record
 from dynastate.spark.configure import EXTENSION_CLASS
 from tests.spark.conftest import CONF, Database, Sessions
 from tests.spark.operators import expected_sums, sums
-from tests.spark.streams import RELEASED, Outcome, Running, Source, make_source
+from tests.spark.state_reader import read_states
+from tests.spark.streams import RELEASED, Outcome, Running, Source, make_source, run
 from tests.spark.test_open_state import namespace_of
 from tests.support.jvm import SPARK
 
@@ -90,6 +91,19 @@ def test_tables_have_the_run_of_each_query(
     assert {name: record and list(record.epochs) for name, record in records.items()} == {
         name: [run] for name, run in runs.items()
     }
+
+
+@pytest.mark.skipif(SPARK == "3.5", reason="it has no reader of states")
+def test_a_session_reads_the_states_of_several_queries(sessions: Sessions, source: Source, folder: Path) -> None:
+    """Spark plans the files of a query's batch in the session that started the query."""
+    source.release()
+    session = sessions({f"{CONF}.checkpointFormatVersion": "1"})
+    checkpoints = [folder / name for name in ("one", "other")]
+    outcomes = [run(sums(source.stream(session), "key"), each) for each in checkpoints]
+    last = range(FILES - 1, FILES)
+    states = [read_states(session, each, last, partitions=False) for each in checkpoints]
+    assert states[0] == states[1]
+    assert [len(state) for state in states] == [each.state[FILES - 1][0].total for each in outcomes]
 
 
 @pytest.mark.every_spark
