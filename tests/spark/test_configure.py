@@ -47,7 +47,7 @@ from dynastate.spark.connect import EXTENSIONS
 from dynastate.spark.jar import jar_path
 from tests.spark.conftest import CONF, Database, Graphs, only, spark_conf
 from tests.spark.streams import make_source
-from tests.support.jvm import make_repository
+from tests.support.jvm import SPARK, make_repository
 from tests.support.pages import ROOT, code
 from tests.support.processes import wait_until
 
@@ -249,6 +249,22 @@ def test_every_setting_of_sparks_stores_is_documented(spark: SparkSession) -> No
     # A patch may bring a setting that earlier ones lack.
     if pyspark.__version__ in SPARKS:
         assert names == doc_names
+
+
+@pytest.mark.every_spark
+@pytest.mark.skipif(SPARK != "3.5", reason="newer Sparks refuse these themselves")
+@pytest.mark.parametrize(("version", "number"), [("1.8.0_392", 8), ("11.0.21", 11)])
+def test_spark_3_5_on_an_older_java_is_refused(
+    version: str, number: int, builder: SparkSession.Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jar is for 17, and Spark itself would fail with the name of a class only."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=rf"the jar for this Spark needs Java 17 or newer; .* found={number}"):
+        dynastate.configure(builder)
 
 
 @pytest.fixture

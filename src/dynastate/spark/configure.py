@@ -24,11 +24,14 @@ from dynastate.spark.connect import (
     remote_of,
 )
 from dynastate.spark.jar import jar_path, spark_minor
+from dynastate.spark.java import check_java
 from dynastate.spark.launch import launch_conf
 
 #: Spark 3.5 has no other format. In format 2, Spark 4.0 fails every query with an operator of one partition, such as an
 #: aggregation without keys.
 FORMAT_1_ONLY = ("3.5", "4.0")
+#: Newer Sparks check by themselves that Java is not older than the jar's.
+RUNS_ON_OLDER_JAVA = ("3.5",)
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDER_CLASS = "io.dynastate.spark.DynamoDBStateStoreProvider"
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -99,8 +102,8 @@ def configure(
     to its start. This asks the server for them, and for its Spark, and sets the rest.
 
     Raises:
-        ConfigurationError: an unknown or wrong setting, no jar for this Spark, PYSPARK_SUBMIT_ARGS that cannot be
-            read, or a running session, spark-submit or Connect server without the jar or the extension.
+        ConfigurationError: an unknown or wrong setting, no jar for this Spark, a Java before 17, PYSPARK_SUBMIT_ARGS
+            that cannot be read, or a running session, spark-submit or Connect server without the jar or the extension.
     """
     unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -156,6 +159,8 @@ def _complete(conf: dict[str, str], checked: Settings, options: dict[str, str]) 
         del conf[JARS]
     else:
         launched = launch_conf() | options
+        if spark_minor() in RUNS_ON_OLDER_JAVA:
+            check_java("the jar for this Spark")
     conf |= {name: _with(launched.get(name, ""), conf[name]) for name in (JARS, *STATIC_CONF) if name in conf}
     return checked, launched
 

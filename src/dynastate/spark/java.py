@@ -22,7 +22,7 @@ def check_java(subject: str) -> None:
     if java is None or not os.access(java, os.X_OK):
         raise ConfigurationError(f"{subject} needs Java; {install}", looked_at=java or "PATH")
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # what the user calls java
-    version = re.search(r'version "(\d+)', output)
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None or int(version.group(1)) < _JAVA_MIN:
         raise ConfigurationError(
             f"{subject} needs Java {_JAVA_MIN} or newer; {install}", found=version.group(1) if version else output[:80]
