@@ -154,7 +154,7 @@ audit: setup
 
 # All run, and each may fail the target: figures are printed with their targets.
 bench: setup
-	@status=0; for each in provider scans query recovery deltas beyond_memory queries_beyond_memory growth background lookup request_path scale objects page transfer; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
+	@status=0; for each in provider scans query recovery deltas beyond_memory queries_beyond_memory growth background lookup request_path commands scale objects page transfer; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
 
 # At AWS's distances, in a world that is a program in Go.
 bench-network: setup

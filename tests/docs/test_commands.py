@@ -26,7 +26,7 @@ from moto import mock_aws
 from typer.testing import CliRunner
 
 import dynastate
-from dynastate.cli.app import app
+from dynastate.cli.app import make_app
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.operations.lifecycle import drop as dropping
@@ -75,7 +75,7 @@ def in_text() -> list[tuple[str, list[str]]]:
 
 
 def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
-    command, rest = typer.main.get_command(app), list(words)
+    command, rest = typer.main.get_command(make_app()), list(words)
     while rest and rest[0] in getattr(command, "commands", {}):
         command = command.commands[rest.pop(0)]  # type: ignore[attr-defined]
     return command, rest
@@ -260,7 +260,7 @@ def test_commands_for_an_account_run(account: dict[str, str]) -> None:
     command_words = [words for words in command_words if words[0] not in ELSEWHERE]
     assert len(command_words) > 6
     for words in command_words:
-        result = CliRunner().invoke(app, words)
+        result = CliRunner().invoke(make_app(), words)
         assert result.exit_code == 0, (words, result.output, result.exception)
 
 
@@ -297,7 +297,7 @@ def test_commands_in_running_text_run(state: None, tmp_path: Path, monkeypatch: 
             with open(files["--progress"]) as source:  # noqa: PTH123  # a child's standard input
                 subprocess.run(command_line(*words), stdin=source, capture_output=True, timeout=60, check=True)
         else:
-            result = CliRunner().invoke(app, words)
+            result = CliRunner().invoke(make_app(), words)
             assert result.exit_code == 0, (page, words, result.output, result.exception)
         count += 1
     assert count > 25
@@ -312,7 +312,7 @@ def test_drop_is_as_the_pages_say(state: None, monkeypatch: pytest.MonkeyPatch) 
         assert words in templates
 
     def run(*words: str, answer: str = "") -> tuple[int, str]:
-        result = CliRunner().invoke(app, [*words, "--region", REGION], input=answer)
+        result = CliRunner().invoke(make_app(), [*words, "--region", REGION], input=answer)
         return result.exit_code, f"{result.output}{result.exception}"
 
     assert run("fork", "orders", "orders-test")[0] == 0
@@ -330,13 +330,13 @@ def test_drop_is_as_the_pages_say(state: None, monkeypatch: pytest.MonkeyPatch) 
 def test_output_of_get_is_as_on_the_page(state: None) -> None:
     (block,) = [body for _, body in code(DOCS / "cli.md") if body.startswith("$ dynastate get ")]
     command, output = re.fullmatch(r"\$ dynastate (.*)\n(\{\n(?: .*\n)*\}\n)(?:\$ .*\n)*", block).groups()  # type: ignore[union-attr]
-    assert CliRunner().invoke(app, shlex.split(command)).output == output
+    assert CliRunner().invoke(make_app(), shlex.split(command)).output == output
 
 
 def test_sql_is_as_on_the_page(state: None) -> None:
     (block,) = [body for _, body in code(DOCS / "reading-state.md") if body.startswith("$ dynastate sql ")]
     command, _, output = block.removeprefix("$ dynastate ").partition("\n")
-    assert CliRunner().invoke(app, shlex.split(command)).stdout == output
+    assert CliRunner().invoke(make_app(), shlex.split(command)).stdout == output
     (program,) = [each for each in reading(DOCS / "reading-state.md") if "to_duckdb" in each]
     scope: dict[str, Any] = {"dynastate": dynastate}
     exec(program, scope)  # noqa: S102  # our own documentation

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from dynastate.cli.app import COMMANDS
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import BUCKET, REGION, EmbeddedDynamoDB, credentials
@@ -152,11 +153,35 @@ def test_completion_in_bash() -> None:
     assert completed.stdout.split() == ["top", "--looks"], completed
 
 
-def test_the_command_line_imports_little() -> None:
-    """What needs no table needs neither botocore, nor DuckDB, nor Rich, whose imports take longer than all else."""
-    script = "import dynastate.cli.app, sys; print(*sys.modules)"
-    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert not {"botocore", "duckdb", "pyarrow", "pyspark", "rich.console"} & set(completed.stdout.split())
+#: Imports that take longer than all others, and the words of commands that do without them.
+_SLOW_IMPORTS = {"boto3", "botocore", "duckdb", "pandas", "pyarrow", "pydantic", "pyspark", "rich"}
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        ("--version", set()),
+        ("jar", {"typer"}),
+        ("config --region us-east-1", {"typer"}),
+        ("get --help", {"typer"}),
+        ("tables check", {"typer", "botocore"}),
+        ("show no/0/0/store", {"typer", "botocore"}),
+    ],
+)
+def test_a_command_imports_little(words: str, needed: set[str], where: list[str]) -> None:
+    """A command imports its own module, botocore if it sends requests, and nothing else that takes long."""
+    script = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+from dynastate.cli.__main__ import main
+main()
+"""
+    options = where if "botocore" in needed else []
+    line = [sys.executable, "-c", script, *words.split(), *options]
+    completed = subprocess.run(line, capture_output=True, text=True, check=False)
+    modules = set(completed.stderr.splitlines()[-1].split())
+    assert modules & (_SLOW_IMPORTS | {"typer"}) == needed
+    assert len([name for name in COMMANDS if f"dynastate.cli.{name}" in modules]) == ("typer" in needed)
 
 
 @pytest.mark.parametrize("after_s", [0.01, 0.05, 0.2])
@@ -252,7 +277,11 @@ def without_java(folder: Path) -> dict[str, str]:
 JAVA = "install a JRE 17, 21 or, with Spark 4.3, 25 (Debian: apt-get install openjdk-17-jre-headless)"
 #: What a command lacks, as the environment that it gets in an empty folder, and the message.
 MISSING: dict[str, tuple[str, Callable[[Path], dict[str, str]], str]] = {
-    "credentials": ("tables check", lambda _: dict.fromkeys(credentials(), ""), "no AWS credentials"),
+    "credentials": (
+        f"tables check --endpoint http://dynamodb.invalid --region {REGION}",
+        lambda _: dict.fromkeys(credentials(), ""),
+        "no AWS credentials",
+    ),
     "pyspark, for import": ("import old new", without_pyspark, NO_PYSPARK),
     "pyspark, for jar": ("jar", without_pyspark, NO_PYSPARK),
     "Java, for import": ("import old new", without_java, f"import needs Java; {JAVA}"),
@@ -264,11 +293,10 @@ MISSING: dict[str, tuple[str, Callable[[Path], dict[str, str]], str]] = {
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=[pytest.mark.slow] * (what == "credentials")) for what in MISSING]
 )
-def test_what_is_missing_is_one_line(what: str, where: list[str], tmp_path: Path) -> None:
+def test_what_is_missing_is_one_line(what: str, tmp_path: Path) -> None:
     """It is said before anything starts, with exit code 2."""
     words, environment, message = MISSING[what]
-    options = where if what == "credentials" else []
-    assert refused(*words.split(), *options, env=os.environ | environment(tmp_path)).startswith(f"dynastate: {message}")
+    assert refused(*words.split(), env=os.environ | environment(tmp_path)).startswith(f"dynastate: {message}")
 
 
 def test_the_build_names_the_javas_to_install(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from dynastate import demo
-from dynastate.cli.app import app
+from dynastate.cli.app import make_app
 from dynastate.demo import flights, play, verify
 from dynastate.demo.contents import Figures
 from dynastate.demo.flights import Input
@@ -128,7 +128,7 @@ def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(play, "play", play_again)
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        result = CliRunner().invoke(app, ["demo", "--json"])
+        result = CliRunner().invoke(make_app(), ["demo", "--json"])
     finally:
         signal.signal(signal.SIGTERM, handler)
     assert result.exit_code == 0, result.output

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from typer.main import get_command
 
-from dynastate.cli.app import app, main
+from dynastate.cli.app import main, make_app
 from dynastate.operations.monitoring import reports
 
 
@@ -83,5 +83,5 @@ def commands_of(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
         yield from commands_of(subcommand, *names, name)
 
 
-COMMANDS = dict(commands_of(get_command(app)))
+COMMANDS = dict(commands_of(get_command(make_app())))
 LEAVES = {name: each for name, each in COMMANDS.items() if not hasattr(each, "commands")}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import NoReturn
 
 from dynastate.cli.exit_codes import INTERRUPTED
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line. Imports are in here, so that Ctrl-C may interrupt them."""
     try:
+        if sys.argv[1:] == ["--version"]:  # without Typer, whose import takes most of the time
+            from dynastate.version import __version__
+
+            sys.stdout.write(f"dynastate {__version__}\n")
+            return
         from dynastate.cli.app import main as run
 
         run()

@@ -13,24 +13,6 @@ from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 
-from dynastate.cli import (
-    checkpoint,
-    config,
-    copy,
-    cost,
-    doctor,
-    failover,
-    inspect,
-    local,
-    maintain,
-    rollback,
-    skew,
-    sql,
-    tables,
-    top,
-    transfer,
-    ui,
-)
 from dynastate.cli.exit_codes import INTERRUPTED
 from dynastate.cli.help import Group
 from dynastate.cli.output import in_options
@@ -58,32 +40,41 @@ Examples:
 #: The error of Typer for a wrong command line. Its class has no public name.
 _Refused = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
-app = typer.Typer(
-    cls=Group,
-    help="Spark Structured Streaming state in Amazon DynamoDB.",
-    epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-for module in (
-    inspect,
-    sql,
-    skew,
-    cost,
-    top,
-    ui,
-    maintain,
-    copy,
-    failover,
-    rollback,
-    checkpoint,
-    transfer,
-    config,
-    tables,
-    doctor,
-    local,
-):
-    app.add_typer(module.app)
+#: The commands by the modules of this package that have them, in the order of the help text.
+COMMANDS: Final = {
+    "inspect": ("stores", "show", "versions", "get", "history", "diff", "export", "verify"),
+    "sql": ("sql",),
+    "skew": ("skew",),
+    "cost": ("cost",),
+    "top": ("top",),
+    "ui": ("ui",),
+    "maintain": ("compact", "clean", "fork", "adopt", "drop"),
+    "copy": ("copy",),
+    "failover": ("failover",),
+    "rollback": ("rollback",),
+    "checkpoint": ("checkpoint",),
+    "transfer": ("import", "repartition", "export-checkpoint", "migrate", "bootstrap", "recover"),
+    "config": ("config",),
+    "tables": ("tables",),
+    "doctor": ("doctor",),
+    "local": ("local", "jar", "demo"),
+}
+
+
+def make_app(word: str = "") -> typer.Typer:
+    """The application. If `word` is a command, it has only those of the same module, as others take time to import."""
+    modules = [module for module, names in COMMANDS.items() if word in names]
+    app = typer.Typer(
+        cls=Group,
+        help="Spark Structured Streaming state in Amazon DynamoDB.",
+        epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    for module in modules or COMMANDS:
+        app.add_typer(import_module(f"dynastate.cli.{module}").app)
+    return app
 
 
 def _show_version(is_given: bool) -> None:
@@ -92,7 +83,6 @@ def _show_version(is_given: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     *,
     version: Annotated[
@@ -134,7 +124,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             _complete(words[0], words[1])
             code = 0
         else:
-            code = app(args=words, prog_name="dynastate", standalone_mode=False) or 0
+            code = make_app(words[0] if words else "")(args=words, prog_name="dynastate", standalone_mode=False) or 0
     except DynastateError as error:
         message = in_options(error)
     except _Refused as refused:

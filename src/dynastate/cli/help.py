@@ -1,11 +1,12 @@
-"""Help texts of commands at 80 columns. Typer's own texts break words and name its types."""
+"""Commands and groups: help texts at 80 columns, as Typer's own break words, and values of options."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 import typer
@@ -16,7 +17,12 @@ _NAME_CHARS: Final = 23
 
 
 class Command(TyperCommand):
-    """A command of `dynastate`. Its epilog is shown as it is."""
+    """A command of `dynastate`. Its epilog is shown as it is. `obj` of its context has the names of texts."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the name of the command."""
+        _process_by_ourselves(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help text."""
@@ -40,7 +46,22 @@ class Group(TyperGroup):
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help(), err=True)
             raise typer.Exit(2)
+        _process_by_ourselves(self.get_params(ctx))
         return super().parse_args(ctx, args)
+
+
+def _process_by_ourselves(parameters: Iterable[Any]) -> None:
+    for parameter in parameters:
+        parameter.process_value = partial(_process, parameter, parameter.process_value)
+
+
+def _process(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    """The value of an option or argument. Typer's own way imports pydantic; a text or a default need not be checked."""
+    is_plain = value == parameter.default if value is not None else not parameter.required
+    is_text = isinstance(value, str) and parameter.name in (ctx.obj or ())
+    if not (is_plain or is_text) or parameter.nargs != 1 or parameter.multiple:
+        return process(ctx, value)
+    return parameter.callback(ctx, parameter, value) if parameter.callback else value
 
 
 def _sections(command: Any, ctx: Any, middle: Iterable[str], *more: str) -> Iterator[str]:

@@ -68,18 +68,18 @@ def stores(
     Without a namespace it lists all stores: it scans the snapshot-group table, with a request for each partition key,
     and needs dynamodb:Scan.
     """
-    from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
     from dynastate.operations.inspection.checkpoints import summarize_checkpoints
     from dynastate.operations.inspection.inspect import inspect_stores
 
     with call.tables() as tables, progress("stores") as report:
         summaries = inspect_stores(tables, namespace, report)
-        namespaces = find_abandoned(summaries, partial(checkpoint_exists, tables)) if abandoned else []
+        if abandoned:
+            from dynastate.operations.inspection.abandoned import checkpoint_exists, find_abandoned
+
+            _show_abandoned(call, find_abandoned(summaries, partial(checkpoint_exists, tables)))
+            return
         names = [namespace] if namespace else dict.fromkeys(each.store.split("/")[0] for each in summaries)
-        checkpoints = [] if abandoned else summarize_checkpoints(tables, names)
-    if abandoned:
-        _show_abandoned(call, namespaces)
-        return
+        checkpoints = summarize_checkpoints(tables, names)
     facts = [asdict(each) for each in summaries]
     logs = {f"{each.checkpoint}/state": asdict(each) for each in checkpoints}
     without_state = [] if facts else [{"checkpoint": location, "log": log} for location, log in logs.items()]

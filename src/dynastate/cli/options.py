@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
@@ -156,7 +156,10 @@ def command(
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect reads it
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         epilog = "\n".join(["Examples:", *(f"  dynastate {each}" for each in examples)])
-        app.command(name, cls=Command, epilog=epilog, rich_help_panel=app.rich_help_panel)(run)
+        texts = {each.name for each in parameters if get_args(each.annotation)[:1] in ((str,), (str | None,))}
+        app.command(
+            name, cls=Command, epilog=epilog, rich_help_panel=app.rich_help_panel, context_settings={"obj": texts}
+        )(run)
         return function
 
     return register

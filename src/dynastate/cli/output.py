@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
 from dynastate.cli.table import Table
 from dynastate.settings import PREFIX
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _SETTING: Final = re.compile(rf"{re.escape(PREFIX)}(endpoint|region|namespace|(?:\w+)(?:Table|Price))\b")
 
@@ -38,7 +35,7 @@ class Output:
         An exported COLUMNS asks for lines of that width in a pipe, too.
         """
         is_narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-        return console().width if is_narrow and not self.wide else None
+        return shutil.get_terminal_size().columns if is_narrow and not self.wide else None
 
     def json(self, value: Any) -> bool:
         """Print a value as JSON, if `--json` is given; return whether it is."""
@@ -63,7 +60,7 @@ class Output:
                 text, self.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
             ) or [""]
         for line in lines:
-            console().print(line, style=style or None, markup=False)
+            print_line(line, style)
 
     def table(
         self,
@@ -78,7 +75,7 @@ class Output:
         if title:
             self.say(title, "bold")
         for line, is_header in Table(rows, columns, self.width, figures=figures).fit(**fit).lines():
-            console().print(line, style="bold" if is_header else None, markup=False)
+            print_line(line, "bold" if is_header else "")
 
 
 def _json(value: Any) -> str:
@@ -110,20 +107,21 @@ def dollars(amount: float | None, digits: int = 4) -> str:
     return f"< {least:.{digits}f}" if 0 < amount < least else f"{amount:,.{digits}f}"
 
 
-@lru_cache(maxsize=1)
-def _console_class() -> type[Console]:
-    from rich.console import Console
-
-    class PipedConsole(Console):
-        def on_broken_pipe(self) -> None:
-            """Raise: the command has an exit code for it."""
-            raise BrokenPipeError
-
-    return PipedConsole
+def is_terminal() -> bool:
+    """Whether standard output is a terminal, or `FORCE_COLOR` asks for what one gets."""
+    return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
 
 
-def console(*, stderr: bool = False) -> Console:
-    return _console_class()(highlight=False, soft_wrap=True, stderr=stderr)
+def print_line(text: str, style: str = "") -> None:
+    """Print a line in bold or in a colour, where `styled` has one."""
+    typer.echo(styled(text, style), color=is_terminal())
+
+
+def styled(text: str, style: str) -> str:
+    """A text in bold or in a colour, if standard output is a terminal, and `NO_COLOR` does not ask for plain text."""
+    if not style or not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return typer.style(text, bold=True) if style == "bold" else typer.style(text, fg=style)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -136,9 +134,12 @@ def json_text(value: Any, indent: int | None = None) -> str:
 @contextmanager
 def progress(unit: str) -> Iterator[Callable[[int, int | None], None]]:
     """A bar on standard error, if it is a terminal; the function takes the count and the total."""
+    if not sys.stderr.isatty():  # Rich takes time to import
+        yield lambda _count, _total: None
+        return
+    from rich.console import Console
     from rich.progress import Progress
 
-    screen = console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+    with Progress(console=Console(stderr=True, highlight=False), transient=True) as bar:
         task = bar.add_task(unit, total=None)
         yield lambda count, total: bar.update(task, completed=count, total=total)

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, Final
 
-from rich.cells import cell_len
-
 #: Characters of an id that is shortened; git shows about as many.
 ID_CHARS: Final = 8
 GAP: Final = "  "
@@ -113,6 +111,15 @@ class Table:
         widths = widths or self._widths()
         sizes = [widths[key] for key in keys or widths]
         return sum(sizes) + len(GAP) * (len(sizes) - 1) > self._width
+
+
+def cell_len(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich import cells  # takes time to import
+
+    return cells.cell_len(text)
 
 
 def _cell(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import typer
 
 from dynastate.cli.keys import pressed
 from dynastate.cli.options import Call, Namespace, command, number
-from dynastate.cli.output import console, dollars
+from dynastate.cli.output import dollars, is_terminal, styled
 from dynastate.cli.table import Table, headers
 from dynastate.counts import plural
 from dynastate.operations.monitoring.choices import Order
@@ -112,20 +113,17 @@ def _show(call: Call, activities: Sequence[StoreActivity], look: int, order: Ord
     columns = _MONITORED | (_REPORTED if with_reports else {})
     rows = [asdict(each) | {"dollars_a_day": _dollars(each.dollars_a_day)} for each in activities]
     table = Table(rows, columns, call.width, figures=True).fit(group="stores", optional=_OPTIONAL)
-    screen = console()
     # In a file looks are compared; in a terminal the clock shows that the command still runs.
-    clock = f"{datetime.now().astimezone():%H:%M:%S}, " if screen.is_terminal else ""
+    clock = f"{datetime.now().astimezone():%H:%M:%S}, " if is_terminal() else ""
     lines = [(f"{clock}{_totals(activities)}, by {order.value}", False), *table.lines()]
-    if not screen.is_terminal:
-        for line, is_header in lines:
-            screen.print(line, style="bold" if is_header else None, markup=False)
+    texts = [styled(line, "bold" if is_header else "") for line, is_header in lines]
+    if not is_terminal():
+        typer.echo("\n".join(texts))
         return
-    with screen.capture() as drawn:
-        for line, is_header in lines[: max(1, screen.height - 1)]:
-            screen.print(line, style="bold" if is_header else None, markup=False)
     # One write over the previous look, so that nothing flickers.
     begin = _HOME + _END_OF_SCREEN if look == 1 else _HOME
-    sys.stdout.write(begin + drawn.get().replace("\n", f"{_END_OF_LINE}\n") + _END_OF_SCREEN)
+    height = max(1, shutil.get_terminal_size().lines - 1)
+    sys.stdout.write(begin + "".join(f"{text}{_END_OF_LINE}\n" for text in texts[:height]) + _END_OF_SCREEN)
     sys.stdout.flush()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-
-import pyspark
 
 from dynastate.errors import ConfigurationError
 from dynastate.version import __version__
@@ -18,9 +19,21 @@ SCALA: Final = {"3.5": "2.12"}
 UNSUPPORTED: Final = "4.0.0"
 
 
+def installed_version() -> str:
+    """Version of the installed PySpark. Before its import, which takes half a second, it is read from its file."""
+    if imported := sys.modules.get("pyspark"):
+        return str(imported.__version__)
+    spec = find_spec("pyspark")
+    file = Path((spec and spec.origin) or "pyspark").with_name("version.py")
+    version = re.search(r"""(?m)^__version__.*= *["']([^"']+)["']""", file.read_text())
+    if version is None:
+        raise ConfigurationError("the version of pyspark cannot be read; install it again", file=file)
+    return version[1]
+
+
 def spark_minor(version: str | None = None) -> str:
     """The minor of a version of Spark; without one, of the installed PySpark."""
-    return ".".join((version or pyspark.__version__).split(".")[:2])
+    return ".".join((version or installed_version()).split(".")[:2])
 
 
 def jar_name(version: str, where: str = "pyspark {} is installed") -> str:
@@ -36,7 +49,7 @@ def jar_name(version: str, where: str = "pyspark {} is installed") -> str:
 
 def jar_path() -> Path:
     """Path of the jar for the installed Spark. Refuse a jar that was not built."""
-    jar = Path(__file__).parents[1] / "jars" / jar_name(pyspark.__version__)
+    jar = Path(__file__).parents[1] / "jars" / jar_name(installed_version())
     if not jar.is_file():
         raise ConfigurationError(
             "the jar is not built; run 'make setup' in a checkout, or install a released wheel", expected=jar

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynastate
+from dynastate.cli import app
 from dynastate.cli.app import EXIT_CODES
 from tests.support.command_line import COMMANDS, LEAVES, run
 
@@ -52,6 +53,13 @@ def test_completion_of_a_shell_that_is_named() -> None:
 def test_commands_are_in_groups() -> None:
     groups = re.findall(r"^## (Inspect|Maintain|Set up)$", (DOCS / "cli.md").read_text(), re.MULTILINE)
     assert re.findall(r"^(\w[\w ]+):\n  [a-z]", run("--help").out, re.MULTILINE)[: len(groups)] == groups
+
+
+def test_each_command_is_of_the_module_that_is_imported_for_it() -> None:
+    names = [name for names in app.COMMANDS.values() for name in names]
+    assert names == list(dict.fromkeys(name.split()[0] for name in LEAVES))
+    for name in names:
+        assert run(name, "--help").out.startswith(f"Usage: dynastate {name} ")
 
 
 def test_a_group_without_a_command_shows_its_help() -> None:

@@ -1,0 +1,98 @@
+"""Commands: the processor time that each takes, beside that of what it cannot do without.
+
+    python benchmarks/commands.py
+    python benchmarks/commands.py --rounds 3        to try it
+
+Runs each command in a process of its own, some times, and takes the median of its processor time. The floors are the
+import of Typer, and a client of botocore that reads the same credentials and sends one request. Prints the figures,
+keeps them in build/benchmarks/commands.json, and exits 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from database import REGION, Database, add_arguments, database
+from lookup import Writer
+from rich.table import Table
+from targets import Target, console, finish
+
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.engine import Engine
+from dynastate.settings import Settings
+
+TYPER = "import typer"
+CLIENT = """
+import os, sys
+from botocore.session import Session
+
+client = Session().create_client("dynamodb", region_name=os.environ["DYNASTATE_REGION"], endpoint_url=sys.argv[1])
+client.describe_table(TableName="dynastate-delta")
+"""
+STORE = "commands/0/0/default"
+KEY = '{"user":"user-000000001","item":1}'
+#: Commands that send no request, and those that do.
+WITHOUT = ("jar", "config", "get --help")
+WITH = ("tables check", "stores commands", f"show {STORE}", f"versions {STORE}", f"get {STORE} {KEY}")
+
+
+def processor_s(words: Sequence[str], environment: Mapping[str, str], rounds: int) -> float:
+    """Seconds of processor time, the median of some runs."""
+    seconds = []
+    for _ in range(rounds):
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=True)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
+    return statistics.median(seconds)
+
+
+def fill(where: Database) -> None:
+    """Commit a store of a few rows."""
+    os.environ.update(where.environment)
+    with closing(BotoTables(Settings(endpoint=where.endpoint, region=REGION))) as tables:
+        engine = Engine(tables, Settings())
+        writer = Writer(engine, STORE)
+        for version in range(3):
+            writer.commit(range(10), version, 10 if version == 0 else 0)
+        engine.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9, help="runs of each command (default: %(default)s)")
+    add_arguments(parser)
+    options = parser.parse_args()
+    dynastate = [sys.executable, "-m", "dynastate.cli"]
+    with database(options.endpoint, options.engine) as where:
+        fill(where)
+        environment = dict(where.environment) | {"DYNASTATE_ENDPOINT": where.endpoint, "DYNASTATE_REGION": REGION}
+
+        def measure(*words: str) -> float:
+            return processor_s(words, environment, options.rounds)
+
+        typer_s = measure(sys.executable, "-c", TYPER)
+        client_s = measure(sys.executable, "-c", CLIENT, where.endpoint)
+        commands_s = {name: measure(*dynastate, *name.split()) for name in ("--version", *WITHOUT, *WITH)}
+    limits_s = {"--version": 0.1} | dict.fromkeys(WITHOUT, typer_s + 0.1) | dict.fromkeys(WITH, client_s + 0.2)
+    out = console()
+    table = Table(title="processor time, s")
+    table.add_column("command")
+    table.add_column("s", justify="right")
+    for name, seconds in {"import of Typer": typer_s, "client of botocore": client_s, **commands_s}.items():
+        table.add_row(name, f"{seconds:.2f}")
+    out.print(table)
+    targets = [Target(f"{name}: processor time, s", commands_s[name], limit) for name, limit in limits_s.items()]
+    figures = {"typer_s": typer_s, "client_s": client_s, "commands_s": commands_s, "engine": where.engine}
+    finish(out, "commands", vars(options), figures, targets)
+
+
+if __name__ == "__main__":
+    main()
