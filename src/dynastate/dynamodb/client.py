@@ -21,15 +21,9 @@ from dynastate.dynamodb.credentials import (
     require_endpoint,
     watch_credentials,
 )
+from dynastate.dynamodb.direct import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, READ_TIMEOUT_S, refuse_damaged
 from dynastate.dynamodb.failures import NO_CREDENTIALS, ForeignAnswerError, lacks_credentials
-from dynastate.dynamodb.http import (
-    CONNECT_TIMEOUT_S,
-    CONNECTIONS_MAX,
-    HOT,
-    READ_TIMEOUT_S,
-    SignedRequests,
-    refuse_damaged,
-)
+from dynastate.dynamodb.http import HOT, SignedRequests
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.keys import Role
 from dynastate.redaction import as_cause
@@ -190,8 +184,13 @@ def make_client_and_session(settings: Settings, profile: str = "") -> tuple[Any,
     return client, session
 
 
-def make_s3_client(settings: Settings, profile: str = "") -> Any:
-    """A boto3 client of S3 for these settings. With an endpoint, the bucket is in the path.
+def make_s3_client(settings: Settings) -> Any:  # a boto3 client has no type of its own
+    """The client of `make_s3_client_and_session`."""
+    return make_s3_client_and_session(settings)[0]
+
+
+def make_s3_client_and_session(settings: Settings, profile: str = "") -> tuple[Any, Any]:
+    """A boto3 client of S3 for these settings, and botocore's session. With an endpoint, the bucket is in the path.
 
     Raises the same errors as `make_client_and_session`.
     """
@@ -204,7 +203,7 @@ def make_s3_client(settings: Settings, profile: str = "") -> Any:
         "response_checksum_validation": "when_required",
     }
     variables = () if settings.objects_endpoint else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-    return _make(settings, "s3", endpoint, options=options, variables=variables, profile=profile)[0]
+    return _make(settings, "s3", endpoint, options=options, variables=variables, profile=profile)
 
 
 def _make(

@@ -1,18 +1,16 @@
-"""The seam to S3 through boto3, with the retries of DynamoDB: jittered back-off until a deadline."""
+"""The seam to S3, with the retries of DynamoDB: jittered back-off until a deadline."""
 
 from __future__ import annotations
 
 import threading
-from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
-from zlib import crc32
 
 import botocore.exceptions as boto_errors
 from botocore.parsers import ResponseParserError
 
-from dynastate.dynamodb.client import make_s3_client
+from dynastate.dynamodb.client import make_s3_client_and_session
 from dynastate.dynamodb.failures import (
     NO_CREDENTIALS,
     Fate,
@@ -22,6 +20,7 @@ from dynastate.dynamodb.failures import (
     lacks_credentials,
     status_of,
 )
+from dynastate.dynamodb.object_requests import ObjectRequests
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
 from dynastate.format.objects import ObjectId, bucket_and_prefix
@@ -43,33 +42,37 @@ Result = TypeVar("Result")
 
 
 class _Client:
-    """The boto3 client of all views, which is made when it is first needed. Safe for threads."""
+    """The requests of all views, whose boto3 client is made when it is first needed. Safe for threads."""
 
     def __init__(self, settings: Settings, client: Any, profile: str) -> None:  # a boto3 client has no type of its own
         self._settings, self._profile = settings, profile
-        self._fixed_client = self._boto_client = client
+        self._fixed = self._requests = None if client is None else ObjectRequests(client)
         self._lock = threading.Lock()
         self.is_stopped = False
 
-    def current(self) -> Any:
+    def current(self) -> ObjectRequests:
         with self._lock:
-            if self._boto_client is None:
-                self._boto_client = make_s3_client(self._settings, self._profile)
-            return self._boto_client
+            if self._requests is None:
+                client, session = make_s3_client_and_session(self._settings, self._profile)
+                self._requests = ObjectRequests(client, session if self._settings.transport == "direct" else None)
+            return self._requests
 
     def forget(self) -> None:
         """Make another client for the next request, since boto3 looks for credentials once for each client."""
         with self._lock:
-            self._boto_client = self._fixed_client
+            if self._requests is not None:
+                self._requests.close()
+            self._requests = self._fixed
 
     def close(self) -> None:
         with self._lock:
-            if self._boto_client is not None:
-                self._boto_client.close()
+            if self._requests is not None:
+                self._requests.close()
+                self._requests.boto3.close()
 
 
 class S3Objects(Metered):
-    """Objects through boto3, whose client is made when it is first needed. Safe for threads."""
+    """Objects of S3 itself. Safe for threads."""
 
     def __init__(
         self,
@@ -89,35 +92,24 @@ class S3Objects(Metered):
     def check(self, location: str) -> list[str]:
         bucket, _ = bucket_and_prefix(location)
         try:
-            answer = self._send("HeadBucket", bucket, lambda client: client.head_bucket(Bucket=bucket))
+            answer = self._send("HeadBucket", bucket, lambda requests: requests.boto3.head_bucket(Bucket=bucket))
         except ConfigurationError as wrong:
             return [str(wrong)]
-        bucket_region, tables_region = answer.get("BucketRegion"), self._client.current().meta.region_name
+        bucket_region, tables_region = answer.get("BucketRegion"), self._client.current().boto3.meta.region_name
         if bucket_region and bucket_region != tables_region:
             text = f"bucket {bucket} is in {bucket_region}, the tables are in {tables_region}"
             return [f"{text}: traffic between Regions costs money"]
         return []
 
     def put(self, object_id: ObjectId, data: bytes) -> None:
-        request = {
-            "Bucket": object_id.bucket,
-            "Key": object_id.key,
-            "Body": data,
-            "ChecksumCRC32": b64encode(crc32(data).to_bytes(4, "big")).decode(),
-        }
-        self._send("PutObject", object_id.bucket, lambda client: client.put_object(**request), puts=1)
+        bucket, key = object_id.bucket, object_id.key
+        self._send("PutObject", bucket, lambda requests: requests.put(bucket, key, data), puts=1)
         self.meter.object_bytes_written += len(data)
 
     def get(self, object_id: ObjectId, start: int, end: int) -> bytes | None:
-        request = {"Bucket": object_id.bucket, "Key": object_id.key, "Range": f"bytes={start}-{end - 1}"}
-
-        def read(client: Any) -> bytes:
-            # A body that is cut off fails while it is read.
-            data: bytes = client.get_object(**request)["Body"].read()
-            return data
-
+        bucket, key, span = object_id.bucket, object_id.key, f"bytes={start}-{end - 1}"
         try:
-            data = self._send("GetObject", object_id.bucket, read, gets=1)
+            data = self._send("GetObject", bucket, lambda requests: requests.get(bucket, key, span), gets=1)
         except _MissingError as missing:
             return b"" if missing.ends_early else None
         self.meter.object_bytes_read += len(data)
@@ -127,7 +119,9 @@ class S3Objects(Metered):
         bucket, root = bucket_and_prefix(location)
         request: dict[str, Any] = {"Bucket": bucket, "Prefix": root + prefix}
         while True:
-            page = self._send("ListObjectsV2", bucket, lambda client: client.list_objects_v2(**request), puts=1)
+            page = self._send(
+                "ListObjectsV2", bucket, lambda requests: requests.boto3.list_objects_v2(**request), puts=1
+            )
             for listed in page.get("Contents", ()):
                 yield ObjectId(location, listed["Key"].removeprefix(root))
             if not page.get("IsTruncated"):
@@ -139,8 +133,8 @@ class S3Objects(Metered):
         while waiting:
             listed = {"Objects": [{"Key": key} for key in sorted(waiting)], "Quiet": True}
 
-            def delete(client: Any, listed: dict[str, Any] = listed) -> Any:
-                answer = client.delete_objects(Bucket=object_ids[0].bucket, Delete=listed)
+            def delete(requests: ObjectRequests, listed: dict[str, Any] = listed) -> Any:
+                answer = requests.boto3.delete_objects(Bucket=object_ids[0].bucket, Delete=listed)
                 refused = [each for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING]
                 if refused and len(refused) == len(listed["Objects"]):
                     # Each key has an error of its own, and the answer's status is 200.
@@ -164,7 +158,7 @@ class S3Objects(Metered):
         self._client.close()
 
     def _send(
-        self, operation: str, bucket: str, send: Callable[[Any], Result], *, puts: int = 0, gets: int = 0
+        self, operation: str, bucket: str, send: Callable[[ObjectRequests], Result], *, puts: int = 0, gets: int = 0
     ) -> Result:
         """Send a request until S3 answers it; each is paid for."""
         since, failures = self._retries.clock(), 0

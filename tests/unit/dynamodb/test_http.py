@@ -25,12 +25,14 @@ from botocore.credentials import ReadOnlyCredentials
 from botocore.parsers import ResponseParserError
 
 from dynastate.dynamodb import client as client_module
+from dynastate.dynamodb import direct as direct_module
 from dynastate.dynamodb import http as http_module
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.client import Client, make_client
+from dynastate.dynamodb.direct import Target, signed
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB
 from dynastate.dynamodb.failures import Fate, fate_of
-from dynastate.dynamodb.http import HOT, Target, signed
+from dynastate.dynamodb.http import HOT
 from dynastate.dynamodb.wire import to_wire
 from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
@@ -419,7 +421,7 @@ def test_an_answer_that_is_not_json_is_of_unknown_outcome(
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timeouts that a test can wait for, though a busy machine answers within them."""
-    for module in (client_module, http_module):
+    for module in (client_module, direct_module):
         monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", 0.3)
         monkeypatch.setattr(module, "READ_TIMEOUT_S", 2.0)
 
