@@ -1,10 +1,10 @@
-"""Requests to DynamoDB: what one takes of the processor, sent by boto3 and sent directly, one after the other.
+"""Requests to DynamoDB and S3: what one takes of the processor, sent by boto3 and sent directly, one after the other.
 
     python benchmarks/request_path.py
     python benchmarks/request_path.py --stores 20 --rounds 2            to try it
 
 Each verb alone in one thread, then commits of many small stores in as many threads as the sidecar has for rows. The two
-ways take turns, in one process; its processor time has no part of the DynamoDB's, which is another process. Prints the
+ways take turns, in one process; DynamoDB and S3 are other processes, whose processor time does not count. Prints the
 figures, keeps them in build/benchmarks/request_path.json, and exits 1 when a target is missed.
 """
 
@@ -22,22 +22,25 @@ from typing import Any
 
 from database import REGION, add_arguments, database
 from rich.table import Table
+from s3 import BUCKET, s3
 from targets import Target, console, finish
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.client import make_client
+from dynastate.dynamodb.client import make_client, make_s3_client
 from dynastate.engine.engine import Engine
 from dynastate.engine.updates import append_version
 from dynastate.format.changes import PUT, Change, encode_changes, key_hash
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, Key, part_key, store_shard, version_list_key
 from dynastate.format.meta import QueryRun
+from dynastate.format.objects import ObjectId
 from dynastate.format.parts import Chunk
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 
 BOTO3, DIRECT = "boto3", "direct"
 COMMIT = "commit"
+PUT_OBJECT, GET_OBJECT = "PutObject, 24 KB", "GetObject, 24 KB"
 #: Entries that a version list has when it is appended to, on average half of it.
 LISTED = 16
 
@@ -62,6 +65,9 @@ def verbs(tables: Tables, way: str, dice: random.Random) -> Iterator[tuple[str, 
         "UpdateItem, a version list",
         lambda n: append_version(tables, version_list_key(f"{way}/{n // LISTED}", 1), b"x" * 60, "run"),
     )
+    object_id, data = ObjectId(f"s3://{BUCKET}", way), dice.randbytes(24_000)
+    yield PUT_OBJECT, lambda _: tables.objects.put(object_id, data)
+    yield GET_OBJECT, lambda _: tables.objects.get(object_id, 0, len(data))
 
 
 class Stores:
@@ -110,12 +116,15 @@ def timed(call: Callable[[int], object], numbers: range, of_each: int = 1) -> tu
     return 1000 * (time.process_time() - processor) / count, 1000 * (time.perf_counter() - wall) / count
 
 
-def measure(options: argparse.Namespace, endpoint: str) -> dict[str, dict[str, tuple[float, float]]]:
+def measure(
+    options: argparse.Namespace, endpoint: str, objects_endpoint: str
+) -> dict[str, dict[str, tuple[float, float]]]:
     """Processor and wall time in milliseconds, by verb and way."""
-    settings = Settings(endpoint=endpoint, region=REGION)
+    settings = Settings(endpoint=endpoint, region=REGION, objects_endpoint=objects_endpoint)
     times: dict[str, dict[str, list[tuple[float, float]]]] = {}
     dice = random.Random(options.seed)  # noqa: S311  # the same items at every run
-    both = {BOTO3: BotoTables(settings, client=make_client(settings)), DIRECT: BotoTables(settings)}
+    clients = {"client": make_client(settings), "s3_client": make_s3_client(settings)}
+    both = {BOTO3: BotoTables(settings, **clients), DIRECT: BotoTables(settings)}
     with closing(both[BOTO3]), closing(both[DIRECT]):
         called = {way: dict(verbs(tables, way, dice)) for way, tables in both.items()}
         stores = {way: Stores(tables, settings, way, options.stores, rows=options.rows) for way, tables in both.items()}
@@ -143,6 +152,10 @@ def targets(times: dict[str, dict[str, tuple[float, float]]]) -> list[Target]:
     return [
         Target("processor time of a commit: direct / boto3", commit[DIRECT][0] / commit[BOTO3][0], 0.6),
         Target("processor time of a commit of 20 rows, direct, ms", commit[DIRECT][0], 0.8),
+        *(
+            Target(f"processor time of {verb}: direct / boto3", times[verb][DIRECT][0] / times[verb][BOTO3][0], 0.3)
+            for verb in (PUT_OBJECT, GET_OBJECT)
+        ),
     ]
 
 
@@ -160,9 +173,9 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     options = arguments()
     out = console()
-    with database(options.endpoint, options.engine) as running:
+    with database(options.endpoint, options.engine) as running, s3(0) as objects_endpoint:
         os.environ.update(running.environment)
-        times = measure(options, running.endpoint)
+        times = measure(options, running.endpoint, objects_endpoint)
         engine = running.engine
     table = Table(f"ms each, medians of {options.rounds}")
     for heading in ("boto3, processor", "direct, processor", "ratio", "boto3, wall", "direct, wall"):

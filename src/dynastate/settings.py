@@ -106,7 +106,7 @@ class Settings:
     request_deadline_s: int = field(default=60, metadata={"range": (1, 3600)})
     """Seconds until a throttled or unreachable DynamoDB fails the task; retries back off with jitter until then."""
     transport: str = field(default="direct", metadata=_TRANSPORT)
-    """Sender of requests to DynamoDB: direct sends the requests of batches over own connections, boto3 sends all."""
+    """Sender of requests: direct sends those of batches and of objects over own connections, boto3 sends all."""
     write_price: Decimal = field(default=Decimal("0.625"), metadata={"range": _PRICES})
     """US dollars for a million write units, for metrics. The defaults are us-east-1's on demand."""
     read_price: Decimal = field(default=Decimal("0.125"), metadata={"range": _PRICES})

@@ -182,7 +182,13 @@ MET: dict[str, tuple[Any, ...]] = {
         },
     ),
     "distance_stores": ({"200": {"ours": {"batch_ms": 600}, "rocksdb-changelog": {"batch_ms": 4_000}}},),
-    "request_path": ({"commit": {"boto3": (2.9, 3.4), "direct": (0.79, 0.9)}},),
+    "request_path": (
+        {
+            "commit": {"boto3": (2.9, 3.4), "direct": (0.79, 0.9)},
+            "PutObject, 24 KB": {"boto3": (1.5, 5), "direct": (0.13, 4)},
+            "GetObject, 24 KB": {"boto3": (1.7, 5), "direct": (0.11, 4)},
+        },
+    ),
     "scale": (
         {
             "400 stores of 20 rows, 8 threads": {

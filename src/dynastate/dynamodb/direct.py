@@ -82,7 +82,7 @@ class Sent(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """What a request of boto3 shows of all requests of its kind."""
+    """The common parts of all requests of a kind, by one of boto3."""
 
     kind: str
     headers: Mapping[str, str]
@@ -118,20 +118,20 @@ class DirectRequests(ABC):
 
     @abstractmethod
     def _pattern(self, sent: Sent) -> Pattern | None:
-        """What a request shows. Returns None if requests of its kind are left to boto3."""
+        """The pattern of a request. Returns None if requests of its kind are left to boto3."""
 
     def close(self) -> None:
         """Close the connections; those in use at the end of their requests."""
         self._is_closed = True
         _close_all(self._idle)
 
-    def _known(self, kind: str) -> tuple[Target, Any] | None:
-        """The target of a request, and credentials for it. Returns None if boto3 must send it."""
+    def _target(self, kind: str) -> tuple[Target | None, Any]:
+        """The target of a request, and credentials for it. There is no target if boto3 must send it."""
         target = self._targets.get(kind)
         if target is None:
-            return None
+            return None, None
         credentials = self._credentials()
-        return (target, credentials) if credentials.access_key == target.access_key else None
+        return (target if credentials.access_key == target.access_key else None), credentials
 
     def _credentials(self) -> Any:
         frozen = self._session.get_credentials().get_frozen_credentials()

@@ -31,10 +31,9 @@ class SignedRequests(DirectRequests):
 
     def send(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         """Send one request. Returns boto3's result without metadata, and raises boto3's errors."""
-        known = self._known(operation)
-        if known is None:
+        target, credentials = self._target(operation)
+        if target is None:
             return getattr(self._client, operation)(**arguments)
-        target, credentials = known
         body = encoded(arguments)
         answer = self._exchange(target.url, signed(target, credentials, body), body)
         if answer["status_code"] >= 300:

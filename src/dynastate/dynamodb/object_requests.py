@@ -50,10 +50,9 @@ class ObjectRequests(DirectRequests):
 
     def _send(self, method: str, asked: Asked, headers: dict[str, str], body: bytes) -> bytes | None:
         """Send a request. Returns the body of its answer, or None if boto3 must send the request."""
-        known = self._known(_kind(method, asked.bucket))
-        if known is None:
+        target, credentials = self._target(_kind(method, asked.bucket))
+        if target is None:
             return None
-        target, credentials = known
         path = target.path + _quoted(asked.key)
         to_send = signed(target, credentials, body, method=method, path=path, more=headers)
         answer = self._exchange(target.url, to_send, body, method=method, path=path)

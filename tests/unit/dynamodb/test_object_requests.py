@@ -196,7 +196,7 @@ PLAIN = "host;range;x-amz-content-sha256;x-amz-date"
         ("https://bucket.s3.eu-west-1.amazonaws.com/a%23b", "s3", f"{PLAIN};x-amz-request-payer", "/", "its signature"),
     ],
 )
-def test_what_is_not_plain_is_left_to_boto3(  # noqa: PLR0913, PLR0917
+def test_what_is_not_plain_is_left_to_boto3(
     requests: ObjectRequests, url: str, scope: str, names: str, path: str, deviation: str
 ) -> None:
     """Buckets in the host and in the path are plain; another path, signature or signed header is not."""
