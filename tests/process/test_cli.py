@@ -153,6 +153,32 @@ def test_completion_in_bash() -> None:
     assert completed.stdout.split() == ["top", "--looks"], completed
 
 
+@pytest.mark.parametrize(
+    ("line", "completed", "modules"),
+    [
+        ("dynastate export", ["export", "export-checkpoint"], len(COMMANDS)),
+        ("dynastate export --form", ["--format"], 1),
+        ("dynastate exp --form", [], len(COMMANDS)),
+    ],
+)
+def test_completion_behind_a_command_imports_its_module_only(line: str, completed: list[str], modules: int) -> None:
+    """The name of a command itself is completed among all names."""
+    script = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+from dynastate.cli.__main__ import main
+main()
+"""
+    count = len(line.split()) - 1
+    variables = {"COMP_WORDS": line, "COMP_CWORD": str(count), "_DYNASTATE_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | variables, check=False
+    )
+    assert done.stdout.split() == completed
+    imported = set(done.stderr.splitlines()[-1].split())
+    assert len([name for name in COMMANDS if f"dynastate.cli.{name}" in imported]) == modules
+
+
 #: Imports that take longer than all others, and the words of commands that do without them.
 _SLOW_IMPORTS = {"boto3", "botocore", "duckdb", "pandas", "pyarrow", "pydantic", "pyspark", "rich"}
 

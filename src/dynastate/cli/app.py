@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from codecs import register_error  # type: ignore[attr-defined]  # the stubs lack it
@@ -104,6 +105,14 @@ def _complete(option: str, shell: str) -> None:
         typer.echo(f"{shell} completion installed in {completion.install(**names)[1]}")
 
 
+def _completed_command() -> str:
+    """The first word of a line that a shell completes behind this word, or an empty text."""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    completed_words = line.split()[1:]
+    is_behind = len(completed_words) > 1 or line[-1:].isspace()
+    return completed_words[0] if completed_words and is_behind else ""
+
+
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     """Escape characters that the encoding of the output lacks, as JSON does."""
     if not isinstance(error, UnicodeEncodeError):
@@ -124,7 +133,12 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             _complete(words[0], words[1])
             code = 0
         else:
-            code = make_app(words[0] if words else "")(args=words, prog_name="dynastate", standalone_mode=False) or 0
+            code = (
+                make_app(words[0] if words else _completed_command())(
+                    args=words, prog_name="dynastate", standalone_mode=False
+                )
+                or 0
+            )
     except DynastateError as error:
         message = in_options(error)
     except _Refused as refused:
