@@ -25,7 +25,8 @@ class Jvm:
     def __init__(self, spark: SparkSession, command: str) -> None:
         if not spark.version.startswith(f"{SPARK}."):
             raise ConfigurationError(
-                f"{command} needs Spark {SPARK}; let the query run a batch on it first, if it has not",
+                f"{command} needs Spark {SPARK}, in an environment of its own; a query of Spark 4.0 to 4.2 has to run "
+                "a batch on it first, one of 3.5 stays there",
                 found=spark.version,
             )
         if connect_session() is not None:

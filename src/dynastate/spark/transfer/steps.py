@@ -25,7 +25,7 @@ from dynastate.format.meta import StoreMeta, parse_metas
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.progress import ProgressCallback
 from dynastate.settings import PREFIX, Settings
-from dynastate.spark.transfer.jvm import SPARK, Jvm
+from dynastate.spark.transfer.jvm import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -224,8 +224,8 @@ class Transfer:
         plan, source, target, jvm = self.plan, self.source, self.target, self.jvm
         if not plan["stores"]:
             raise ConfigurationError(
-                "the checkpoint describes no state: the query has no stateful operator, or it last ran on a Spark "
-                f"before 4.0, and has to run a batch on Spark {SPARK} first",
+                "the checkpoint describes no state: the query has no stateful operator, or the folders _metadata of "
+                "its state are gone",
                 checkpoint=source,
             )
         if any(str(query.id) == plan["query"] for query in self._spark.streams.active):

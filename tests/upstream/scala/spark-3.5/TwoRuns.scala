@@ -5,7 +5,7 @@ import java.nio.file.{Files, Paths}
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.streaming.Trigger
 
-/** Two runs of an aggregation, over a file that is there before each. Prints the version of Spark, the ids of both runs,
+/** Two runs of an aggregation, over a file that is there before each. Prints the version of Spark, the ids of the runs,
  * and the counts after the last. Spark's conf is in system properties.
  */
 object TwoRuns {

@@ -45,17 +45,56 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
   /** A new copy of the conf that the last committed batch was planned with. */
   def pinned: SQLConf = {
     val copy = session.sessionState.conf.clone()
-    val metadata =
-      offsets.get(lastCommitted).flatMap(_.metadataOpt).getOrElse(throw new DynastateException(ErrorKind.Configuration,
-          s"the offset log of the checkpoint does not hold its last committed batch batch=$lastCommitted"))
-    OffsetSeqMetadata.setSessionConf(metadata, copy)
+    OffsetSeqMetadata.setSessionConf(batchMetadata, copy)
     copy
   }
+
+  private def batchMetadata: OffsetSeqMetadataBase =
+    offsets.get(lastCommitted).flatMap(_.metadataOpt).getOrElse(throw new DynastateException(ErrorKind.Configuration,
+        s"the offset log of the checkpoint does not hold its last committed batch batch=$lastCommitted"))
 
   private lazy val isAvro = pinned.getConf(SQLConf.STREAMING_STATE_STORE_ENCODING_FORMAT) == "avro"
 
   /** The stores of every operator, the same in each partition. */
-  lazy val shapes: Seq[StoreShape] =
+  lazy val shapes: Seq[StoreShape] = if (isOfSpark35) shapesOfSpark35 else describedShapes
+
+  /** Since 4.0 Spark pins the encoding of state for every query, and describes operators. */
+  private def isOfSpark35: Boolean = !batchMetadata.conf.contains(SQLConf.STREAMING_STATE_STORE_ENCODING_FORMAT.key)
+
+  /** Spark 3.5 describes the rows of each store, in its first partition, and not the operators. */
+  private def shapesOfSpark35: Seq[StoreShape] = {
+    val numbers = namesIn(new Path(stateRoot(root))).flatMap(_.toLongOption).sorted
+    numbers.flatMap { id =>
+      val first = new Path(stateRoot(root), s"$id/${StateStore.PARTITION_ID_TO_CHECK_SCHEMA}")
+      val names = (namesIn(first) :+ StateStoreId.DEFAULT_STORE_NAME).filter(hasSchema(id, _)).sorted
+      names.map { name =>
+        val description = Spark35Store(readSchemas(id, name, Nil).head, name)
+        val partitions = if (description.isSingle) 1 else batchMetadata.conf(SQLConf.SHUFFLE_PARTITIONS.key).toInt
+        mustBeThere(new Path(stateRoot(root), id.toString), partitions)
+        StoreShape(id, description.operatorName, name, partitions, description.isSingle, Seq(description.family), Nil,
+          None)
+      }
+    }
+  }
+
+  private def hasSchema(operator: Long, store: String): Boolean = {
+    val file = StateSchemaCompatibilityChecker.schemaFile(describingStore(operator, store).storeCheckpointLocation())
+    file.getFileSystem(conf).exists(file)
+  }
+
+  private def namesIn(folder: Path): Seq[String] = {
+    val files = folder.getFileSystem(conf)
+    if (files.exists(folder)) files.listStatus(folder).map(_.getPath.getName).toSeq else Nil
+  }
+
+  private def describingStore(operator: Long, store: String): StateStoreId =
+    StateStoreId(stateRoot(root), operator, StateStore.PARTITION_ID_TO_CHECK_SCHEMA, store)
+
+  private def readSchemas(operator: Long, store: String, files: List[Path]): List[StateStoreColFamilySchema] =
+    new StateSchemaCompatibilityChecker(StateStoreProviderId(describingStore(operator, store), UUID.randomUUID()), conf,
+      files).readSchemaFile()
+
+  private def describedShapes: Seq[StoreShape] =
     new StateMetadataPartitionReader(root, new SerializableConfiguration(conf),
       lastCommitted).allOperatorStateMetadata.toSeq.flatMap { operator =>
       val (id, name) = (operator.operatorInfo.operatorId, operator.operatorInfo.operatorName)
@@ -71,9 +110,7 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
           case second: StateStoreMetadataV2 =>
             (second.stateSchemaFilePaths.map(path => new Path(within(stateRoot(root), path))), 0)
         }
-        val storeId = StateStoreId(stateRoot(root), id, StateStore.PARTITION_ID_TO_CHECK_SCHEMA, store.storeName)
-        val read = new StateSchemaCompatibilityChecker(StateStoreProviderId(storeId, UUID.randomUUID()), conf,
-          files).readSchemaFile()
+        val read = readSchemas(id, store.storeName, files)
         val families = read.map { each =>
           val spec = each.keyStateEncoderSpec.getOrElse(
             if (prefix > 0) PrefixKeyScanStateEncoderSpec(each.keySchema, prefix)

@@ -1,0 +1,31 @@
+"""Transfers of stopped queries, one after the other, in one Spark; prints rows and confs of each as JSON.
+
+Run as `python -m tests.spark.programs.transferred FOLDER ENDPOINT TRANSFERS`, where the last is JSON: for each transfer
+its function of dynastate, and its arguments by name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import dynastate
+from tests.spark.conftest import spark_conf
+
+
+def main(folder: Path, endpoint: str, transfers: str) -> None:
+    builder = SparkSession.builder.master("local[2]").config(map=dict(spark_conf(folder / "own")))
+    spark = dynastate.configure(builder, endpoint=endpoint, region="us-east-1").getOrCreate()
+    answers = []
+    for function, arguments in json.loads(transfers):
+        moved = getattr(dynastate, function)(spark, **arguments)
+        answers.append({"rows": moved.rows, "confs": moved.confs})
+    print(json.dumps(answers))  # noqa: T201  # the answer
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

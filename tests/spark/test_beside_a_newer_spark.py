@@ -1,0 +1,96 @@
+"""Queries that stay on Spark 3.5, with transfers by the newest Spark beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import ON_ROCKSDB, Database, Sessions
+from tests.spark.operators import CASES, NEEDS_40
+from tests.spark.streams import Outcome, make_sources
+from tests.support.jvm import ROOT, SPARK
+
+NAMES = [name for name in CASES if name not in NEEDS_40]
+#: Operators in one partition, whatever the number of partitions.
+SINGLE = {"global aggregation", "global aggregation in complete mode", "limit"}
+MANY = {*NAMES} - SINGLE
+Transfer = tuple[str, dict[str, Any]]
+
+
+class Beside:
+    """Transfers by the newest Spark, which is not the one of this process."""
+
+    def __init__(self, database: Database, environment: dict[str, str], folder: Path) -> None:
+        interpreter = str(ROOT / ".venv" / "bin" / "python")
+        self._command = [interpreter, "-m", "tests.spark.programs.transferred", str(folder), database.endpoint]
+        self._variables = environment | {"PYSPARK_PYTHON": interpreter, "PYTHONPATH": str(ROOT)}
+
+    def move(self, transfers: list[Transfer]) -> list[dict[str, Any]]:
+        """Rows and confs of each."""
+        completed = subprocess.run(
+            [*self._command, json.dumps(transfers)],
+            env=self._variables,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=400,
+        )
+        assert completed.returncode == 0, completed.stderr[-4000:]
+        answers: list[dict[str, Any]] = json.loads(completed.stdout.splitlines()[-1])
+        return answers
+
+
+@pytest.mark.slow
+@pytest.mark.every_spark
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(SPARK != "3.5", reason="the queries stay on Spark 3.5")
+@pytest.mark.parametrize(("store", "names"), [(ON_ROCKSDB, NAMES)], ids=["RocksDB"])
+def test_a_query_comes_over_and_goes_back(
+    store: Mapping[str, str],
+    names: list[str],
+    sessions: Sessions,
+    database: Database,
+    environment: dict[str, str],
+    folder: Path,
+) -> None:
+    """Imported, then repartitioned, then exported, each operator has the rows of the query that stays where it was."""
+    sources = [make_sources(folder / str(number), seed=11, files=4) for number in range(len(names))]
+    beside = Beside(database, environment, folder)
+
+    def run(files: int, checkpoints: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Outcome]]:
+        return {name: take_turn(name, number, files, checkpoints) for number, name in enumerate(names)}
+
+    def take_turn(
+        name: str, number: int, files: int, checkpoints: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, Outcome]:
+        sources[number].release(files)
+        queries = {
+            checkpoint: CASES[name].start(sessions(conf), sources[number], folder / str(number) / checkpoint)
+            for checkpoint, conf in checkpoints.items()
+        }
+        return {checkpoint: query.finish() for checkpoint, query in queries.items()}
+
+    def move(function: str, of: Collection[str], old: str, new: str, **arguments: object) -> None:
+        places = [folder / str(number) for number, name in enumerate(names) if name in of]
+        folders = [{"old": str(place / old), "new": str(place / new)} for place in places]
+        beside.move([(function, each | arguments) for each in folders])
+
+    run(2, {"old": store, "stays": store})
+    move("import_checkpoint", names, "old", "imported")
+    for outcomes in run(3, {"imported": {}, "stays": store}).values():
+        assert outcomes["imported"].rows == outcomes["stays"].rows != {}
+        assert outcomes["imported"].state == outcomes["stays"].state
+    move("repartition", MANY, "imported", "wide", partitions=3)
+    move("export_checkpoint", MANY, "wide", "exported", store="rocksdb")
+    move("export_checkpoint", SINGLE, "imported", "exported", store="rocksdb")
+    # They are one query, of which Spark runs one at a time.
+    seen, exported = run(4, {"wide": {}, "stays": store}), run(4, {"exported": ON_ROCKSDB})
+    for name in names:
+        assert name in SINGLE or seen[name]["wide"].rows == seen[name]["stays"].rows
+        assert exported[name]["exported"].rows == seen[name]["stays"].rows != {}
