@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import ON_ROCKSDB, Database, Sessions
+from tests.spark.conftest import ON_HDFS, ON_ROCKSDB, Database, Sessions
 from tests.spark.operators import CASES, NEEDS_40
 from tests.spark.streams import Outcome, make_sources
 from tests.support.jvm import ROOT, SPARK
@@ -19,6 +19,8 @@ NAMES = [name for name in CASES if name not in NEEDS_40]
 #: Operators in one partition, whatever the number of partitions.
 SINGLE = {"global aggregation", "global aggregation in complete mode", "limit"}
 MANY = {*NAMES} - SINGLE
+#: Without a prefix of keys, and with one.
+FROM_HDFS = ["aggregation in append mode", "session windows"]
 Transfer = tuple[str, dict[str, Any]]
 
 
@@ -50,7 +52,7 @@ class Beside:
 @pytest.mark.every_spark
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(SPARK != "3.5", reason="the queries stay on Spark 3.5")
-@pytest.mark.parametrize(("store", "names"), [(ON_ROCKSDB, NAMES)], ids=["RocksDB"])
+@pytest.mark.parametrize(("store", "names"), [(ON_ROCKSDB, NAMES), (ON_HDFS, FROM_HDFS)], ids=["RocksDB", "HDFS"])
 def test_a_query_comes_over_and_goes_back(
     store: Mapping[str, str],
     names: list[str],
