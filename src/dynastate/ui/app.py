@@ -24,7 +24,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, DynastateErr
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages import compare, cost, health, key, operator, queries, rows
 from dynastate.ui.site import Site
-from dynastate.ui.texts import NONE, value_text, visible
+from dynastate.ui.texts import NONE, NUMERIC, value_text, visible
 from dynastate.ui.watch import clock_time
 from dynastate.version import __version__
 
@@ -40,8 +40,6 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-#: Types whose values are figures, on the right of their column.
-NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
 View = Callable[[Site, Ask], Page]
 #: Views of a namespace, and of an operator, by their place in a URL.
 OF_NAMESPACE: Final[Mapping[str, View]] = {"query": queries.view, "cost": cost.view, "health": health.view}
@@ -114,6 +112,7 @@ def _show(site: Site, pages: Environment, name: str, request: Request) -> Respon
     status = 200
     try:
         page = view(site, ask)
+        status = page.status
         if page.looked is None and namespace:
             page = page.by([site.watch(namespace).last_look])
     except DynastateError as failed:

@@ -86,6 +86,7 @@ class Page:
     refresh_s: float = 0
     looked: datetime | None = None
     is_old: bool = False
+    status: int = 200
     is_error: bool = False
     lost: Look | None = None
 

@@ -10,6 +10,8 @@ from dynastate.reader.json_rows import json_text
 
 #: A figure that does not apply, or is not known.
 NONE: Final = "\N{EN DASH}"
+#: Types whose values are figures, on the right of their column.
+NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
 
 
 def visible(text: str) -> str:

@@ -34,7 +34,8 @@ def test_columns_that_differ_are_marked_also_beyond_the_end_of_a_cell(reader: St
     differences = Differences(reader, 1, 2)
     differences.advance(float("inf"))
     lines = {line[0]: line for line in differences.rows}
-    kind, was, new, changed = lines["changed"]
+    kind, was, new, changed, key = lines["changed"]
+    assert key == user("07")
     assert (kind, was == new, [reader.columns.names[each] for each in changed]) == ("changed", True, ["note"])
     assert (lines["added"][1], lines["removed"][2]) == (None, None)
     assert dict(differences.counts) == {"added": 1, "removed": 1, "changed": 1}

@@ -23,8 +23,8 @@ from dynastate.unsaferow.nested import Struct
 COMPARED_BYTES: Final = 256 * 2**20
 
 
-#: A row of a comparison: its kind of change, its cells before and after, and the columns that differ.
-Line = tuple[str, list[str | None] | None, list[str | None] | None, frozenset[int]]
+#: A row of a comparison: its kind of change, its cells before and after, the columns that differ, and its key.
+Line = tuple[str, list[str | None] | None, list[str | None] | None, frozenset[int], dict[str, Any]]
 
 
 class Differences(Cursor[Line]):
@@ -44,18 +44,23 @@ class Differences(Cursor[Line]):
         """The columns of the rows."""
         return self._reader.at(self._later).columns
 
+    @property
+    def key_columns(self) -> Struct:
+        return self._reader.at(self._later).key_columns
+
     def _differing(self, reader: StateReader, first: int, second: int) -> Generator[Line, None, None]:
         columns = self.columns
         for difference in reader.diff(first, second, limit_bytes=COMPARED_BYTES):
             kind = "added" if difference.before is None else "removed" if difference.after is None else "changed"
             self.counts[kind] += 1
             if self.is_full:
-                yield kind, None, None, frozenset()
+                yield kind, None, None, frozenset(), {}
                 continue
             old, new = row_to_json(columns, difference.before), row_to_json(columns, difference.after)
             names = columns.names if old and new else ()
             differ = frozenset(number for number, name in enumerate(names) if old[name] != new[name])  # type: ignore[index]
-            yield kind, _cells(columns.names, old), _cells(columns.names, new), differ
+            key = row_to_json(self.key_columns, difference.key) or {}
+            yield kind, _cells(columns.names, old), _cells(columns.names, new), differ, key
 
 
 def view(site: Site, ask: Ask) -> Page:
@@ -87,6 +92,8 @@ def view(site: Site, ask: Ask) -> Page:
         values |= {
             "columns": list(zip(cursor.columns.names, (each.name for each in cursor.columns.types), strict=True)),
             "rows": cursor.page(page),
+            "key_names": list(cursor.key_columns.names),
+            "span": abs(second - first),
             "counts": dict(cursor.counts),
             "is_done": cursor.is_done,
             "is_reading": not cursor.is_done,

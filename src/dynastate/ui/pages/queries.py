@@ -10,6 +10,8 @@ from typing import Final
 from dynastate.operations.monitoring.monitor import StoreActivity
 from dynastate.prices import Prices
 from dynastate.storage.meter import Meter
+from dynastate.ui.charts import Spark, spark
+from dynastate.ui.history import VersionTotal, totals_of
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.plan import dollars_a_day
 from dynastate.ui.site import Site
@@ -25,6 +27,8 @@ FILTERS: Final = {
     "running": ("Running", ("throttled", "behind", "ok")),
     "stopped": ("Stopped", ("stopped",)),
 }
+#: Versions of a query whose figures are in its small lines.
+SPARK_VERSIONS: Final = 400
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,31 @@ class Query:
     def batch_s(self) -> float | None:
         """The longest time from one version of an operator to the next."""
         return max((each.activity.batch_s for each in self.lines if each.activity.batch_s), default=None)
+
+    @cached_property
+    def totals(self) -> list[VersionTotal]:
+        """Its newest versions, all operators together."""
+        return totals_of([*self.look.lineages.values()], SPARK_VERSIONS)
+
+    @property
+    def batch_spark(self) -> Spark | None:
+        """The seconds from version to version in the hour before the look."""
+        points = [(each.time_ms / 1000, each.seconds) for each in self.totals if each.seconds is not None]
+        return spark(points, self._looked_s, f"seconds from version to version of {self._name}", from_zero=True)
+
+    @property
+    def rows_spark(self) -> Spark | None:
+        """The rows in the hour before the look."""
+        points = [(each.time_ms / 1000, float(each.rows)) for each in self.totals]
+        return spark(points, self._looked_s, f"rows of {self._name}", from_zero=False)
+
+    @property
+    def _name(self) -> str:
+        return self.look.namespace
+
+    @property
+    def _looked_s(self) -> float:
+        return 0.0 if self.look.looked is None else self.look.looked.timestamp()
 
     @property
     def committed_ms(self) -> int:

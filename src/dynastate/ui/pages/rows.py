@@ -42,7 +42,9 @@ def view(site: Site, ask: Ask) -> Page:
     def make() -> Cursor[Any]:
         result_reader = with_versions(site.open_reader(stores, family), {version: attempts})
         return Cursor(
-            _matching(result_reader, version, column, contains), result_reader.close, lambda row: text_bytes(row[1])
+            _matching(result_reader, version, column, contains),
+            result_reader.close,
+            lambda row: text_bytes([*row[1], *map(value_text, row[2].values())]),
         )
 
     with site.cursor(("rows", stores, family, version, attempts, column, contains), make) as cursor:
@@ -50,6 +52,7 @@ def view(site: Site, ask: Ask) -> Page:
         values |= {
             "columns": list(zip(names, [each.name for each in columns.types], strict=True)),
             "rows": cursor.page(page),
+            "key_names": list(state.key_columns.names),
             "total": total,
             "count": cursor.count,
             "is_done": cursor.is_done,
@@ -66,13 +69,14 @@ def view(site: Site, ask: Ask) -> Page:
 
 def _matching(
     reader: StateReader, version: int, column: str, contains: str
-) -> Generator[tuple[int, list[str | None]] | None, None, None]:
-    """Yield partition and cells of rows with a text in a column, or in any, and None now and then."""
+) -> Generator[tuple[int, list[str | None], dict[str, Any]] | None, None, None]:
+    """Yield partition, cells and key of rows with a text in a column, or in any, and None now and then."""
     state = reader.at(version)
     names = list(state.columns.names)
     for number, (partition, row) in enumerate(state.rows_by_partition()):
         values = row_to_json(state.columns, row) or {}
         if not contains or any(contains in value_text(value) for name, value in values.items() if column in ("", name)):
-            yield partition, [shown(values[name], CELL_CHARS) for name in names]
+            key = {name: values[name] for name in state.key_columns.names}
+            yield partition, [shown(values[name], CELL_CHARS) for name in names], key
         elif number % LOOK_ROWS == 0:
             yield None
