@@ -255,16 +255,30 @@ def test_a_key_by_the_keyboard(browser: Browser, url: str) -> None:
         page.keyboard.type("user-3-0")
         page.keyboard.press("Enter")
         expect(page.get_by_text(f"There was no such key at version {VERSIONS}.")).to_be_visible()
-        history = page.locator("table tbody tr")
+        history = page.locator(".history tbody tr")
         expect(history).to_have_count(VERSIONS)
         assert "removed" in history.nth(0).inner_text()
         page.locator("#at-5").click()
-        rows = page.locator("table").nth(0).locator("tbody tr").all_inner_texts()
-        assert [each.split() for each in rows[1:]] == [["count", "5"], ["note", "note", "5"]]
+        rows = page.locator(".fields tbody tr").all_inner_texts()
+        assert [each.split()[:-1] for each in rows[1:]] == [
+            ["count", "long", "5", "5"],
+            ["note", "string", "note", "5", "5"],
+        ]
+        cells = page.locator(".history tbody tr", has=page.locator("#at-5")).locator("td.changed").all_inner_texts()
+        assert [each.split() for each in cells] == [["+1", "5"], ["note", "4", "note", "5"]]
+        expect(page.locator("#chart-numbers .at")).to_contain_text(f"version {VERSIONS}")
         page.get_by_label("Compare with version").fill("2")
         page.get_by_role("button", name="Show").click()
         changes = page.locator("tr.changed").all_inner_texts()
-        assert [each.split() for each in changes] == [["count", "2", "5"], ["note", "note", "2", "note", "5"]]
+        assert [each.split() for each in changes] == [
+            ["count", "long", "2", "5"],
+            ["note", "string", "note", "2", "note", "5"],
+        ]
+        page.get_by_label("Compare with version").fill("99")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("#wrong")).to_contain_text("this version cannot be read")
+        expect(page.get_by_label("user").first).to_have_value("user-3-0")
+        page.get_by_label("Compare with version").fill("")
         page.get_by_label("user").first.fill("missing")
         page.get_by_role("button", name="Show").click()
         expect(page.get_by_text("It was not there at any version that can be read (1 to 12).")).to_be_visible()
@@ -306,15 +320,15 @@ def test_hostile_keys_in_the_form(browser: Browser, url: str) -> None:
         for value in HOSTILE:
             page.get_by_label("user").first.fill(value)
             page.get_by_role("button", name="Show").click()
-            expect(page.locator("table").nth(0).locator("tbody tr").nth(1)).to_have_text("count1")
+            expect(page.locator(".fields tbody tr").nth(1).locator("pre")).to_have_text("1")
             assert page.evaluate("window.hacked") is None
 
 
 @pytest.mark.slow
 def test_values_of_every_type(browser: Browser, url: str) -> None:
     with opened(browser, url + VIEWS["types"]) as page:
-        lines = [each.strip() for each in page.locator("table").nth(0).locator("tbody tr").all_inner_texts()]
-        rows = {name: value.strip() for name, value in (each.split("\t", 1) for each in lines)}
+        lines = page.locator(".fields tbody tr").all()
+        rows = {each.locator("th bdi").inner_text(): each.locator("pre").inner_text() for each in lines}
         assert rows["whole"] == str(2**62)
         assert (rows["price"], rows["day"], rows["raw"]) == ("12345.67", "2026-11-24", "AP8=")
         assert rows["at"] == "2026-11-24T12:30:00Z"
@@ -350,7 +364,29 @@ def test_two_versions_are_compared(browser: Browser, url: str) -> None:
     with opened(browser, url + "compare/many/0?before=1&after=2") as page:
         # -0 is 0: the first row is as it was.
         expect(page.locator("#found")).to_contain_text(f"0 rows added, 0 removed, {MANY // 2 - 1:,} changed.")
-        expect(page.locator("tr.now")).to_have_count(50)
+        expect(page.locator("tr.is-changed")).to_have_count(50)
+        page.goto(url + "compare/shop/0?before=4&after=5")
+        page.locator("#later").click()
+        row = page.locator("tr.is-changed", has=page.get_by_role("link", name="user-3-0", exact=True))
+        assert [each.split() for each in row.locator("td.changed").all_inner_texts()] == [
+            ["5", "6"],
+            ["note", "5", "note", "6"],
+        ]
+        row.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="user = user-3-0")).to_be_visible()
+        expect(page.get_by_role("heading", name="Row at version 6")).to_be_visible()
+
+
+def test_keys_are_offered(browser: Browser, url: str) -> None:
+    """Before one is typed, some lead to their rows; so do the rows of the state."""
+    with opened(browser, url + "key/shop/0") as page:
+        key = page.locator("#offer-1").inner_text()
+        page.locator("#offer-1").click()
+        expect(page.get_by_label("user").first).to_have_value(key)
+        expect(page.get_by_role("heading", name=f"Row at version {VERSIONS}")).to_be_visible()
+        page.goto(url + "rows/shop/0?contains=user-3-1")
+        page.get_by_role("link", name="user-3-1", exact=True).click()
+        expect(page.get_by_role("heading", name="user = user-3-1")).to_be_visible()
 
 
 @pytest.mark.slow

@@ -102,12 +102,12 @@ class Spark:
 
 
 def spark(points: Sequence[tuple[float, float]], now_s: float, name: str, *, from_zero: bool) -> Spark | None:
-    """The line of (second, figure) points, on an axis of the last hour. Returns None with fewer than two points there.
+    """The line of (second, figure) points, on an axis of the last hour. Returns None if it would be a dot.
 
     It begins at zero, or lies between its smallest and its largest figure.
     """
     recent = [each for each in points if now_s - SPARK_S <= each[0] <= now_s]
-    if len(recent) < 2:
+    if len(recent) < 2 or recent[-1][0] - recent[0][0] < SPARK_S / SPARK_WIDTH:
         return None
     recent = _thinned(recent)
     figures = [figure for _, figure in recent]
