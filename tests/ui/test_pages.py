@@ -274,11 +274,6 @@ def test_a_key_by_the_keyboard(browser: Browser, url: str) -> None:
             ["count", "long", "2", "5"],
             ["note", "string", "note", "2", "note", "5"],
         ]
-        page.get_by_label("Compare with version").fill("99")
-        page.get_by_role("button", name="Show").click()
-        expect(page.locator("#wrong")).to_contain_text("this version cannot be read")
-        expect(page.get_by_label("user").first).to_have_value("user-3-0")
-        page.get_by_label("Compare with version").fill("")
         page.get_by_label("user").first.fill("missing")
         page.get_by_role("button", name="Show").click()
         expect(page.get_by_text("It was not there at any version that can be read (1 to 12).")).to_be_visible()

@@ -97,6 +97,16 @@ def test_what_is_wrong_is_said(url: str, place: str, status: int, words: str) ->
     assert (code, words in text) == (status, True), text
 
 
+def test_a_form_stays_as_it_was_filled(url: str) -> None:
+    """Also where its answer is an error."""
+    status, text, _ = ask(url + "key/shop/0?k.user=user-3-0&other=99")
+    assert (status, "this version cannot be read" in text) == (404, True)
+    assert ('name="k.user" value="user-3-0"' in text, 'name="other" inputmode="numeric" value="99"' in text) == (
+        True,
+        True,
+    )
+
+
 def test_health_shows_the_busiest_partition_key(url: str) -> None:
     assert "Write units a second of the busiest partition key: " in ask(url + "health/shop")[1]
 
