@@ -59,7 +59,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: dict[str, bytes]) -> No
     assert package | {"dynastate/py.typed"} <= names
     assert not {name for name in names if not name.startswith(("dynastate/", f"dynastate-{__version__}.dist-info/"))}
     kinds = {Path(name).suffix for name in names if name.startswith("dynastate/")}
-    assert kinds == {".py", ".typed", ".jar", ".properties", ".html", ".css", ".js", ".txt"}
+    assert kinds == {".py", ".typed", ".jar", ".properties", ".html", ".css", ".js", ".svg", ".txt"}
     page = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src" / "dynastate" / "ui").rglob("*.*")}
     assert {name for name in page if not name.endswith(".pyc")} <= names
 

@@ -470,5 +470,5 @@ def test_a_running_query_is_refused(sessions: Sessions, folder: Path, bring: Bri
 
 def test_another_spark_is_refused() -> None:
     other: Any = SimpleNamespace(version="4.2.1")
-    with pytest.raises(ConfigurationError, match=r"import needs Spark 4\.3; .* found=4\.2\.1"):
+    with pytest.raises(ConfigurationError, match=r"import needs Spark 4\.3, .* found=4\.2\.1"):
         import_checkpoint(other, "old", "new")

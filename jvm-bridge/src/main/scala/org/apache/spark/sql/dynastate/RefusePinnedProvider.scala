@@ -78,7 +78,7 @@ private[dynastate] object RefusePinnedProvider {
 
   private def refused(message: String, checkpoint: Path, provider: String): QueryRefused =
     new QueryRefused(new DynastateException(ErrorKind.Configuration,
-        s"$message checkpoint=$checkpoint providerClass=$provider"))
+        message + s" checkpoint=$checkpoint providerClass=$provider"))
 
   /** Whether a query has state, by the names that Spark has for such operators: not each version has all classes. */
   private def isStateful(query: LogicalPlan): Boolean = query.exists { node =>
