@@ -189,14 +189,14 @@ def test_a_version_that_was_made_again_is_read_again(database: Database, url: st
         builder = StoreBuilder(engine, "again/0/0/default").count_to(3)
         version_3 = builder.version, dict(builder.state)
         for version in (4, 5):
-            builder.commit((user("a"), counted(version, "undone")))
+            builder.commit((user("a"), counted(version, f"undone {version}")))
         places = ("rows/again/0?version=5", "compare/again/0?before=4&after=5", "compare/again/0?before=4&after=3")
         for place in places:
             assert "undone" in ask(url + place)[1]
         builder.run, (builder.version, builder.state) = "run-2", version_3
         for version in (4, 5):
-            names = user("a"), user("b")
-            builder.commit(*((name, counted(version, "second")) for name in names), by=Attempt(uuid4().bytes))
+            row = counted(version, f"second {version}")
+            builder.commit((user("a"), row), (user("b"), row), by=Attempt(uuid4().bytes))
     wait_until(lambda: "2 rows at version 5" in ask(url + places[0])[1], "the new version is not shown")
     for place in places:
         text = ask(url + place)[1]

@@ -182,6 +182,19 @@ MET: dict[str, tuple[Any, ...]] = {
         },
     ),
     "distance_stores": ({"200": {"ours": {"batch_ms": 600}, "rocksdb-changelog": {"batch_ms": 4_000}}},),
+    "commands": (
+        {
+            "typer_s": 0.06,
+            "client_s": 0.24,
+            "commands_s": {
+                "--version": 0.05,
+                **dict.fromkeys(("jar", "config", "get --help"), 0.1),
+                **dict.fromkeys(("tables check", "stores commands", "show commands/0/0/default"), 0.38),
+                "versions commands/0/0/default": 0.35,
+                'get commands/0/0/default {"user":"user-000000001","item":1}': 0.41,
+            },
+        },
+    ),
     "request_path": (
         {
             "commit": {"boto3": (2.9, 3.4), "direct": (0.79, 0.9)},

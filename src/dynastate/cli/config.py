@@ -24,4 +24,5 @@ def config(call: Call) -> None:
     values = [{"name": each.name, "value": each.value or None, "origin": each.origin} for each in origins.complete()]
     if call.json({"file": origins.file or None, "profile": origins.profile or None, "values": values}):
         return
+    typer.echo(origins.of_file)
     call.table(values, _VALUE)

@@ -49,7 +49,7 @@ def local(
             typer.echo("\n# Spark: in spark-defaults.conf, or each after --conf")
             typer.echo("".join(f"{name}={value}\n" for name, value in conf.items()))
             typer.echo(f"# large parts go to S3 with {PREFIX}objects={where['objects']}\n")
-            typer.echo("# in the shell that starts Spark")
+            typer.echo("# in the shell that starts Spark, if it has other credentials")
             typer.echo("\n".join(f"export {name}={value}" for name, value in credentials().items()))
         sys.stdout.flush()
         database.wait()

@@ -173,10 +173,13 @@ def _origins(ctx: typer.Context, values: Mapping[str, Any]) -> Origins:
         source = ctx.get_parameter_source(own_name)
         if source is not None and source.name in by_source:
             by_source[source.name][name] = values[own_name]
-    return find_origins(by_source["COMMANDLINE"], by_source["ENVIRONMENT"], values["profile"])
+    source = ctx.get_parameter_source("profile")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    return find_origins(by_source["COMMANDLINE"], by_source["ENVIRONMENT"], values["profile"], is_typed=is_typed)
 
 
 def _show_origins(origins: Origins) -> None:
+    typer.echo(origins.of_file, err=True)
     for value in origins.complete():
         typer.echo(f"{value.name}: {value.value or '-'}, from {value.origin}", err=True)
 

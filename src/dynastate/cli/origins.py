@@ -68,6 +68,13 @@ class Origins:
         """The AWS profile that dynastate was given, or an empty text."""
         return next((each.value for each in self.values if each.name == "aws-profile" and each.is_given), "")
 
+    @property
+    def of_file(self) -> str:
+        """The file and the profile that were read, in words."""
+        if not self.file:
+            return f"file: none ({FILE} here, or {HOME_FILE})"
+        return f"file: {self.file}, profile: {self.profile or f'none, as it has no [{DEFAULT_PROFILE}]'}"
+
     def settings(self) -> Settings:
         """The settings.
 
@@ -125,13 +132,16 @@ class Origins:
             os.environ.update(environment)
 
 
-def find_origins(options: Mapping[str, str], variables: Mapping[str, str], profile: str = "") -> Origins:
+def find_origins(
+    options: Mapping[str, str], variables: Mapping[str, str], profile: str = "", *, is_typed: bool = False
+) -> Origins:
     """The values of a command.
 
     Args:
         options: values that were typed, by name. An empty one is the default, whatever variables and file say.
         variables: values of dynastate's environment variables, by name.
         profile: a profile of the file. Empty: `default`, if the file has it.
+        is_typed: whether the profile was typed: its values then go before variables.
 
     Raises:
         ConfigurationError: the file or the profile is not there, or the file has an unknown key or a wrong value.
@@ -140,9 +150,16 @@ def find_origins(options: Mapping[str, str], variables: Mapping[str, str], profi
     profiles = _read(file) if file else {}
     if profile and profile not in profiles:
         reason = f"{file} has {', '.join(profiles) or 'none'}" if file else f"there is no {FILE} here, nor {HOME_FILE}"
-        raise ConfigurationError(f"no profile {profile}: {reason}")
+        raise ConfigurationError(f"no profile {profile}: {reason}; a profile of AWS is --aws-profile")
     name = profile or (DEFAULT_PROFILE if DEFAULT_PROFILE in profiles else "")
-    sources = {"--": options, VARIABLES: variables, f"{file} [{name}]": profiles.get(name, {})}
+    in_order: list[tuple[str, Mapping[str, str]]] = [
+        ("--", options),
+        (VARIABLES, variables),
+        (f"{file} [{name}]", profiles.get(name, {})),
+    ]
+    if is_typed:
+        in_order[1:] = reversed(in_order[1:])
+    sources = dict(in_order)
     values = tuple(_value(each, sources) for each in NAMES)
     return Origins(values, str(file or ""), name)
 

@@ -31,7 +31,7 @@ from dynastate.operations.lifecycle.adopt import locations_of
 from dynastate.operations.monitoring.monitor import operator_of
 from dynastate.prices import Prices
 from dynastate.reader.state import StateReader
-from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.ui.check import Check
 from dynastate.ui.cursor import Cursor
@@ -91,13 +91,14 @@ class QueryLog:
 
 
 def _options(settings: Settings) -> list[str]:
-    """The options of a command line that name the same tables in another terminal, each with its value."""
+    """The options of a command line that name the same tables, whatever another terminal has in variables and files."""
     options = {
+        "--delta-table": settings.delta_table,
+        "--snapshot-table": settings.snapshot_table,
+        "--objects-endpoint": settings.objects_endpoint,
+        "--aws-profile": os.environ.get("AWS_PROFILE", ""),
         "--endpoint": endpoint_of(settings),
         "--region": region_of(settings),
-        "--delta-table": "" if settings.delta_table == DELTA_TABLE else settings.delta_table,
-        "--snapshot-table": "" if settings.snapshot_table == SNAPSHOT_TABLE else settings.snapshot_table,
-        "--objects-endpoint": settings.objects_endpoint,
     }
     return [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
 

@@ -46,6 +46,17 @@ def test_without_anything_there_are_defaults() -> None:
     assert shown("config")["file"] is None
 
 
+def test_a_profile_that_is_typed_goes_before_variables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a variable names does not."""
+    (folder / "dynastate.toml").write_text('[prod]\nregion = "eu-west-1"\n')
+    monkeypatch.setenv("DYNASTATE_REGION", "us-east-2")
+    assert values("--profile", "prod")["region"] == ("eu-west-1", "dynastate.toml [prod]")
+    assert values("--profile", "prod", "--region", "eu-west-3")["region"] == ("eu-west-3", "--region")
+    assert "file: dynastate.toml, profile: none, as it has no [default]" in run("config").lines
+    monkeypatch.setenv("DYNASTATE_PROFILE", "prod")
+    assert values()["region"] == ("us-east-2", "DYNASTATE_REGION")
+
+
 def test_an_option_goes_before_a_variable_and_this_before_the_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,5 +173,6 @@ def test_a_region_of_the_aws_configuration(folder: Path, monkeypatch: pytest.Mon
 
 def test_config_is_a_table_for_people() -> None:
     lines = run("config", "--endpoint", "http://127.0.0.1:8000").lines
+    assert lines.pop(0) == "file: none (dynastate.toml here, or ~/.config/dynastate.toml)"
     assert lines[0].split() == ["name", "value", "origin"]
     assert lines[1].split() == ["endpoint", "http://127.0.0.1:8000", "--endpoint"]

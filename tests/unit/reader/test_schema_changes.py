@@ -127,6 +127,10 @@ class OneReader:
         yield make()
 
 
+def column_names(values: dict[str, Any]) -> list[str]:
+    return [name for name, _ in values["columns"]]
+
+
 def test_pages(evolved: StoreBuilder, opened: Open) -> None:
     """A page names the columns of the version whose rows it shows."""
     site: Any = OneReader(opened(evolved.store))
@@ -137,15 +141,17 @@ def test_pages(evolved: StoreBuilder, opened: Open) -> None:
         return dict(page.values)
 
     of_key = values(key.view, **{"k.user": "a", "version": "2", "other": "3"})
-    assert [(version, cells["count"]) for version, cells in of_key["history"]] == [
+    assert [(each.version, each.cells["count"].text) for each in of_key["history"]] == [
         (3, str(1 << 40)),
         (2, "2"),
         (1, "1"),
     ]
+    assert of_key["columns"] == ["count", "gone", "s", "note"]
+    assert [each.cells["note"].text for each in of_key["history"]] == ["z", None, None]
     assert of_key["names"] == ["user", "count", "gone", "s", "note"]
-    assert (of_key["row"]["gone"], of_key["before"]["note"]) == ("text", "z")
+    assert (of_key["row"]["gone"], of_key["old"]["note"]) == ("text", "z")
     old = values(rows.view, version="2")
-    assert [name for name, _ in old["columns"]] == ["user", "count", "gone", "s"]
+    assert column_names(old) == ["user", "count", "gone", "s"]
     assert old["rows"][0][1][:3] == ["a", "2", "text"]
-    assert values(compare.view, before="1", after="2")["columns"] == ["user", "count", "gone", "s"]
-    assert values(compare.view, before="1", after="3")["columns"] == ["user", "count", "note", "s"]
+    assert column_names(values(compare.view, before="1", after="2")) == ["user", "count", "gone", "s"]
+    assert column_names(values(compare.view, before="1", after="3")) == ["user", "count", "note", "s"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from shlex import quote
 from typing import Any, Final
 
@@ -113,30 +113,34 @@ def _show(reader: StateReader, ask: Ask, page: Page, form_values: dict[str, Any]
     row = row_to_json(past_state.columns, past_state.get(key))
     other = ask.number_or_none("other", least=1)
     other_row = None if other is None else row_to_json(reader.at(other).columns, reader.at(other).get(key))
-    past = [(each.version, row_to_json(columns, each.row)) for each, columns in reader.history_with_columns(key)][
-        -HISTORY:
-    ]
+    past = [(each.version, row_to_json(columns, each.row)) for each, columns in reader.history_with_columns(key)]
     times = _times(reader)
     lists = {reader.list_column} if reader.has_lists else set()
-    names = [name for name in past_state.columns.names if name not in json_key]
-    history = _history(past, names, lists)
+    every_name = chain(past_state.columns.names, *(past_row or {} for _, past_row in past))
+    names = [name for name in dict.fromkeys(every_name) if name not in json_key]
+    oldest = page.values["oldest"]
+    types_by_name = {
+        name: kind.name
+        for columns in (reader.columns, past_state.columns)
+        for name, kind in zip(columns.names, columns.types, strict=True)
+    }
+    numeric = {name for name, kind in types_by_name.items() if kind.partition("(")[0] in NUMERIC}
+    history = _history(past, names, oldest=oldest, lists=lists, numeric=numeric)
     page.command = _command(stores_of(ask), json_key, ask, version if ask.text("version") else None)
     page.values |= {
         "key": json_key,
         "version": version,
         "row": _cells(row, lists),
-        "types": {
-            name: kind.name for name, kind in zip(past_state.columns.names, past_state.columns.types, strict=True)
-        },
+        "types": types_by_name,
         "names": list(dict.fromkeys([*(row or {}), *(other_row or {})])),
-        "since": _since(past, names, version),
+        "since": _since(past, names, version, oldest),
         "is_there": row is not None,
         "listed": _listed(row, ask, reader),
         "columns": names,
-        "history": history[::-1],
+        "history": history[: -HISTORY - 1 : -1],
         "changes": sum(1 for each in history if not each.is_oldest),
         "times": times,
-        "chart": _numbers(past, names, times, reader),
+        "chart": _numbers(past[-HISTORY:], names, times, reader),
     }
     if other is not None:
         page.values |= {"other": other, "old": _cells(other_row, lists)}
@@ -149,8 +153,10 @@ def _offered(reader: StateReader) -> list[dict[str, Any]]:
     return [row_to_json(reader.key_columns, {name: row[name] for name in names}) or {} for _, row in rows]
 
 
-def _history(past: Sequence[Version], names: Sequence[str], lists: Collection[str]) -> list[Moment]:
-    """The changes of a row, the oldest first, column by column."""
+def _history(
+    past: Sequence[Version], names: Sequence[str], *, oldest: int, lists: Collection[str], numeric: Collection[str]
+) -> list[Moment]:
+    """The changes of a row, the oldest first, column by column. A row that the oldest version lacks has been put."""
     moments = []
     for number, (version, row) in enumerate(past):
         if row is None:
@@ -165,10 +171,11 @@ def _history(past: Sequence[Version], names: Sequence[str], lists: Collection[st
             if not is_whole and value == was:
                 cells[name] = Cell(text)
                 continue
-            difference = "" if old is None else _difference(was, value)
+            difference = "" if old is None or name not in numeric else _difference(was, value)
             old_text = None if old is None or difference else _text(was, is_list=name in lists, chars=CELL_CHARS)
-            cells[name] = Cell(text, is_changed=bool(number), old=old_text, difference=difference)
-        moments.append(Moment(version, cells, is_oldest=number == 0))
+            is_changed = number > 0 or version > oldest
+            cells[name] = Cell(text, is_changed=is_changed, old=old_text, difference=difference)
+        moments.append(Moment(version, cells, is_oldest=number == 0 and version <= oldest))
     return moments
 
 
@@ -191,12 +198,12 @@ def _number(value: Any) -> Decimal | None:
     return number if number.is_finite() else None
 
 
-def _since(past: Sequence[Version], names: Sequence[str], version: int) -> dict[str, int | None]:
+def _since(past: Sequence[Version], names: Sequence[str], version: int, oldest: int) -> dict[str, int | None]:
     """The version since which each column has its value, or None if it had it in the oldest one already."""
     rows = [each for each in past if each[0] <= version]
     since: dict[str, int | None] = {}
     for name in names:
-        changed = None
+        changed = rows[0][0] if rows and rows[0][0] > oldest else None
         for (_, old), (number, new) in pairwise(rows):
             if (old or {}).get(name) != (new or {}).get(name) or (old is None) != (new is None):
                 changed = number
