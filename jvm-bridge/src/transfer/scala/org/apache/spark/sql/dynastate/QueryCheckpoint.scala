@@ -16,6 +16,9 @@ import org.apache.spark.sql.execution.datasources.v2.state.metadata.StateMetadat
 import org.apache.spark.sql.execution.streaming.checkpointing._
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils
 import org.apache.spark.sql.execution.streaming.operators.stateful.join.SymmetricHashJoinStateManager
+import org.apache.spark.sql.execution.streaming.operators.stateful.join.StreamingSymmetricHashJoinHelper.{
+  LeftSide, RightSide
+}
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate._
 import org.apache.spark.sql.execution.streaming.runtime.StreamMetadata
 import org.apache.spark.sql.execution.streaming.state._
@@ -67,6 +70,13 @@ private[dynastate] final class QueryCheckpoint(session: SparkSession, root: Stri
     numbers.flatMap { id =>
       val first = new Path(stateRoot(root), s"$id/${StateStore.PARTITION_ID_TO_CHECK_SCHEMA}")
       val names = (namesIn(first) :+ StateStoreId.DEFAULT_STORE_NAME).filter(hasSchema(id, _)).sorted
+      val joined = SymmetricHashJoinStateManager.allStateStoreNames(LeftSide, RightSide)
+      val missing = if (names.isEmpty) Seq(StateStoreId.DEFAULT_STORE_NAME) else joined.filterNot(names.contains)
+      if (names.isEmpty || (missing.nonEmpty && missing.size < joined.size)) {
+        throw new DynastateException(ErrorKind.Configuration,
+          "the checkpoint does not describe the rows of a store; restore its folder _metadata in partition 0 " +
+            s"operator=$id stores=${missing.mkString(",")}")
+      }
       names.map { name =>
         val description = Spark35Store(readSchemas(id, name, Nil).head, name)
         val partitions = if (description.isSingle) 1 else batchMetadata.conf(SQLConf.SHUFFLE_PARTITIONS.key).toInt
