@@ -1,6 +1,6 @@
-"""Answers of DynamoDB's HTTP servers, read from a connection.
+"""Answers of the HTTP servers of DynamoDB and S3, read from a connection.
 
-DynamoDB gives the length of each answer, and such an answer is read here. The standard library parses headers like
+They give the length of each answer, and such an answer is read here. The standard library parses headers like
 the headers of a mail, which takes as long as the rest of a request. It reads all other answers, such as a proxy's.
 """
 

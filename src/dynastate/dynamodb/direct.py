@@ -197,9 +197,9 @@ class DirectRequests(ABC):
         connection, can_be_kept = self._connection(url), False
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         try:
-            connection.sendall("\r\n".join(lines).encode("latin-1") + body)
+            is_sent = _is_sent(connection, "\r\n".join(lines).encode("latin-1") + body)
             answer = read_answer(connection)
-            can_be_kept = not answer.is_last
+            can_be_kept = is_sent and not answer.is_last
         except TimeoutError as error:
             raise boto_errors.ReadTimeoutError(endpoint_url=url, error=error) from error
         except ssl.SSLError as error:
@@ -304,8 +304,8 @@ def refuse_damaged(response_dict: Mapping[str, Any], **_: object) -> None:
     boto3 itself compares the checksum only where it retries, and the length never.
     """
     headers, body = response_dict["headers"], response_dict["body"]
-    for name, value in (("content-length", len(body)), ("x-amz-crc32", crc32(body))):
-        if headers.get(name) not in (None, str(value)):
+    for name, of_body in (("content-length", len), ("x-amz-crc32", crc32)):
+        if name in headers and headers[name] != str(of_body(body)):
             raise ResponseParserError(f"the answer does not match its {name}, {headers[name]}")
 
 
@@ -317,9 +317,18 @@ def _pop(connections: list[socket.socket]) -> socket.socket | None:
 
 
 def _close_all(connections: Mapping[str, list[socket.socket]]) -> None:
-    for idle in connections.values():
+    for idle in list(connections.values()):
         while (connection := _pop(idle)) is not None:
             connection.close()
+
+
+def _is_sent(connection: socket.socket, request: bytes) -> bool:
+    """Send a request. Returns False if the other end has closed before it has read all: it may have answered."""
+    try:
+        connection.sendall(request)
+    except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+        return False
+    return True
 
 
 def _has_input(sock: socket.socket) -> bool:

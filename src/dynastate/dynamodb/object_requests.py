@@ -9,10 +9,14 @@ from urllib.parse import quote
 from zlib import crc32
 
 from dynastate.dynamodb.direct import DirectRequests, Pattern, Sent, signed
+from dynastate.dynamodb.failures import code_of
 
 _CHECKSUM: Final = "x-amz-checksum-crc32"
 #: The operations, and the header of each request that no other one has, by method.
 _OPERATIONS: Final = {"GET": ("get_object", "range"), "PUT": ("put_object", _CHECKSUM)}
+#: Answers of a bucket that is in another place than before.
+_REDIRECTS: Final = {301, 302, 307}
+_ELSEWHERE: Final = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 #: The headers that every request signs, and the one that it signs if the credentials have a session token.
 _SIGNED: Final = {"host", "x-amz-content-sha256", "x-amz-date"}
 _SIGNED_WITH_TOKEN: Final = {"x-amz-security-token"}
@@ -56,10 +60,16 @@ class ObjectRequests(DirectRequests):
         path = target.path + _quoted(asked.key)
         to_send = signed(target, credentials, body, method=method, path=path, more=headers)
         answer = self._exchange(target.url, to_send, body, method=method, path=path)
-        raw = bytes(answer["body"])
-        if answer["status_code"] >= 300:
-            raise self._error(_OPERATIONS[method][0], answer | {"body": raw})
-        return raw
+        answer["body"] = raw = bytes(answer["body"])
+        if method == "PUT" and raw and answer["status_code"] < 300:
+            answer["status_code"] = 500  # S3 has begun to answer, and then it failed
+        if answer["status_code"] < 300:
+            return raw
+        error = self._error(_OPERATIONS[method][0], answer)
+        if answer["status_code"] in _REDIRECTS or code_of(error) in _ELSEWHERE:
+            self._targets.pop(_kind(method, asked.bucket), None)
+            return None  # boto3 finds the bucket
+        raise error
 
     def _ask(self, method: str, asked: Asked, **arguments: Any) -> Any:
         """Have boto3 send a request, and learn from it."""

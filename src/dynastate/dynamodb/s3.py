@@ -57,12 +57,12 @@ class _Client:
                 self._requests = ObjectRequests(client, session if self._settings.transport == "direct" else None)
             return self._requests
 
-    def forget(self) -> None:
-        """Make another client for the next request, since boto3 looks for credentials once for each client."""
+    def forget(self, failed: ObjectRequests | None) -> None:
+        """Make another client after the one that failed, since boto3 looks for credentials once for each client."""
         with self._lock:
-            if self._requests is not None:
-                self._requests.close()
-            self._requests = self._fixed
+            if failed is not None and failed is self._requests:
+                failed.close()
+                self._requests = self._fixed
 
     def close(self) -> None:
         with self._lock:
@@ -169,11 +169,15 @@ class S3Objects(Metered):
             self.meter.requests += 1
             self.meter.puts += puts
             self.meter.gets += gets
+            requests = None
             try:
-                answer = send(self._client.current())
+                requests = self._client.current()
+                answer = send(requests)
             except _FAILURES as error:
                 if isinstance(error, RuntimeError) and not lacks_credentials(error):
                     raise
+                if lacks_credentials(error):
+                    self._client.forget(requests)
                 self._wait(error, since, failures, facts)
                 failures += 1
             except OSError as error:
@@ -186,8 +190,6 @@ class S3Objects(Metered):
     def _wait(self, error: Exception, since: float, failures: int, facts: dict[str, Any]) -> None:
         """Pause before the next try, or raise the user's error."""
         self._retries.has_answered |= isinstance(error, boto_errors.ClientError)
-        if lacks_credentials(error):
-            self._client.forget()
         refusal = _refusal(error, **facts)
         if refusal is not None:
             raise refusal from as_cause(error)

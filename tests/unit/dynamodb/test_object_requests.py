@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
+from threading import Thread
 from urllib.parse import quote, urlsplit
 
 import botocore.exceptions as boto_errors
@@ -111,24 +113,26 @@ def xml(status: int, code: str) -> Reply:
     return Reply(status, f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode(), XML)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        xml(404, "NoSuchKey"),
-        xml(404, "NoSuchBucket"),
-        xml(416, "InvalidRange"),
-        xml(503, "SlowDown"),
-        xml(500, "InternalError"),
-        xml(403, "AccessDenied"),
-        xml(400, "ExpiredToken"),
-        Reply(503, b"<html>away</html>", "text/html"),
-        Reply(404, b"", "text/html"),
-    ],
-    ids=lambda answer: f"{answer.status} {answer.raw[-40:]!r}",
+ERRORS = (
+    xml(404, "NoSuchKey"),
+    xml(404, "NoSuchBucket"),
+    xml(416, "InvalidRange"),
+    xml(503, "SlowDown"),
+    xml(500, "InternalError"),
+    xml(403, "AccessDenied"),
+    xml(400, "ExpiredToken"),
+    Reply(503, b"<html>away</html>", "text/html"),
+    Reply(404, b"", "text/html"),
 )
-@pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_errors_are_those_of_boto3(requests: ObjectRequests, proxy: FaultProxy, answer: Reply, method: str) -> None:
-    """Class, code, status and text."""
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [*(("GET", each) for each in ERRORS), *(("PUT", each) for each in (*ERRORS, xml(200, "InternalError")))],
+    ids=lambda value: value if isinstance(value, str) else f"{value.status} {value.raw[-40:]!r}",
+)
+def test_errors_are_those_of_boto3(requests: ObjectRequests, proxy: FaultProxy, method: str, answer: Reply) -> None:
+    """Class, code, status and text; also where S3 has begun to answer a PUT with status 200."""
     proxy.rule = lambda *_: answer
     calls: list[Callable[[], object]]
     if method == "GET":
@@ -149,6 +153,40 @@ def test_errors_are_those_of_boto3(requests: ObjectRequests, proxy: FaultProxy, 
         found.append((type(failed.value).__name__, code_of(failed.value), status_of(failed.value), text))
     assert [way_of(each) for each in proxy.requests] == [DIRECT, BOTO3]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("answer", [Reply(307, b"", XML), xml(400, "AuthorizationHeaderMalformed")])
+def test_a_bucket_that_moves_is_learned_again(requests: ObjectRequests, proxy: FaultProxy, answer: Reply) -> None:
+    """boto3 sends a request again whose bucket is in another place, and later ones go there."""
+
+    def rule(request: Request, forward: Forward) -> Reply:
+        return answer if len(proxy.requests) == 1 else forward(request)
+
+    proxy.rule = rule
+    for _ in range(2):
+        assert requests.get(BUCKET, KEY, "bytes=0-9") == DATA[:10]
+    assert [way_of(each) for each in proxy.requests] == [DIRECT, BOTO3, DIRECT]
+
+
+def test_an_answer_before_the_whole_request_counts(requests: ObjectRequests, proxy: FaultProxy) -> None:
+    """S3 asks to slow down, and closes, before it has read the object."""
+    refusal = xml(503, "SlowDown")
+    head = f"HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Length: {len(refusal.raw)}\r\n\r\n".encode()
+
+    def refuse(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1_000)
+            connection.sendall(head + refusal.raw)
+
+    proxy.shut()
+    with socket.create_server(("127.0.0.1", proxy.port)) as listener:
+        thread = Thread(target=refuse, args=(listener,))
+        thread.start()
+        with pytest.raises(boto_errors.ClientError) as failed:
+            requests.put(BUCKET, KEY, bytes(8 * 1024 * 1024))
+        thread.join()
+    assert (code_of(failed.value), status_of(failed.value)) == ("SlowDown", 503)
 
 
 def test_a_lost_answer_is_retried(settings: Settings, proxy: FaultProxy) -> None:
