@@ -14,9 +14,9 @@ from dynastate.dynamodb.failures import code_of
 _CHECKSUM: Final = "x-amz-checksum-crc32"
 #: The operations, and the header of each request that no other one has, by method.
 _OPERATIONS: Final = {"GET": ("get_object", "range"), "PUT": ("put_object", _CHECKSUM)}
-#: Answers of a bucket that is in another place than before.
+#: Statuses, and codes of errors, of a bucket that is in another place or Region.
 _REDIRECTS: Final = {301, 302, 307}
-_ELSEWHERE: Final = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
+ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 #: The headers that every request signs, and the one that it signs if the credentials have a session token.
 _SIGNED: Final = {"host", "x-amz-content-sha256", "x-amz-date"}
 _SIGNED_WITH_TOKEN: Final = {"x-amz-security-token"}
@@ -66,7 +66,7 @@ class ObjectRequests(DirectRequests):
         if answer["status_code"] < 300:
             return raw
         error = self._error(_OPERATIONS[method][0], answer)
-        if answer["status_code"] in _REDIRECTS or code_of(error) in _ELSEWHERE:
+        if answer["status_code"] in _REDIRECTS or code_of(error) in ELSEWHERE:
             self._targets.pop(_kind(method, asked.bucket), None)
             return None  # boto3 finds the bucket
         raise error

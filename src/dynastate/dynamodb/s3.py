@@ -20,7 +20,7 @@ from dynastate.dynamodb.failures import (
     lacks_credentials,
     status_of,
 )
-from dynastate.dynamodb.object_requests import ObjectRequests
+from dynastate.dynamodb.object_requests import ELSEWHERE, ObjectRequests
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError
 from dynastate.format.objects import ObjectId, bucket_and_prefix
@@ -36,7 +36,6 @@ _RETRIED: Final = {"RequestTimeout", "BadDigest", "OperationAborted", "XAmzConte
 _MISSING: Final = {"NoSuchKey", "404"}
 _ENDED: Final = {"InvalidRange", "416"}
 _DENIED: Final = {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
-_ELSEWHERE: Final = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"}
 
 Result = TypeVar("Result")
 
@@ -242,7 +241,7 @@ def _refusal(error: Exception, operation: str, bucket: str) -> Exception | None:
         return _MissingError(ends_early=code in _ENDED)
     if code in ("NoSuchBucket", "404"):
         message = f"the bucket does not exist; correct {PREFIX}objects, or make it: with Terraform (infra/)"
-    elif code in _ELSEWHERE:
+    elif code in ELSEWHERE:
         message = (
             f"the bucket is in another Region, whose traffic costs money; name one in the Region of the tables in "
             f"{PREFIX}objects, or set {PREFIX}region"
