@@ -18,7 +18,14 @@ from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.format.checkpoint import Checkpoint
 from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints
-from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF, OTHER_FILE_MANAGER
+from dynastate.spark.configure import (
+    FILE_MANAGER,
+    FILE_MANAGER_CLASS,
+    FILE_SYSTEM_CONF,
+    OTHER_FILE_MANAGER,
+    PROVIDER,
+    PROVIDER_CLASS,
+)
 from tests.spark.conftest import CONF, ON_HDFS, Database, Sessions
 from tests.spark.operators import CASES, expected_sums, sums
 from tests.spark.state_reader import read_states
@@ -129,6 +136,9 @@ def test_state_of_another_provider_is_refused(sessions: Sessions, source: Source
     logs = Logs(session, checkpoint)
     assert logs.names(logs.open()) == []
     assert run(rows.join(session.range(3).select("id"), rows["key"] == "a"), checkpoint, "append").rows.keys() == {0}
+    session.conf.set(PROVIDER, PROVIDER_CLASS)
+    with pytest.raises(AnalysisException, match="begun on another state store, so use another checkpointLocation"):
+        run(sums(rows, "key"), checkpoint, "complete")
     logs = Logs(session, f"{checkpoint}/state/0/0")
     with pytest.raises(Py4JJavaError, match="only a query whose state is in dynastate"):
         logs.write(logs.open(), "1.delta", b"rows").close()

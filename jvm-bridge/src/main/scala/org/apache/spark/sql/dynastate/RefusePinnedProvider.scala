@@ -68,11 +68,13 @@ private[dynastate] object RefusePinnedProvider {
     }
     val provider = other.getOrElse(SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS))
     if (provider != Provider && isInDynamoDB(write) && isStateful(write.inputQuery)) {
-      throw refused(
-        "only a query whose state is in dynastate can have its checkpoint in DynamoDB; set " +
-          s"$Setting=$Provider before it starts, or use another checkpointLocation",
-        folder,
-        provider)
+      // Whatever the session says, Spark takes the provider that the checkpoint names.
+      val message =
+        if (other.isDefined) "only a query whose state is in dynastate can have its checkpoint in DynamoDB; this one " +
+          "was begun on another state store, so use another checkpointLocation"
+        else "only a query whose state is in dynastate can have its checkpoint in DynamoDB; set " +
+          s"$Setting=$Provider before it starts, or use another checkpointLocation"
+      throw refused(message, folder, provider)
     }
   }
 
