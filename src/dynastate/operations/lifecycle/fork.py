@@ -132,7 +132,8 @@ def fork_namespace(
         )
     elif location and not plan.checkpoint:
         raise ConfigurationError(
-            f"a fork has begun there before the checkpoint was moved to DynamoDB: dynastate drop {new}, and fork again",
+            "a fork has begun there without the checkpoint in DynamoDB: before it was moved there, or by a development "
+            f"version of dynastate; dynastate drop {new}, and fork again",
             namespace=new,
             checkpoint=location,
         )
