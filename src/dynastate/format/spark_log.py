@@ -3,7 +3,8 @@
     metadata               the id of the query
     offsets/{batch}        version, metadata of the batch, then the end of each source's data: a line each
     commits/{batch}        version, then the ids of the batch's versions under checkpoint format v2
-    sources/{number}/…     the logs of the sources
+    sources/{number}/…     the logs of the sources: of a file source {batch}, each tenth one {batch}.compact
+    state/{operator}/_metadata/v2/{batch}   the description of an operator, from this batch on
 
 Spark defines them. Text that is not as Spark writes it is a ValueError here: the caller knows whose file it is, and
 raises `malformed`.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.items import is_map
@@ -24,13 +25,34 @@ METADATA: Final = "metadata"
 OFFSETS: Final = "offsets"
 COMMITS: Final = "commits"
 SOURCES: Final = "sources"
-_NUMBER: Final = re.compile(r"[0-9]+")
+STATE: Final = "state"
+#: The files of batches in each of these folders.
+_BATCH_FILES: Final = {
+    OFFSETS: re.compile(rf"{OFFSETS}/([0-9]+)"),
+    COMMITS: re.compile(rf"{COMMITS}/([0-9]+)"),
+    SOURCES: re.compile(rf"{SOURCES}/[0-9]+/([0-9]+)(?:\.compact)?"),
+    STATE: re.compile(rf"{STATE}/[0-9]+/_metadata/v2/([0-9]+)"),
+}
+
+
+class BatchFile(NamedTuple):
+    """A file of one batch. Its `folder` is `OFFSETS`, `COMMITS`, `SOURCES`, or `STATE`: an operator's description."""
+
+    folder: str
+    batch: int
+
+
+def batch_file(path: str) -> BatchFile | None:
+    """The batch whose file has a path. Returns None for all other files."""
+    folder = path.partition("/")[0]
+    match = _BATCH_FILES[folder].fullmatch(path) if folder in _BATCH_FILES else None
+    return None if match is None else BatchFile(folder, int(match[1]))
 
 
 def batch_of(log: str, path: str) -> int | None:
     """The batch whose file in `OFFSETS` or `COMMITS` has a path. Returns None for all other files."""
-    folder, _, name = path.partition("/")
-    return int(name) if folder == log and _NUMBER.fullmatch(name) else None
+    file = batch_file(path)
+    return file.batch if file is not None and file.folder == log else None
 
 
 def parse_object(text: str, line: int = 0, default: str = "") -> dict[str, Any]:

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Final
 from dynastate.engine.checkpoint import CheckpointFiles, File
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.checkpoint import SCHEME, checkpoint_of_location
-from dynastate.format.spark_log import METADATA
+from dynastate.format.spark_log import METADATA, batch_of
 from dynastate.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
-#: The name of a batch's file, or of its checksum.
-_BATCH: Final = re.compile(r"\.?(\d+)(?:\.crc)?")
 #: The provider's file in the folder of each partition, whose name is operator and number.
-MARKER: Final = re.compile(r"state/\d+/\d+/dynastate")
+MARKER: Final = re.compile(r"state/[0-9]+/[0-9]+/dynastate")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _STORE: Final = re.compile(r"store=(\S+)")
 
@@ -79,8 +77,9 @@ class QueryCheckpoint(ABC):
         batches: dict[int, list[str]] = {}
         for file in self.files(log):
             name = file.removeprefix(f"{log}/")
-            if match := _BATCH.fullmatch(name):
-                batches.setdefault(int(match[1]), []).append(name)
+            batch = batch_of(log, f"{log}/{name.removeprefix('.').removesuffix('.crc')}")
+            if batch is not None:
+                batches.setdefault(batch, []).append(name)
         return {batch: names for batch, names in batches.items() if str(batch) in names}
 
 
@@ -213,7 +212,9 @@ class StoredCheckpoint(QueryCheckpoint):
     def _folders(self, folder: str) -> set[int]:
         """The folders in a folder whose names are numbers."""
         entries = self._files.list(self._checkpoint, folder)
-        return {int(entry.name) for entry in entries if entry.is_folder and entry.name.isdecimal()}
+        return {
+            int(entry.name) for entry in entries if entry.is_folder and entry.name.isascii() and entry.name.isdecimal()
+        }
 
 
 class LoadedCheckpoint(StoredCheckpoint):

@@ -9,6 +9,9 @@ import pytest
 from dynastate.format.spark_log import (
     COMMITS,
     OFFSETS,
+    SOURCES,
+    STATE,
+    batch_file,
     batch_of,
     parse_conf,
     parse_description,
@@ -28,10 +31,29 @@ from dynastate.format.spark_log import (
         (COMMITS, "before-rollback-1/commits/120", None),
         (COMMITS, "commits/9.tmp", None),
         (COMMITS, "commits", None),
+        (COMMITS, "commits/\u0663", None),
+        (COMMITS, "commits/9.compact", None),
     ],
 )
 def test_files_of_batches(log: str, path: str, batch: int | None) -> None:
     assert batch_of(log, path) == batch
+
+
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("sources/0/7", (SOURCES, 7)),
+        ("sources/12/9.compact", (SOURCES, 9)),
+        ("state/0/_metadata/v2/5", (STATE, 5)),
+        ("state/0/_metadata/metadata", None),
+        ("state/0/5/dynastate", None),
+        ("sources/0", None),
+        ("sources/0/.7.crc", None),
+        ("metadata", None),
+    ],
+)
+def test_other_files_of_batches(path: str, file: tuple[str, int] | None) -> None:
+    assert batch_file(path) == file
 
 
 def test_contents() -> None:

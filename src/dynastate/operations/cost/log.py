@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -11,14 +10,14 @@ from dynastate.engine.checkpoint import read_checkpoints
 from dynastate.format.checkpoint import EVERY_ITEM, Checkpoint, is_head, path_of, writer_of_fragment
 from dynastate.format.items import Item, StorageSize, item_bytes
 from dynastate.format.keys import store_shard
-from dynastate.format.spark_log import COMMITS, batch_of
+from dynastate.format.spark_log import COMMITS, OFFSETS, SOURCES, batch_file, batch_of
 from dynastate.prices import Prices
 from dynastate.storage.meter import units_of_write
 from dynastate.storage.tables import Tables
 
 _DAY_S: Final = 86_400
-#: A file of a batch: of the offsets, of the commits, or of a source's log, which merges each tenth one.
-_OF_BATCH: Final = re.compile(r"(?:offsets|commits|sources/\d+)/(\d+)(?:\.compact)?")
+#: The folders of the files that each batch writes.
+_OF_BATCH: Final = (OFFSETS, COMMITS, SOURCES)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
     commits = [item for path, item in heads.items() if batch_of(COMMITS, path) is not None]
     # Spark keeps the files of a source for longer than commits.
     oldest_ms = min(map(_time_ms, commits), default=0)
-    of_batches = [item for path, item in heads.items() if _OF_BATCH.fullmatch(path) and _time_ms(item) >= oldest_ms]
+    of_batches = [item for path, item in heads.items() if _is_of_batch(path) and _time_ms(item) >= oldest_ms]
     writers = (item.get("writer") for item in of_batches)
     return LogUsage(
         checkpoint=str(checkpoint),
@@ -82,6 +81,11 @@ def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
         write_units=sum(units_of_write(item_bytes(item)) for item in of_batches)
         + sum(fragments[writer] for writer in writers if isinstance(writer, bytes)),
     )
+
+
+def _is_of_batch(path: str) -> bool:
+    file = batch_file(path)
+    return file is not None and file.folder in _OF_BATCH
 
 
 def _time_ms(head: Item) -> int:

@@ -6,13 +6,12 @@ source that has logged data which no batch has taken takes them in its next batc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.checkpoint import SCHEME
-from dynastate.format.spark_log import COMMITS, OFFSETS, SOURCES
+from dynastate.format.spark_log import COMMITS, OFFSETS, SOURCES, batch_file
 from dynastate.operations.checkpoints import LoadedCheckpoint, StoredCheckpoint
 from dynastate.operations.lifecycle.adopt import locations_of
 from dynastate.operations.lifecycle.move import content_at, files_of
@@ -21,8 +20,6 @@ from dynastate.storage.tables import Tables
 
 #: How often the logs of sources are read again if they grow meanwhile.
 _TRIES: Final = 10
-#: A file of one batch: its offsets, its commit, or the description of an operator from this batch on.
-_OF_BATCH: Final = re.compile(rf"(?:{OFFSETS}|{COMMITS}|state/\d+/_metadata/v2)/(\d+)")
 
 
 def location_in_tables(tables: Tables, stores: Sequence[str]) -> str:
@@ -92,8 +89,9 @@ def copy_checkpoint(old: LoadedCheckpoint, new: StoredCheckpoint, batch: int) ->
 
 
 def _was_there(file: str, batch: int) -> bool:
-    match = _OF_BATCH.fullmatch(file)
-    return not file.startswith(COPY) and (match is None or int(match[1]) <= batch)
+    of_batch = batch_file(file)
+    is_later = of_batch is not None and of_batch.folder != SOURCES and of_batch.batch > batch
+    return not file.startswith(COPY) and not is_later
 
 
 def _has_others(new: StoredCheckpoint, file: str) -> ConfigurationError:

@@ -28,7 +28,7 @@ IS_WRITTEN: Final = (
 #: Folders in the order in which they are copied. All other files are copied before them.
 _FOLDERS: Final = (SOURCES, OFFSETS, COMMITS)
 #: Descriptions of operators, which name the files of schemas by their full paths.
-_DESCRIPTION: Final = re.compile(r"state/\d+/_metadata/(metadata|v2/.+)")
+_DESCRIPTION: Final = re.compile(r"state/[0-9]+/_metadata/(metadata|v2/.+)")
 #: `{state root}/{operator}/_stateSchema/{store}/{file}` in JSON.
 _SCHEMA_PATH: Final = re.compile(rb'[^"\\]*(/\d+/_stateSchema/[^"/\\]+/[^"/\\]+)')
 

@@ -48,7 +48,7 @@ _Later = tuple[tuple[int, ...], tuple[int, ...]]
 #: Spark's conf of the number of partitions, which a checkpoint keeps from its first batch on.
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 #: The file that describes an operator, in format v1, or in v2 with the number of its batch.
-_DESCRIPTION: Final = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/(\d+))")
+_DESCRIPTION: Final = re.compile(r"state/([0-9]+)/_metadata/(?:metadata|v2/([0-9]+))")
 #: Spark's names of operators that always have keys, and so a partition for each shuffle partition.
 _KEYED: Final = {
     "dedupe",
