@@ -16,7 +16,7 @@ SPARKS := 3.5 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories kills setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -116,6 +116,12 @@ histories: setup fast-engine
 KILLS ?= 200
 kills: setup fast-engine
 	@DYNASTATE_SEED=$(SEED) DYNASTATE_KILLS=$(KILLS) $(PYTHON) -m pytest -q -s tests/spark/test_killed.py -k test_log
+
+# Each view of the page at three widths, light and dark, beside those of BEFORE, in build/pictures; with
+# PICTURES=--docs also the pictures of the documentation. It needs Chromium.
+BEFORE ?= HEAD
+pictures: $(READY) fast-engine
+	@$(PYTHON) -m tests.ui.pictures --before '$(BEFORE)' $(PICTURES)
 
 setup: java $(READY) jar
 

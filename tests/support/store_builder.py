@@ -56,8 +56,12 @@ class StoreBuilder:
 
     def commit(self, *changes: tuple[Row, Row | None], of: int = 0, by: Attempt | None = None) -> VersionId:
         """Put rows by their keys; None removes one; in a family with lists one more value appends."""
+        return self.commit_families(*((of, key, value) for key, value in changes), by=by)
+
+    def commit_families(self, *changes: tuple[int, Row, Row | None], by: Attempt | None = None) -> VersionId:
+        """`commit` with the family of each change."""
         old_count = sum(map(len, self.state.values()))
-        records = [self._record(of, key, value) for key, value in changes]
+        records = [self._record(*change) for change in changes]
         new = by or attempt(self.version[0] + 1)
         under_way = self._engine.begin(self.store, query_run(self.run, self.location, self.query), *self.version, new)
         if records:
