@@ -107,6 +107,7 @@ function drawStarts(plot, data, isFirst) {
       if (isFirst) {
         ctx.fillStyle = token("soft");
         ctx.font = `${11 * devicePixelRatio}px ${token("sans")}`;
+        ctx.textAlign = "left";
         ctx.fillText(`${run} began`, x + 5 * devicePixelRatio, bbox.top + 9 * devicePixelRatio);
       }
       ctx.restore();
