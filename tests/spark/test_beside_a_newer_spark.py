@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -15,6 +16,11 @@ from tests.spark.operators import CASES, NEEDS_40
 from tests.spark.streams import Outcome, make_sources
 from tests.support.jvm import ROOT, SPARK
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.every_spark,
+    pytest.mark.skipif(SPARK != "3.5", reason="the queries stay on Spark 3.5"),
+]
 NAMES = [name for name in CASES if name not in NEEDS_40]
 #: Operators in one partition, whatever the number of partitions.
 SINGLE = {"global aggregation", "global aggregation in complete mode", "limit"}
@@ -33,7 +39,7 @@ class Beside:
         self._variables = environment | {"PYSPARK_PYTHON": interpreter, "PYTHONPATH": str(ROOT)}
 
     def move(self, transfers: list[Transfer]) -> list[dict[str, Any]]:
-        """Rows and confs of each."""
+        """Rows and confs of each, or its error."""
         completed = subprocess.run(
             [*self._command, json.dumps(transfers)],
             env=self._variables,
@@ -48,10 +54,7 @@ class Beside:
         return answers
 
 
-@pytest.mark.slow
-@pytest.mark.every_spark
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(SPARK != "3.5", reason="the queries stay on Spark 3.5")
 @pytest.mark.parametrize(("store", "names"), [(ON_ROCKSDB, NAMES), (ON_HDFS, FROM_HDFS)], ids=["RocksDB", "HDFS"])
 def test_a_query_comes_over_and_goes_back(
     store: Mapping[str, str],
@@ -81,7 +84,8 @@ def test_a_query_comes_over_and_goes_back(
     def move(function: str, of: Collection[str], old: str, new: str, **arguments: object) -> None:
         places = [folder / str(number) for number, name in enumerate(names) if name in of]
         folders = [{"old": str(place / old), "new": str(place / new)} for place in places]
-        beside.move([(function, each | arguments) for each in folders])
+        answers = beside.move([(function, each | arguments) for each in folders])
+        assert [each["error"] for each in answers if "error" in each] == []
 
     run(2, {"old": store, "stays": store})
     move("import_checkpoint", names, "old", "imported")
@@ -96,3 +100,25 @@ def test_a_query_comes_over_and_goes_back(
     for name in names:
         assert name in SINGLE or seen[name]["wide"].rows == seen[name]["stays"].rows
         assert exported[name]["exported"].rows == seen[name]["stays"].rows != {}
+
+
+def test_a_checkpoint_that_does_not_describe_its_rows_is_refused(
+    sessions: Sessions, database: Database, environment: dict[str, str], folder: Path
+) -> None:
+    """The error names the operator and the stores, and nothing is written."""
+    missing = {
+        "aggregation in append mode": {"default": "_metadata"},
+        "stream-stream join, inner": {
+            name: f"{name}/_metadata" for name in ("left-keyToNumValues", "right-keyWithIndexToValue")
+        },
+    }
+    checkpoints = [CASES[name].stopped(sessions(ON_ROCKSDB), folder / name) for name in missing]
+    for checkpoint, descriptions in zip(checkpoints, missing.values(), strict=True):
+        for description in descriptions.values():
+            shutil.rmtree(checkpoint / "state" / "0" / "0" / description)
+    transfers = [("import_checkpoint", {"old": str(each), "new": f"{each}-new"}) for each in checkpoints]
+    answers = Beside(database, environment, folder).move([*transfers])
+    for checkpoint, descriptions, answer in zip(checkpoints, missing.values(), answers, strict=True):
+        assert "the checkpoint does not describe the rows of a store" in answer["error"]
+        assert f"operator=0 stores={','.join(descriptions)}" in answer["error"]
+        assert not Path(f"{checkpoint}-new").exists()
