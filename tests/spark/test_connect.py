@@ -28,8 +28,10 @@ from dynastate.spark.configure import EXTENSION_CLASS, JARS, PROVIDER_CLASS, STA
 from dynastate.spark.connect import ConnectServer
 from tests.spark.conftest import CONF, Database, Graphs, spark_conf
 from tests.spark.streams import Source, make_source
+from tests.support.jvm import SPARK
 from tests.support.pages import ROOT, code
 from tests.support.processes import descendants, free_port, is_alive, kill, wait_until
+from tests.upstream.maven import jars
 
 PROGRAM = Path(__file__).parent / "programs" / "connected.py"
 PAGE = ROOT / "docs" / "connect.md"
@@ -193,6 +195,7 @@ class Client:
     """Runs the program of a client on the files of a source that are released."""
 
     cluster: Cluster
+    program: Path = PROGRAM
 
     def __call__(self, url: str, name: str, **settings: str) -> dict[str, Any]:
         folder = self.cluster.folder
@@ -205,7 +208,7 @@ class Client:
         ]
         # Its server would have the one port that it may have been started with.
         testing = {"SPARK_TESTING": "1"} if url.startswith("local") else {}
-        completed = self.cluster.run(sys.executable, PROGRAM, *words, more=testing)
+        completed = self.cluster.run(sys.executable, self.program, *words, more=testing)
         assert completed.returncode == 0, completed.stdout + completed.stderr
         result: dict[str, Any] = json.loads((folder / name).read_text())
         return result
@@ -234,6 +237,29 @@ def test_queries_of_clients_of_a_server(cluster: Cluster, spark: SparkSession, g
             batches = [json.loads(line)["batchId"] for line in lines]
             assert batches.count(files - 1) >= 2, "each query's batch is exported"
     # The first client's batch made version 1, the second's version 2.
+    for query in ("sums", "running"):
+        for partition in (0, 1):
+            assert graphs(f"{cluster.folder.name}-{query}/0/{partition}/default").versions() == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.every_spark
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(SPARK != "3.5", reason="newer Sparks have Connect's jar, and more in their clients")
+def test_queries_of_clients_of_a_server_of_35(cluster: Cluster, spark: SparkSession, graphs: Graphs) -> None:
+    """With Connect's jar beside the page's options; another client continues the queries of the first."""
+    source = make_source(cluster.folder / "files", seed=21, files=2)
+    client = Client(cluster, PROGRAM.with_name("connected_to_35.py"))
+    (jar,) = jars("spark-3.5-connect").glob("*.jar")
+    with cluster.server(documented(START).replace("--jars ", f"--jars {jar},", 1)) as url:
+        for files in (1, 2):
+            source.release(files)
+            answer, expected = client(url, f"answer-{files}"), expect(spark, source)
+            assert answer["session"] == "pyspark.sql.connect.session"
+            assert "export_metrics needs Spark 4.0 or newer in a client of Spark Connect" in answer["refused"]
+            for query in ("sums", "running"):
+                assert sorted(answer[query], key=repr) == expected
+                assert answer["metrics"][query]["dynastateRequests"] > 0
     for query in ("sums", "running"):
         for partition in (0, 1):
             assert graphs(f"{cluster.folder.name}-{query}/0/{partition}/default").versions() == [1, 2]
