@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (".ci", ".github", "benchmarks", "docs", "infra", "jvm-bridge", "src", "tests")
+FOLDERS = (".ci", ".github", "benchmarks", "docs", "examples", "infra", "jvm-bridge", "src", "tests")
 SUFFIXES = {".hcl", ".md", ".py", ".scala", ".sh", ".tf", ".tftpl", ".toml", ".yaml", ".yml"}
 TOP = ("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "SECURITY.md", "pyproject.toml")
 

@@ -9,7 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "infra").glob("**/README.md"), ROOT / "benchmarks" / "README.md"]
+    [
+        *DOCS.rglob("*.md"),
+        *ROOT.glob("*.md"),
+        *(ROOT / "infra").glob("**/README.md"),
+        ROOT / "benchmarks" / "README.md",
+        ROOT / "examples" / "README.md",
+    ]
 )
 
 

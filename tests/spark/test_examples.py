@@ -1,0 +1,54 @@
+"""Programs of examples/, as their users run them: the output is that of the file beside each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.jvm import SPARK
+from tests.support.pages import ROOT
+
+EXAMPLES = ROOT / "examples"
+PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "sandbox")
+#: These run with `make test`.
+FAST = ("deduplication", "session_windows")
+#: The first Spark of those that do not run on 3.5.
+SINCE = {"transform_with_state": "4.1", "from_rocksdb": "4.3"}
+RUNS_WITHIN_S = 150
+
+
+def marked(program: str) -> object:
+    marks = [] if program in FAST else [pytest.mark.slow]
+    since = SINCE.get(program, "3.5")
+    return pytest.param(program, marks=[*marks, pytest.mark.skipif(since > SPARK, reason=f"needs Spark {since}")])
+
+
+@pytest.mark.parametrize("program", [marked(program) for program in PROGRAMS])
+def test_an_example(program: str, folder: Path, environment: dict[str, str]) -> None:
+    """It ends by itself with the output that is beside it, and leaves neither a file nor a process."""
+    temporary, here = folder / "tmp", folder / "here"
+    temporary.mkdir()
+    here.mkdir()
+    completed = subprocess.run(
+        [sys.executable, EXAMPLES / f"{program}.py"],
+        capture_output=True,  # until all processes that it started have ended
+        text=True,
+        timeout=RUNS_WITHIN_S,
+        check=False,
+        cwd=here,
+        env=environment | {"TMPDIR": str(temporary)},
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == (EXAMPLES / f"{program}.txt").read_text(), completed.stderr
+    assert [*temporary.iterdir(), *here.iterdir()] == []
+
+
+def test_the_index_has_every_example() -> None:
+    """It has each program with its output, and the sentence that it begins with."""
+    index = (EXAMPLES / "README.md").read_text()
+    for program in PROGRAMS:
+        assert f"[{program}.py]({program}.py)" in index, program
+        assert f"[output]({program}.txt)" in index, program
