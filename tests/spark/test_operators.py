@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 from _pytest.mark import ParameterSet
 
-from dynastate.settings import PREFIX
+from dynastate.dynamodb.boto_tables import BotoTables
+from dynastate.engine.engine import Engine
+from dynastate.engine.namespaces import read_namespace
+from dynastate.operations.inspection.operator_names import operator_name
+from dynastate.settings import PREFIX, Settings
 from tests.spark.conftest import ON_ROCKSDB, Sessions
 from tests.spark.operators import CASES, NEEDS_40, Case
 from tests.spark.state_reader import read_metadata, read_states
@@ -38,6 +43,10 @@ ON_EVERY_SPARK = (
 )
 
 
+#: Names of operators that store the same columns as another one.
+SEVERAL = ("applyInPandasWithState", "flatMapGroupsWithState", "transformWithState")
+
+
 def of_each_operator(names: Sequence[str] = ON_EVERY_SPARK) -> list[ParameterSet]:
     """The names of all cases, of which some run on every Spark. On Spark 3.5 no case is left out that it can run."""
     every, slow = pytest.mark.every_spark, pytest.mark.slow
@@ -46,9 +55,24 @@ def of_each_operator(names: Sequence[str] = ON_EVERY_SPARK) -> list[ParameterSet
 
 
 @pytest.mark.parametrize("name", of_each_operator())
-def test_same_as_rocksdb(name: str, sessions: Sessions, folder: Path) -> None:
+def test_same_as_rocksdb(name: str, sessions: Sessions, tables: BotoTables, folder: Path) -> None:
     """On made-up data, which comes late, repeats itself and has nulls."""
-    compare(CASES[name], make_sources(folder, seed=1, files=FILES), sessions, folder)
+    case, conf = CASES[name], {f"{PREFIX}namespace": folder.name}
+    compare(case, make_sources(folder, seed=1, files=FILES), sessions, folder, conf)
+    assert names_by_columns(tables, folder.name) == {
+        number: "" if operator.startswith(SEVERAL) else operator for number, operator in enumerate(case.operators)
+    }
+
+
+def names_by_columns(tables: BotoTables, namespace: str) -> dict[int, str]:
+    """The names that the page gives the operators of a namespace: by what they store."""
+    names = {}
+    with closing(Engine(tables, Settings())) as engine:
+        for store in read_namespace(tables, namespace).listed:
+            lineage = engine.lineage(store, None)
+            _, operator, _, store_name = store.split("/")
+            names[int(operator)] = operator_name(store_name, lineage.schema(lineage.newest))
+    return names
 
 
 @pytest.mark.slow

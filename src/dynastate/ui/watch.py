@@ -24,6 +24,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.meta import parse_meta
+from dynastate.operations.inspection.operator_names import operator_name
 from dynastate.operations.lifecycle.runs import read_meta
 from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, operator_of, with_report
 from dynastate.operations.monitoring.reports import Batch, ReportFile
@@ -53,6 +54,8 @@ LOOKS_AT_ONCE: Final = 8
 #: An operator is stopped after so many of its batches without a commit, and at least so long.
 STOPPED_TIMES: Final = 3
 STOPPED_MIN_S: Final = 60.0
+#: What a report has as the name of an operator without one: Spark 3.5 gives session windows none.
+NO_NAMES: Final = ("", "defaultName")
 NO_STORES: Final = "no store of this namespace is in the tables: it was dropped, or its query has not begun"
 NOT_COMMITTED: Final = "the first batch is not committed in all partitions yet"
 
@@ -62,7 +65,10 @@ def now_utc() -> datetime:
 
 
 def clock_time(instant: datetime | None) -> str:
-    return "never" if instant is None else f"{instant:%H:%M:%S} UTC"
+    """A time of today as `14:31:05`, an earlier one with its day, in UTC."""
+    if instant is None:
+        return "never"
+    return f"{instant:%H:%M:%S} UTC" if instant.date() == now_utc().date() else f"{instant:%d %b %Y, %H:%M:%S} UTC"
 
 
 def date_time(instant_ms: float, looked: datetime | None) -> str:
@@ -162,6 +168,18 @@ class Look:
     def age_s(self) -> float:
         """Seconds since the look that was answered."""
         return 0.0 if self.looked is None else max(0.0, (now_utc() - self.looked).total_seconds())
+
+    def operator_name(self, stores: str) -> str:
+        """Spark's name of the operator of `namespace/operator/*/name`, or an empty text.
+
+        It is by the last report, or by the columns of its stores.
+        """
+        number = int(stores.split("/")[1])
+        reported = self.batches[-1].operator_names[number : number + 1] if self.batches else ()
+        if reported and reported[0] not in NO_NAMES:
+            return reported[0]
+        lineage = next((each for store, each in self.lineages.items() if operator_of(store) == stores), None)
+        return "" if lineage is None else operator_name(stores.rpartition("/")[2], lineage.schema(lineage.newest))
 
     def loads_of(self, stores: str) -> list[StoreLoad]:
         """The loads of the partitions of `namespace/operator/*/name`."""

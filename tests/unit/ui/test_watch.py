@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -224,3 +226,14 @@ def test_namespaces_are_listed_for_a_unit_a_second_at_most(units: int, scans: in
         listing._background.wait(10)
         passed_s += NAMESPACES_S + 1
     assert tables.scans == scans
+
+
+def test_an_operator_has_the_name_of_its_report(world: World) -> None:
+    """Without a report, or with one of Spark 3.5 that has no name, the columns say which operator it is."""
+    look = world.after(0)
+    stores = look.activities[0].stores
+    reports: list[Any] = [
+        SimpleNamespace(operator_names=names) for names in (("transformWithStateExec",), ("defaultName",))
+    ]
+    names = [replace(look, batches=batches).operator_name(stores) for batches in ([], reports[:1], reports)]
+    assert names == ["stateStoreSave", "transformWithStateExec", "stateStoreSave"]

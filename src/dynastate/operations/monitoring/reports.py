@@ -83,6 +83,8 @@ class Batch:
     operators: tuple[Mapping[str, int], ...]
     """Metrics by operator id: Spark numbers operators, and reports them, in the order of its plan."""
     duration_ms: int
+    operator_names: tuple[str, ...] = ()
+    """Spark's names of the operators, in the same order."""
 
     @cached_property
     def metrics(self) -> Mapping[str, int]:
@@ -197,6 +199,7 @@ def _batch(line: str, where: str) -> Batch | None:
             at=time,
             operators=operators,
             duration_ms=int(durations.get("triggerExecution", durations["addBatch"])),
+            operator_names=tuple(str(each.get("operatorName", "")) for each in report["stateOperators"]),
         )
         batch.spent()
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -105,6 +105,7 @@ def view(site: Site, ask: Ask) -> Page:
         "look": look,
         "activity": activity,
         "health": look.health(activity),
+        "operator_name": look.operator_name(activity.stores),
         "is_stopped": look.is_stopped(activity),
         "stored": sum(each.stored_bytes for each in loads.values()),
         "partition": partition,

@@ -39,6 +39,7 @@ class Line:
     health: Health
     bytes: int
     dollars_a_day: float | None
+    operator_name: str
 
     @property
     def operator(self) -> int:
@@ -50,7 +51,9 @@ class Line:
 
     @property
     def name(self) -> str:
-        return f"operator {self.operator}" if self.store == "default" else self.store
+        """Spark's name of the operator if it is known, with the name of the store if it has several."""
+        store = "" if self.store == "default" else self.store
+        return " ".join(filter(None, (self.operator_name, store))) or f"operator {self.operator}"
 
 
 class Query:
@@ -65,6 +68,7 @@ class Query:
                 health=look.health(each),
                 bytes=sum(load.stored_bytes for load in look.loads_of(each.stores)),
                 dollars_a_day=dollars.get(each.stores),
+                operator_name=look.operator_name(each.stores),
             )
             for each in look.activities
         ]
