@@ -13,6 +13,7 @@ from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Chart, Series
 from dynastate.ui.check import Check
 from dynastate.ui.page import Ask, Page
+from dynastate.ui.pages.steps import first_steps
 from dynastate.ui.site import Site
 from dynastate.ui.watch import LOOK_S, Look
 
@@ -26,9 +27,10 @@ def view(site: Site, ask: Ask) -> Page:
     look = site.watch(ask.namespace).latest()
     spent.add(look.spent)
     check = site.checks.get(ask.namespace)
+    marks = [(each, look.health(each), look.operator_name(each.stores)) for each in look.activities]
     values: dict[str, Any] = {
         "look": look,
-        "marks": [(each, look.health(each)) for each in look.activities],
+        "marks": marks,
         "busiest": busiest(look.loads),
         "key_units_s": KEY_UNITS_S,
         "throttles": _throttles(look),
@@ -37,8 +39,10 @@ def view(site: Site, ask: Ask) -> Page:
         "troubleshooting": f"{DOCS}troubleshooting.md",
         "metrics": f"{DOCS}metrics.md#export",
     }
+    broken = 0
     if check is not None:
         spent.add(check.spent)
+        broken = sum(1 for each in check.reports if not each.is_whole)
         reports, checkpoints = list(check.reports), list(check.checkpoints)
         names = site.tables.names
         whole = [line for each in checkpoints if each.is_whole for line in each.lines(names)]
@@ -47,6 +51,8 @@ def view(site: Site, ask: Ask) -> Page:
             "result": [*(summary(reports) if reports else []), *whole],
             "lines": [line for each in parts if not each.is_whole for line in each.lines(names)][:FINDINGS],
         }
+    values["steps"] = first_steps(look, broken)
+    values["is_well"] = bool(marks) and all(health.mark == "ok" for _, health, _ in marks)
     command = f"dynastate verify {ask.namespace}"
     return Page(f"Health of {ask.namespace}", "health.html", command, values, spent=spent, refresh_s=LOOK_S).by([look])
 
