@@ -8,6 +8,7 @@ import pytest
 
 from dynastate.operations.cost.scenarios import MONTH_DAYS
 from dynastate.prices import DEFAULT_PRICES
+from dynastate.ui.pages.cost import Slider
 from dynastate.ui.pages.plan import dollars_a_day, plan_of
 from dynastate.ui.watch import Watch
 from tests.support.engine_driver import make_engine
@@ -39,3 +40,10 @@ def test_prices_of_operators_add_up_to_that_of_the_query() -> None:
     assert sum(priced.values()) == pytest.approx(plan.month.dollars(DEFAULT_PRICES) / MONTH_DAYS)
     assert min(priced.values()) > 0
     engine.close()
+
+
+def test_a_slider_holds_its_values() -> None:
+    """Its scale goes from the lowest to the highest of its ends, the query's own value and the chosen one."""
+    slider = Slider("threshold", "snapshotThreshold", 7.5, 1.25, low=0.5, high=3, step=0.05, is_default=True)
+    assert (slider.least, slider.most, slider.text, slider.current_text) == ("0.5", "7.5", "7.5", "default 1.25")
+    assert slider.place == pytest.approx(10.71)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
+from dynastate.operations.cost.advice import Month
 from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, predict
-from dynastate.operations.cost.scenarios import MONTH_DAYS
+from dynastate.operations.cost.scenarios import MONTH_DAYS, Scenario, with_trigger
+from dynastate.operations.cost.scenarios import predicted as predicted_day
 from dynastate.operations.cost.usage import commit_units, part_puts
 from dynastate.operations.monitoring.reports import REPORTED, usage_of_batches
 from dynastate.prices import Prices
-from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
 from dynastate.ui.charts import Chart, Series
 from dynastate.ui.history import totals_of
 from dynastate.ui.page import Ask, Page
-from dynastate.ui.pages.plan import RETAIN, plan_of
+from dynastate.ui.pages.plan import RETAIN, THRESHOLD, plan_of
 from dynastate.ui.site import Site
 from dynastate.ui.watch import Look
 
@@ -30,6 +34,51 @@ KINDS: Final = (
     ("deletes", "c3", ("dynastateDeleteUnits",)),
     ("reads", "c4", ("dynastateReadUnits", "dynastateMaintenanceReadUnits")),
 )
+#: Decimal places of dollars in a chart.
+DIGITS_MAX: Final = 6
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A choice: its `value`, beside the `current` one of the query, on a scale from `low` to `high` that holds both.
+
+    The tables have no settings: a choice that `is_default` begins where a query is that has not set it.
+    """
+
+    name: str
+    label: str
+    value: float
+    current: float
+    low: float
+    high: float
+    step: float = 1
+    is_default: bool = False
+
+    @property
+    def least(self) -> str:
+        return _short(min(self.low, self.value, self.current))
+
+    @property
+    def most(self) -> str:
+        return _short(max(self.high, self.value, self.current))
+
+    @property
+    def text(self) -> str:
+        return _short(self.value)
+
+    @property
+    def current_text(self) -> str:
+        return f"{'default' if self.is_default else 'now'} {_short(self.current)}"
+
+    @property
+    def place(self) -> float:
+        """The place of its current value, in hundredths of the scale."""
+        least = float(self.least)
+        return round(100 * (self.current - least) / (float(self.most) - least), 2)
+
+
+def _short(value: float) -> str:
+    return f"{value:.10g}"
 
 
 def view(site: Site, ask: Ask) -> Page:
@@ -38,10 +87,10 @@ def view(site: Site, ask: Ask) -> Page:
     spent.add(look.spent)
     if not look.activities:
         raise ConfigurationError(look.why_nothing, namespace=ask.namespace)
-    threshold = ask.positive("threshold", float(Settings().snapshot_threshold))
+    threshold = ask.positive("threshold", THRESHOLD)
     retain = ask.number("retain", RETAIN, least=2)
-    plan = plan_of(look, site.prices, threshold=threshold, retain=retain)
-    values: dict[str, Any] = {"look": look, "plan": plan, "threshold": threshold, "retain": retain}
+    plan = plan_of(look, site.prices)
+    values: dict[str, Any] = {"look": look, "plan": plan}
     values["is_stopped"] = all(look.is_stopped(each) for each in look.activities)
     values["stored"] = sum(each.stored_bytes for each in look.loads)
     predicted = None if plan is None else plan.month.dollars(site.prices) / MONTH_DAYS
@@ -51,16 +100,39 @@ def view(site: Site, ask: Ask) -> Page:
     command = f"dynastate cost {ask.namespace}"
     if plan is not None:
         partitions = max(usage.partitions for usage in plan.usages.values())
-        trigger = ask.positive("trigger", plan.every_s)
+        trigger, every = ask.positive("trigger", plan.every_s), round(plan.every_s)
         asked_partitions = ask.number("partitions", partitions, least=1)
-        scenarios = plan.scenarios(trigger, asked_partitions)
+        chosen = [
+            replace(
+                with_trigger(each, plan.every_s, trigger),
+                snapshot_threshold=threshold,
+                retain=retain,
+                stores=max(1, round(each.stores * asked_partitions / usage.partitions)),
+            )
+            for each, usage in zip(plan.workloads, plan.usages.values(), strict=True)
+        ]
+        *scenarios, each_row = plan.scenarios(trigger, asked_partitions)
+        scenarios = [*scenarios, Scenario("these choices together", *predicted_day(chosen)), each_row]
+        then = Month.of(chosen).dollars(site.prices)
         predictions = [predict(each) for each in plan.workloads]
         advice = plan.choices()
         values |= {
             "trigger": trigger,
             "partitions": asked_partitions,
-            "own_partitions": partitions,
+            "sliders": [
+                Slider(
+                    "trigger", "Seconds a batch", max(1, round(trigger)), max(1, every), low=1, high=max(120, 4 * every)
+                ),
+                Slider("partitions", "Partitions", asked_partitions, partitions, low=1, high=max(50, 4 * partitions)),
+                Slider(
+                    "threshold", "snapshotThreshold", threshold, THRESHOLD, low=0.5, high=3, step=0.05, is_default=True
+                ),
+                Slider("retain", "minBatchesToRetain", retain, RETAIN, low=2, high=200, is_default=True),
+            ],
             "scenarios": [each.as_json(site.prices) for each in scenarios],
+            "then_a_month": then,
+            "saved": plan.month.dollars(site.prices) - then,
+            "is_chosen": bool({"trigger", "partitions", "threshold", "retain"} & ask.parameters.keys()),
             "dollars_a_month": plan.month.dollars(site.prices),
             "kinds": [
                 (kind, colour, sum((getattr(each, part) for each in predictions), PredictedUsage()))
@@ -71,8 +143,6 @@ def view(site: Site, ask: Ask) -> Page:
                     ("reads of restarts", "c4", "restarts"),
                 )
             ],
-            "own_threshold": float(Settings().snapshot_threshold),
-            "own_retain": RETAIN,
             "prices": site.prices,
             "storage_dollars": site.prices.dollars_a_month(plan.month.stored) / MONTH_DAYS,
             "advice": [each for each in advice if each.is_advice],
@@ -97,9 +167,10 @@ def _by_version(look: Look, prices: Prices, predicted: float | None) -> Chart | 
         dollars.append(_a_day(prices.nanodollars(units, 0, puts), total.seconds))
     if not any(dollars):
         return None
-    series = [Series("commits", AXIS, dollars, digits=2, prefix="$")]
+    digits = _digits([*dollars, predicted])
+    series = [Series("commits", AXIS, dollars, digits=digits, prefix="$")]
     if predicted is not None:
-        series.append(_predicted(predicted, len(totals)))
+        series.append(_predicted(predicted, len(totals), digits))
     return Chart(
         "versions",
         f"Dollars a day at the rate of each of {plural(len(totals), 'version')}",
@@ -118,16 +189,20 @@ def _by_batch(look: Look, prices: Prices, predicted: float | None) -> Chart | No
     if len(batches) < 2:  # the first one has no interval
         return None
     gaps = [None, *((second.at - first.at).total_seconds() for first, second in pairwise(batches))]
-    series = []
-    for name, colour, metrics in KINDS:
-        dollars = []
+    figures: dict[str, list[float | None]] = {}
+    for name, _, metrics in KINDS:
+        dollars = figures.setdefault(name, [])
         for batch, gap in zip(batches, gaps, strict=True):
             units = sum(batch.metrics.get(each, 0) for each in metrics)
             is_read = name == "reads"
             dollars.append(_a_day(prices.nanodollars(0 if is_read else units, units if is_read else 0), gap))
-        series.append(Series(name, AXIS, dollars, draw="stack", colour=colour, digits=2, prefix="$"))
+    digits = _digits([predicted, *chain(*figures.values())])
+    series = [
+        Series(name, AXIS, figures[name], draw="stack", colour=colour, digits=digits, prefix="$")
+        for name, colour, _ in KINDS
+    ]
     if predicted is not None:
-        series.append(_predicted(predicted, len(batches)))
+        series.append(_predicted(predicted, len(batches), digits))
     return Chart(
         "batches",
         f"Dollars a day at the rate of each of {plural(len(batches), 'reported batch')}",
@@ -139,9 +214,15 @@ def _by_batch(look: Look, prices: Prices, predicted: float | None) -> Chart | No
     )
 
 
-def _predicted(dollars: float, points: int) -> Series:
+def _predicted(dollars: float, points: int, digits: int) -> Series:
     values = [dollars] * points
-    return Series("predicted, all", AXIS, values, draw="line", colour="ink", digits=2, prefix="$", is_dashed=True)
+    return Series("predicted, all", AXIS, values, draw="line", colour="ink", digits=digits, prefix="$", is_dashed=True)
+
+
+def _digits(dollars: Iterable[float | None]) -> int:
+    """The decimal places that show two digits of the largest amount, at least cents: a chart is drawn from them."""
+    largest = max((each for each in dollars if each), default=1.0)
+    return min(DIGITS_MAX, max(2, 1 - math.floor(math.log10(largest))))
 
 
 def _a_day(nanodollars: int, seconds: float | None) -> float | None:

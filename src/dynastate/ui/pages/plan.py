@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dynastate.operations.cost.advice import Month, Plan
 from dynastate.operations.cost.scenarios import MONTH_DAYS
 from dynastate.operations.cost.usage import by_operator
@@ -9,19 +11,20 @@ from dynastate.prices import Prices
 from dynastate.settings import Settings
 from dynastate.ui.watch import Look
 
-#: What Spark retains by default, spark.sql.streaming.minBatchesToRetain.
-RETAIN = 100
+#: What a query has that has not set it, spark.sql.streaming.minBatchesToRetain being Spark's: the tables have no
+#: settings.
+THRESHOLD: Final = float(Settings().snapshot_threshold)
+RETAIN: Final = 100
 
 
-def plan_of(look: Look, prices: Prices, threshold: float | None = None, retain: int = RETAIN) -> Plan | None:
+def plan_of(look: Look, prices: Prices) -> Plan | None:
     """The plan of a query. Returns None before the interval between two batches is known."""
     intervals = [each.batch_s for each in look.activities if each.batch_s]
     usages = by_operator({load.store: load.usage for load in look.loads})
     if not intervals or not usages:
         return None
-    threshold = float(Settings().snapshot_threshold) if threshold is None else threshold
     every_s = sum(intervals) / len(intervals)
-    return Plan(usages, every_s, threshold=threshold, retain=retain, prices=prices)
+    return Plan(usages, every_s, threshold=THRESHOLD, retain=RETAIN, prices=prices)
 
 
 def dollars_a_day(look: Look, prices: Prices) -> dict[str, float]:

@@ -86,7 +86,7 @@ const yAxis = (digits, prefix) => ({
   grid: { stroke: () => token("line"), width: 1 },
   ticks: { show: false },
   values: (_plot, splits, _axis, _space, step) => {
-    const needed = Math.max(0, Math.min(4, -Math.floor(Math.log10(step) + 1e-9)));
+    const needed = Math.max(0, Math.min(6, -Math.floor(Math.log10(step) + 1e-9)));
     return splits.map((each) => prefix + number(each, step >= 1 ? 0 : Math.max(needed, Math.min(digits, 2))));
   },
 });
