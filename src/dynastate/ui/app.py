@@ -24,7 +24,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError, DynastateErr
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages import compare, cost, health, key, operator, queries, rows
 from dynastate.ui.site import Site
-from dynastate.ui.texts import NONE, NUMERIC, value_text, visible
+from dynastate.ui.texts import NONE, NUMERIC, clock_text, value_text, visible
 from dynastate.ui.watch import clock_time
 from dynastate.version import __version__
 
@@ -210,7 +210,7 @@ def _environment(token: str) -> Environment:
         "priced": lambda value: _dollars(value, "$"),
         "figure": lambda value: NONE if value is None else f"{value:,.1f}",
         "fixed": lambda value, digits: f"{value:,.{digits}f}",
-        "hour": lambda ms: f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%H:%M:%S}",
+        "hour": lambda ms, has_day: clock_text(ms, has_day=has_day),
         "span": _span,
         "clock": clock_time,
         "moment": lambda ms: f"{datetime.fromtimestamp(ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC",

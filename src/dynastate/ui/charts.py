@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Final
 
-from dynastate.ui.texts import NONE
+from dynastate.ui.texts import NONE, clock_text, has_days
 
 #: Points of a sparkline, the seconds that it shows, and its size in units of its own coordinates.
 SPARK_POINTS: Final = 36
@@ -86,6 +87,14 @@ class Chart:
     def shown_starts(self) -> Sequence[str]:
         """The starts, if there is one."""
         return self.starts if any(self.starts) else ()
+
+    @cached_property
+    def has_days(self) -> bool:
+        """Whether its times have their day."""
+        return self.is_time and has_days(self.places)
+
+    def time_text(self, number: int) -> str:
+        return clock_text(self.places[number], has_day=self.has_days)
 
     def time(self, number: int) -> datetime:
         return datetime.fromtimestamp(self.places[number] / 1000, timezone.utc)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from dynastate.reader.json_rows import json_text
 
 #: A figure that does not apply, or is not known.
 NONE: Final = "\N{EN DASH}"
+#: The milliseconds of a day: times of a longer history have their day.
+DAY_MS: Final = 86_400_000
 #: Types whose values are figures, on the right of their column.
 NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
 
@@ -20,6 +23,17 @@ def visible(text: str) -> str:
         f"\\u{ord(each):04x}" if unicodedata.category(each) in ("Cc", "Cf", "Cs") and each not in "\n\t" else each
         for each in text
     )
+
+
+def has_days(times_ms: Collection[float]) -> bool:
+    """Whether times need their day: they span more than one."""
+    return bool(times_ms) and max(times_ms) - min(times_ms) > DAY_MS
+
+
+def clock_text(time_ms: float, *, has_day: bool) -> str:
+    """A time in UTC as `14:31:05`, or as `28 Nov 14:31:05`."""
+    instant = datetime.fromtimestamp(time_ms / 1000, timezone.utc)
+    return f"{instant:%d %b %H:%M:%S}" if has_day else f"{instant:%H:%M:%S}"
 
 
 def shown(value: Any, chars: int, indent: int | None = None) -> str | None:

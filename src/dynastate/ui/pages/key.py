@@ -19,7 +19,7 @@ from dynastate.ui.charts import Chart, Series
 from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site
-from dynastate.ui.texts import NUMERIC, shown, value_text
+from dynastate.ui.texts import NUMERIC, has_days, shown, value_text
 from dynastate.ui.watch import counted
 from dynastate.unsaferow import types
 from dynastate.unsaferow.nested import or_none
@@ -140,6 +140,7 @@ def _show(reader: StateReader, ask: Ask, page: Page, form_values: dict[str, Any]
         "history": history[: -HISTORY - 1 : -1],
         "changes": sum(1 for each in history if not each.is_oldest),
         "times": times,
+        "has_days": has_days(times.values()),
         "chart": _numbers(past[-HISTORY:], names, times, reader),
     }
     if other is not None:
