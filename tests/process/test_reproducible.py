@@ -57,7 +57,7 @@ def copy_checkout(root: Path, umask: int) -> None:
         for folder in ("src", "jvm-bridge"):
             ignore = shutil.ignore_patterns("__pycache__", "jars")
             shutil.copytree(ROOT / folder, root / folder, ignore=ignore, copy_function=shutil.copyfile)
-        for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
+        for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", ".gitignore"):
             shutil.copyfile(ROOT / name, root / name)
     finally:
         os.umask(previous)

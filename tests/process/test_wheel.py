@@ -76,13 +76,15 @@ def test_jars_are_of_this_version(wheel: dict[str, bytes]) -> None:
 
 
 def test_licence_is_in_both(built: Path, wheel: dict[str, bytes], metadata: Message) -> None:
-    text = (ROOT / "LICENSE").read_bytes()
-    assert wheel[f"dynastate-{__version__}.dist-info/licenses/LICENSE"] == text
-    assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
-    with tarfile.open(built / f"dynastate-{__version__}.tar.gz") as sources:
-        licence = sources.extractfile(f"dynastate-{__version__}/LICENSE")
-        assert licence is not None
-        assert licence.read() == text
+    """With the notice, which names what the page has of other projects."""
+    assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("Apache-2.0", ["LICENSE", "NOTICE"])
+    for name in ("LICENSE", "NOTICE"):
+        text = (ROOT / name).read_bytes()
+        assert wheel[f"dynastate-{__version__}.dist-info/licenses/{name}"] == text
+        with tarfile.open(built / f"dynastate-{__version__}.tar.gz") as sources:
+            licence = sources.extractfile(f"dynastate-{__version__}/{name}")
+            assert licence is not None
+            assert licence.read() == text
 
 
 def test_source_distribution_makes_a_whole_wheel(built: Path, wheel: dict[str, bytes]) -> None:

@@ -19,7 +19,7 @@ from dynastate.ui.check import Check
 from dynastate.ui.cursor import KEPT, PAGE_ROWS, Cursor
 from dynastate.ui.page import Ask
 from dynastate.ui.site import with_versions
-from dynastate.ui.texts import shown, visible
+from dynastate.ui.texts import DAY_MS, clock_text, has_days, shown, visible
 from tests.support.engine_driver import make_engine
 from tests.support.memory_tables import MemoryTables
 from tests.support.pages import ROOT
@@ -192,3 +192,26 @@ def test_a_check_reads_checkpoints() -> None:
     check = Check(tables, "files", []).start()  # type: ignore[arg-type]
     wait_until(lambda: not check.is_running, "it did not end")
     assert list(check.failed) == ["files"]
+
+
+def test_times_of_more_than_a_day_have_it() -> None:
+    assert not has_days([])
+    assert not has_days([0, DAY_MS])
+    assert has_days([5, DAY_MS + 6])
+    assert clock_text(DAY_MS + 1_000, has_day=True) == "02 Jan 00:00:01"
+    assert clock_text(DAY_MS + 1_000, has_day=False) == "00:00:01"
+
+
+def test_the_notice_names_what_the_page_has_of_others() -> None:
+    """Each script or style that is not our own, in its version, with its licence beside it."""
+    notice = (ROOT / "NOTICE").read_text()
+    static = HERE / "static"
+    others = {each.name.split(".")[0] for each in static.glob("*.min.js")}
+    assert others == {"htmx", "uplot"}
+    for name in others:
+        assert f"{name}.license.txt" in notice
+        assert (static / f"{name}.license.txt").exists()
+    assert "uPlot 1.6.32, MIT" in notice
+    assert "(v1.6.32)" in (static / "uplot.min.js").read_text()
+    assert "htmx 2.0.11, Zero-Clause BSD" in notice
+    assert 'version:"2.0.11"' in (static / "htmx.min.js").read_text()
