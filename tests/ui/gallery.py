@@ -50,17 +50,17 @@ SESSION: Final = family(
 
 
 class Plan(NamedTuple):
-    """How a query ran: partitions, versions, seconds from one to the next, and seconds since the last, and its run."""
+    """How a query ran: partitions, versions, seconds from one to the next, and seconds since the last, and its runs."""
 
     partitions: int
     versions: int
     batch_s: float
     ago_s: float = 5.0
-    run: str = "second-run"
+    run: str = "second"
 
 
 FRAUD: Final = Plan(partitions=32, versions=72, batch_s=50, run=RUN)
-ORDERS: Final = Plan(partitions=8, versions=90, batch_s=40)
+ORDERS: Final = Plan(partitions=8, versions=90, batch_s=40, run="ordered")
 SESSIONS: Final = Plan(partitions=8, versions=48, batch_s=3_000)
 INVENTORY: Final = Plan(partitions=4, versions=30, batch_s=60, ago_s=8_000)
 LEDGER: Final = Plan(partitions=2, versions=3, batch_s=60)
@@ -84,7 +84,7 @@ class Clock:
 
     @property
     def run(self) -> str:
-        return "first-run" if self.is_first_run else self._plan.run
+        return f"before-{self._plan.run}" if self.is_first_run else self._plan.run
 
 
 def make_random(seed: int) -> Random:
@@ -192,8 +192,8 @@ def _orders(engine: Engine, clock: Clock) -> None:
 
 
 def _checkpoint(tables: Tables, now: datetime) -> None:
-    files = CheckpointFiles(tables, set())
     clock = Clock(now, ORDERS)
+    files = CheckpointFiles(tables, set(), clock=clock)
     for version in range(ORDERS.versions - 15, ORDERS.versions + 1):
         clock.version = version
         began_ms = int((clock().timestamp() - 1.5) * 1000)

@@ -34,6 +34,7 @@ from tests.ui.gallery import FRAUD, HEAVY, LARGEST, SKEWED, make_gallery
 ROOT: Final = Path(__file__).resolve().parents[2]
 PICTURES: Final = ROOT / "build" / "pictures"
 WIDTHS: Final = (400, 1400, 2000)
+HEIGHT_MAX: Final = 2_600
 SCHEMES: Final = ("light", "dark")
 _KEY: Final = urlencode({"family": "spending", "k.card": HEAVY})
 VIEWS: Final = {
@@ -122,10 +123,14 @@ def _window(browser: Browser, width: int, height: int, scheme: str) -> Iterator[
 
 
 def _picture(page: Page, url: str, file: Path, *, is_whole: bool) -> None:
-    """A picture of the whole view, or of what the window shows."""
+    """A picture of the whole view, up to `HEIGHT_MAX`, or of what the window shows."""
     page.goto(url)
     page.wait_for_timeout(150)
-    page.screenshot(path=file, full_page=is_whole)
+    if not is_whole:
+        page.screenshot(path=file)
+        return
+    width, height = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
+    page.screenshot(path=file, full_page=True, clip={"x": 0, "y": 0, "width": width, "height": min(height, HEIGHT_MAX)})
 
 
 def _index(before: str) -> str:

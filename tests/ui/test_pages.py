@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -15,20 +14,10 @@ from tests.support.engine_driver import make_engine
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request
 from tests.support.samples import attempt, query_run
 from tests.support.store_builder import COUNTS, StoreBuilder, counted, user
+from tests.ui.checks import BACKWARDS, DRAWN, LEFT_FIGURES, LOW_CONTRAST
 from tests.ui.conftest import Database, served
 from tests.ui.dataset import BATCH_S, HOSTILE, LARGEST, MANY, PARTITIONS, VERSIONS
 
-ROOT = Path(__file__).resolve().parents[2]
-#: Where the pictures are kept: the README shows some of them.
-PICTURES = ROOT / "build" / "screenshots"
-#: Cells with a figure that is not on the right; numbers that are names are links, and a row of state has values of all
-#: types in a column. Cards have no columns.
-LEFT_FIGURES = """
-  [...document.querySelectorAll("td")]
-    .filter((cell) => getComputedStyle(cell).display === "table-cell" && /^[-+]?[\\d,.]+$/.test(cell.innerText.trim()))
-    .filter((cell) => cell.querySelector("a, pre") === null)
-    .filter((cell) => getComputedStyle(cell).textAlign !== "right").map((cell) => cell.outerHTML)
-"""
 VIEWS = {
     "queries": "",
     "query": "query/shop",
@@ -44,10 +33,14 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), pytest.param(400, "dark", marks=pytest.mark.slow)])
-def test_every_view_fits(browser: Browser, url: str, width: int, scheme: str) -> None:
-    """Nothing is wider than the window, nothing fails, and the read units and a command line are there."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1600, "light"), (400, "dark"), pytest.param(400, "light", marks=pytest.mark.slow)]
+)
+def test_every_view_can_be_read(browser: Browser, url: str, width: int, scheme: str) -> None:
+    """Nothing is wider than the window, every text has contrast, figures are on the right, focus goes as one reads.
+
+    The read units and a command line are in each view, and nothing fails.
+    """
     with opened(browser, url, width, scheme) as page:
         for name, place in VIEWS.items():
             page.goto(url + place)
@@ -58,7 +51,22 @@ def test_every_view_fits(browser: Browser, url: str, width: int, scheme: str) ->
             background = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (background == "rgb(246, 245, 241)") == (scheme == "light")
             assert page.evaluate(LEFT_FIGURES) == [], name
-            page.screenshot(path=PICTURES / f"{name}-{width}-{scheme}.png", full_page=True)
+            assert page.evaluate(LOW_CONTRAST) == [], name
+            assert page.evaluate(BACKWARDS) == [], name
+            for chart in page.evaluate(DRAWN):
+                assert len(chart["axes"]) >= 1, name
+                assert all([*chart["axes"], *chart["values"]]), name
+
+
+def test_the_checks_find_what_is_wrong(browser: Browser, url: str) -> None:
+    """A text that is too pale, tabs in the order from right to left, and a figure on the left."""
+    with opened(browser, url + "rows/shop/0") as page:
+        page.evaluate("document.querySelector('h1').style.color = '#999'")
+        page.evaluate("document.querySelector('.tabs').style.flexDirection = 'row-reverse'")
+        page.evaluate("document.querySelector('td.n').style.textAlign = 'left'")
+        assert [text for text, _ in page.evaluate(LOW_CONTRAST)] == ["Rows"]
+        assert len(page.evaluate(BACKWARDS)) == 3
+        assert len(page.evaluate(LEFT_FIGURES)) == 1
 
 
 def test_the_queries_say_what_they_are(browser: Browser, url: str) -> None:
@@ -173,18 +181,6 @@ def rows_of(page: Page, place: str) -> list[list[str]]:
     """The cells of the rows of a table, also where it is folded."""
     rows = page.locator(f"{place} tbody tr").all()
     return [[cell.strip() for cell in row.locator("td").all_text_contents()] for row in rows]
-
-
-#: uPlot draws on canvas: its axes are read from what the page keeps.
-DRAWN = """
-  [...document.querySelectorAll("figure.chart")].map((figure) => ({
-    plots: figure.querySelectorAll("canvas").length,
-    axes: [...figure.querySelectorAll(".axis")].map((axis) => axis.textContent),
-    noun: figure.dataset.noun,
-    values: [...figure.querySelectorAll("figcaption .key b")].map((value) => value.textContent),
-    width: figure.querySelector(".u-wrap")?.getBoundingClientRect().width - figure.querySelector(".plot").clientWidth,
-  }))
-"""
 
 
 @pytest.mark.parametrize("place", ["operator/shop/0", f"operator/shop/0?partition={LARGEST}", "cost/shop"])
