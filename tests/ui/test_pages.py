@@ -392,6 +392,7 @@ def test_other_choices_are_priced(browser: Browser, url: str) -> None:
         expect(page.locator("output").first).to_have_text("120")
         expect(page.get_by_role("heading", name="With 120.0 s a batch")).to_be_visible()
         expect(dollars).not_to_have_text(old_price)
+        expect(page.locator("#result .saves")).to_contain_text("less")
         new_price = dollars.inner_text()
         page.wait_for_url(re.compile("trigger=120"))
         page.reload()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynastate.ui.pages.key import _history, _since
+from dynastate.ui.pages.key import _earlier, _history, _since
 
 NAMES = ("count", "code")
 
@@ -31,3 +31,12 @@ def test_a_row_that_was_put_later_changed_then() -> None:
     assert put.cells["count"].is_changed
     assert put.cells["count"].old is None
     assert _since(past, NAMES, 7, 1) == {"count": 5, "code": 5}
+
+
+def test_versions_of_earlier_times() -> None:
+    """The last one that was committed at each; none that is the newest, or older than the oldest that can be read."""
+    hour_ms = 3_600_000
+    times = {number: number * hour_ms for number in range(1, 11)}
+    assert _earlier(times, 10, 10 * hour_ms + 1) == {"10 min ago": 9, "1 h ago": 9}
+    assert _earlier(times, 10, 34.5 * hour_ms) == {}
+    assert _earlier(times, 10, 33.5 * hour_ms) == {"1 day ago": 9}

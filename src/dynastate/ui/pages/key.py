@@ -20,7 +20,7 @@ from dynastate.ui.page import Ask, Page
 from dynastate.ui.pages.operator import family_option, stores_of
 from dynastate.ui.site import Site
 from dynastate.ui.texts import NUMERIC, has_days, shown, value_text
-from dynastate.ui.watch import counted
+from dynastate.ui.watch import counted, now_utc
 from dynastate.unsaferow import types
 from dynastate.unsaferow.nested import or_none
 
@@ -35,6 +35,9 @@ HISTORY: Final = 100
 CELL_CHARS: Final = 120
 OFFERED: Final = 10
 CHARTED: Final = 4
+
+#: Earlier times that are offered, by their labels, in seconds before now.
+EARLIER: Final = {"10 min ago": 600, "1 h ago": 3_600, "1 day ago": 86_400}
 
 #: A version, and the row at it, or None.
 Version = tuple[int, dict[str, Any] | None]
@@ -141,6 +144,7 @@ def _show(reader: StateReader, ask: Ask, page: Page, form_values: dict[str, Any]
         "changes": sum(1 for each in history if not each.is_oldest),
         "times": times,
         "has_days": has_days(times.values()),
+        "earlier": _earlier(times, reader.version, now_utc().timestamp() * 1000),
         "chart": _numbers(past[-HISTORY:], names, times, reader),
     }
     if other is not None:
@@ -152,6 +156,15 @@ def _offered(reader: StateReader) -> list[dict[str, Any]]:
     names = reader.key_columns.names
     rows = islice(reader.rows_by_partition(), OFFERED)
     return [row_to_json(reader.key_columns, {name: row[name] for name in names}) or {} for _, row in rows]
+
+
+def _earlier(times: Mapping[int, int], newest: int, now_ms: float) -> dict[str, int]:
+    """The versions of some earlier times, by their labels, without those that are the newest or not readable."""
+    earlier = {
+        label: max((version for version, ms in times.items() if ms <= now_ms - 1000 * seconds), default=newest)
+        for label, seconds in EARLIER.items()
+    }
+    return {label: version for label, version in earlier.items() if version != newest}
 
 
 def _history(
