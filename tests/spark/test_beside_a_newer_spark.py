@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import ON_HDFS, ON_ROCKSDB, Database, Sessions
+from tests.spark.conftest import CONF, ON_HDFS, ON_ROCKSDB, Database, Sessions
 from tests.spark.operators import CASES, NEEDS_40
-from tests.spark.streams import Outcome, make_sources
+from tests.spark.streams import Outcome, Source, make_rows, make_source, make_sources, run
+from tests.spark.test_migrate import totals
 from tests.support.jvm import ROOT, SPARK
 
 pytestmark = [
@@ -68,7 +69,7 @@ def test_a_query_comes_over_and_goes_back(
     sources = [make_sources(folder / str(number), seed=11, files=4) for number in range(len(names))]
     beside = Beside(database, environment, folder)
 
-    def run(files: int, checkpoints: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Outcome]]:
+    def run_all(files: int, checkpoints: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Outcome]]:
         return {name: take_turn(name, number, files, checkpoints) for number, name in enumerate(names)}
 
     def take_turn(
@@ -87,16 +88,16 @@ def test_a_query_comes_over_and_goes_back(
         answers = beside.move([(function, each | arguments) for each in folders])
         assert [each["error"] for each in answers if "error" in each] == []
 
-    run(2, {"old": store, "stays": store})
+    run_all(2, {"old": store, "stays": store})
     move("import_checkpoint", names, "old", "imported")
-    for outcomes in run(3, {"imported": {}, "stays": store}).values():
+    for outcomes in run_all(3, {"imported": {}, "stays": store}).values():
         assert outcomes["imported"].rows == outcomes["stays"].rows != {}
         assert outcomes["imported"].state == outcomes["stays"].state
     move("repartition", MANY, "imported", "wide", partitions=3)
     move("export_checkpoint", MANY, "wide", "exported", store="rocksdb")
     move("export_checkpoint", SINGLE, "imported", "exported", store="rocksdb")
     # They are one query, of which Spark runs one at a time.
-    seen, exported = run(4, {"wide": {}, "stays": store}), run(4, {"exported": ON_ROCKSDB})
+    seen, exported = run_all(4, {"wide": {}, "stays": store}), run_all(4, {"exported": ON_ROCKSDB})
     for name in names:
         assert name in SINGLE or seen[name]["wide"].rows == seen[name]["stays"].rows
         assert exported[name]["exported"].rows == seen[name]["stays"].rows != {}
@@ -122,3 +123,41 @@ def test_a_checkpoint_that_does_not_describe_its_rows_is_refused(
         assert "the checkpoint does not describe the rows of a store" in answer["error"]
         assert f"operator=0 stores={','.join(descriptions)}" in answer["error"]
         assert not Path(f"{checkpoint}-new").exists()
+
+
+def test_a_first_state_and_a_lost_checkpoint(
+    sessions: Sessions, database: Database, environment: dict[str, str], folder: Path
+) -> None:
+    """A query begins with a frame, and another continues from its state alone; a migration is refused."""
+    history, source = make_source(folder / "history", seed=13, files=5), make_source(folder / "all", seed=12, files=4)
+    history.release()
+    source.release(3)
+    session, lost = sessions({}), f"{folder.name}-lost"
+    first_rows = totals(history.read(session), "long").withColumnsRenamed({"rows": "count", "amount": "sum"})
+    first_rows.write.parquet(str(folder / "frame"))
+    run(totals(source.stream(sessions({f"{CONF}.dynastate.namespace": lost})), "long"), folder / "lost", "complete")
+    end = Source(folder / "end", [make_rows(12, file) for file in (2, 3)])
+    end.release(1)
+    run(totals(end.stream(session), "long"), folder / "template", "complete")
+    shutil.rmtree(folder / "lost")
+
+    template, new = str(folder / "template"), str(folder / "new")
+    transfers: list[Transfer] = [
+        ("bootstrap", {"template": template, "new": f"{new}-0", "frame": str(folder / "frame")}),
+        ("recover_checkpoint", {"lost": lost, "template": template, "new": f"{new}-1"}),
+        ("migrate", {"old": template, "new": f"{new}-2", "schema": "count long, sum long"}),
+    ]
+    begun, recovered, migrated = Beside(database, environment, folder).move(
+        [(function, {**arguments, "namespace": f"{folder.name}-{function}"}) for function, arguments in transfers]
+    )
+    end.release()
+    source.release()
+    batch = end.read(session).where("file = 3")
+    for number, (moved, rows) in enumerate(
+        [(begun, history.read(session).union(batch)), (recovered, source.read(session))]
+    ):
+        outcome = run(totals(end.stream(sessions(moved["confs"])), "long"), Path(f"{new}-{number}"), "complete")
+        expected = sorted(map(tuple, totals(rows, "long").collect()), key=repr)
+        assert outcome.rows[max(outcome.rows)] == expected
+    assert "Spark 3.5 does not describe operators" in migrated["error"]
+    assert not Path(f"{new}-2").exists()

@@ -1,7 +1,8 @@
 """Transfers of stopped queries, one after the other, in one Spark; prints what became of each as JSON.
 
 Run as `python -m tests.spark.programs.transferred FOLDER ENDPOINT TRANSFERS`, where the last is JSON: for each transfer
-its function of dynastate, and its arguments by name.
+its function of dynastate, and its arguments by name. A frame is given as the folder of its Parquet files; a migration
+changes no value.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from tests.spark.conftest import spark_conf
 
 def answer(spark: SparkSession, function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Rows and confs of a transfer, or its error."""
+    if function == "bootstrap":
+        arguments["frame"] = spark.read.parquet(arguments["frame"])
+    if function == "migrate":
+        arguments["change"] = lambda _, value: value
     try:
         moved = getattr(dynastate, function)(spark, **arguments)
     except ConfigurationError as error:

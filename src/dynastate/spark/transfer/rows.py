@@ -189,7 +189,13 @@ def _path(store: Mapping[str, Any]) -> str:
 
 
 def _read(spark: SparkSession, transfer: Transfer, settings: Mapping[str, str], store: Mapping[str, Any]) -> DataFrame:
-    """Keys and values of a store, by Spark's state reader."""
+    """Keys and values of a store, by Spark's state reader, which needs Spark's description of the operator."""
+    if not transfer.jvm.names(transfer.source, "state", str(store["operator"]), "_metadata"):
+        raise ConfigurationError(
+            "Spark 3.5 does not describe operators, which Spark's reader needs; run a batch of the query on Spark "
+            "4.0.1 or newer first, or use bootstrap",
+            checkpoint=transfer.source,
+        )
     session = spark.newSession()
     file_system = {name: spark.conf.get(name, None) for name in FILE_SYSTEM_CONF}
     for name, value in {**settings, **file_system}.items():
