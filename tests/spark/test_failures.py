@@ -19,7 +19,7 @@ from tests.spark.conftest import CONF, Database, Graphs, Sessions, interpreter, 
 from tests.spark.operators import CASES, expected_sums, group_state, sums
 from tests.spark.programs.dies import BATCH, PARTITION
 from tests.spark.streams import Outcome, Source, make_source, make_sources, make_wide_rows, run
-from tests.support.jvm import ROOT
+from tests.support.jvm import ALSO_ON_35, ROOT
 from tests.support.processes import children, is_alive, sidecars_of, wait_until
 
 FILES = 5
@@ -27,7 +27,7 @@ PARTITIONS = (0, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint_format", ["1", "2"])
+@pytest.mark.parametrize("checkpoint_format", [pytest.param("1", marks=ALSO_ON_35), "2"])
 @pytest.mark.parametrize(
     ("name", "stores"),
     [
@@ -84,7 +84,7 @@ def test_task_that_fails_after_its_commit(
     ("sidecars", "rows_before", "how"),
     [
         (1, 1, signal.SIGKILL),
-        pytest.param(2, 90, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(2, 90, signal.SIGKILL, marks=[pytest.mark.slow, ALSO_ON_35]),
         pytest.param(1, 90, signal.SIGSTOP, marks=pytest.mark.slow),
     ],
     ids=["killed before changes are sent", "two killed while changes are sent", "stopped while changes are sent"],

@@ -24,6 +24,7 @@ from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions, only
 from tests.spark.operators import CASES, Case, expected_sums, sums
 from tests.spark.streams import RELEASED, Record, Source, Sources, make_rows, make_source, run, take_all
 from tests.spark.test_checkpoint_in_dynamodb import FORMAT, IN_DYNAMODB, assert_fits
+from tests.support.jvm import ALSO_ON_35
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fork.md"
 FIRST, MORE = 3, 3
@@ -113,7 +114,11 @@ def put_in_place(folder: Path, files: Files, old_files: Files) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "version"),
-    [("aggregation in update mode", "1"), ("aggregation in update mode", "2"), ("stream-stream join, inner", "2")],
+    [
+        pytest.param("aggregation in update mode", "1", marks=ALSO_ON_35),
+        ("aggregation in update mode", "2"),
+        ("stream-stream join, inner", "2"),
+    ],
 )
 def test_both_run_on(
     name: str,

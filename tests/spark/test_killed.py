@@ -33,12 +33,10 @@ from tests.spark.state_reader import read_states
 from tests.spark.streams import Source, Sources, make_source
 from tests.support.dynoxide import Dynoxide
 from tests.support.folder_log import Checkpoint
-from tests.support.jvm import ROOT, SPARK
+from tests.support.jvm import ALSO_ON_35, ROOT, SPARK
 from tests.support.processes import arguments, children, descendants, kill, wait_until
 
 SEED = int(os.environ.get("DYNASTATE_SEED", "1"))
-#: Spark 3.5 has traits of its own, and is killed as well as the newest: the mark that `make test-spark` goes by.
-OF_EVERY_SPARK = pytest.mark.every_spark if SPARK == "3.5" else pytest.mark.slow
 #: Number of kills of each kind; recovery from one takes about eight seconds.
 VICTIMS = {"executor": 2, "sidecar": 3, "driver": 1, "engine": 1}
 #: Kills of the query whose checkpoint is in DynamoDB. Recovery from a driver's takes much longer than from others.
@@ -193,7 +191,7 @@ def engine(folder: Path) -> Iterator[Dynoxide]:
         yield dynoxide
 
 
-@OF_EVERY_SPARK
+@ALSO_ON_35
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_output_after_kills(sessions: Sessions, engine: Dynoxide, environment: dict[str, str], folder: Path) -> None:
