@@ -97,6 +97,7 @@ SUITES: Final = (
             ("store", ("DynamoDBStateStoreSuite",), ""),
             ("aggregation", ("streaming.StreamingAggregationSuite",), ""),
             ("session-window", ("SessionWindow",), ONCE),
+            ("several-operators", ("streaming.MultiStatefulOperatorsSuite",), ""),
             (
                 "deduplication",
                 ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
