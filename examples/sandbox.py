@@ -1,6 +1,7 @@
 """Parts that the examples share: a DynamoDB on this machine, a quiet Spark, files as streams, and tables of text.
 
 With `with Sandbox() as sandbox` all of it ends with the program, and leaves nothing behind.
+A notebook calls `start` and `close`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Batch = Sequence[Sequence[object]]
 class Sandbox(AbstractContextManager["Sandbox"]):
     """A DynamoDB with both tables, at `endpoint` in `region`, and a folder for files."""
 
-    def __enter__(self) -> Sandbox:
+    def start(self) -> Sandbox:
         for name in [name for name in os.environ if name.startswith(REMOVED)]:
             del os.environ[name]
         # Workers run the same Python, Spark is reached from this machine only, and times are printed in UTC.
@@ -48,8 +49,13 @@ class Sandbox(AbstractContextManager["Sandbox"]):
         self._stack.callback(end_spark)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._stack.close()
+
+    __enter__ = start
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def builder(self) -> SparkSession.Builder:
         """A small Spark on this machine, without its log and its page, and with its files in the folder."""
@@ -117,4 +123,6 @@ def print_rows(title: str, rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={text(part)}" for name, part in value.items())
     return f"{value:%H:%M}" if isinstance(value, datetime) else str(value)
