@@ -60,7 +60,7 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
         children = parse_list(following, items[following]) if following in items else []
         parents = {listed_entry(store, following, raw).parent_id for raw in children}
         most = min(LIST_BYTES_MAX, int(FULL_SHARE * sum(map(len, raws)))) if is_full else LIST_BYTES_MAX
-        rest = _shortened(entries, parents, meta, entry, most=most)
+        rest = _shortened(entries, parents, meta, entry, most=most, is_full=is_full)
         if len(rest) == len(raws):
             return False
         if FORKS in item:
@@ -92,7 +92,13 @@ def refuse_full(store: str, entry: VersionEntry) -> ConfigurationError:
 
 
 def _shortened(
-    entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry, most: int
+    entries: Mapping[bytes, VersionEntry],
+    parents: Iterable[VersionId],
+    meta: StoreMeta,
+    entry: VersionEntry,
+    *,
+    most: int,
+    is_full: bool,
 ) -> list[bytes]:
     """The rest of a list's entries, in order: if possible, `LISTED_MAX` entries and `most` bytes.
 
@@ -100,7 +106,7 @@ def _shortened(
     """
     rest = dict(entries)
     entries_over, bytes_over = len(rest) - LISTED_MAX, sum(map(len, rest)) - most
-    while max(entries_over, bytes_over) > 0 and (raws := unneeded(rest, parents, meta, entry)):
+    while max(entries_over, bytes_over) > 0 and (raws := unneeded(rest, parents, meta, entry, is_full=is_full)):
         for raw in raws:
             if max(entries_over, bytes_over) > 0:
                 del rest[raw]
@@ -109,7 +115,12 @@ def _shortened(
 
 
 def unneeded(
-    entries: Mapping[bytes, VersionEntry], parents: Iterable[VersionId], meta: StoreMeta, entry: VersionEntry
+    entries: Mapping[bytes, VersionEntry],
+    parents: Iterable[VersionId],
+    meta: StoreMeta,
+    entry: VersionEntry,
+    *,
+    is_full: bool = False,
 ) -> list[bytes]:
     """The entries of a list that no run will read, the least useful first. They may be deleted.
 
@@ -117,8 +128,12 @@ def unneeded(
     run. The driver had not committed the version of the entry or a later one, and it named the bases of the entry. A
     run that has only entered the store proves nothing. So these attempts, not chosen by the driver, may be deleted:
 
-    - attempts by runs before the last `RUNS_KEPT`, at any version;
+    - attempts by runs before the last `RUNS_KEPT` that have entries in this list, at any version;
     - attempts by the run of the entry at lower versions.
+
+    A run that was suspended before its first write proves nothing of what drivers committed meanwhile, and it may have
+    the newest epoch. So the proof is asked of a second run, too. In a list that is full no later run has an entry, so
+    there a run counts when it has entered the store.
 
     These attempts are never deleted:
 
@@ -138,7 +153,8 @@ def unneeded(
     last_of_query = {(each.version, queries[each.id]): each.id for each in entries.values()}
     current = meta.query_at(entry.epoch)
     needed_ids |= {*last.values(), *(version for version in last_of_query.values() if queries[version] != current)}
-    oldest = entry.epoch - RUNS_KEPT
+    epochs = sorted({entry.epoch, *(each.epoch for each in entries.values() if each.epoch < entry.epoch)})
+    oldest = entry.epoch - RUNS_KEPT if is_full else epochs[-RUNS_KEPT:][0] - 1
     candidates = [
         (min(each.version, entry.version), each.version, each.epoch, raw)
         for raw, each in entries.items()

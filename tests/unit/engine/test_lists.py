@@ -185,6 +185,22 @@ def test_a_long_list_keeps_the_bases_of_others(memory_engine: Engine, memory: Me
     assert read(memory_engine, store, *versions[4])[b"4"] == b"4"
 
 
+def test_a_long_list_keeps_what_a_run_continues(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """One run has entered with a child that is not listed yet, when a run that was suspended since enters last.
+
+    Of this run nobody knows which attempts drivers have chosen since it began. The model of commits found it
+    (tests/models/commit.als).
+    """
+    one = write(engines(), store, A, {b"one": b"1"}, run="first")
+    for number in range(1000, 1000 + LISTED_MAX):
+        write(engines(), store, attempt(number), {b"one": b"2"}, run="first")
+    child = begin(engines(), store, B, {b"two": b"2"}, base=one, run="second")
+    child.flush()  # its run has entered the store
+    write(engines(), store, C, {b"one": b"1"}, run="suspended")
+    child.commit({0: 2}, SCHEMA)
+    assert read(engines(), store, 2, B) == {b"one": b"1", b"two": b"2"}
+
+
 def test_a_long_list_keeps_what_another_query_means(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """It was taken back, and made version 3 again, before the next query began in its place."""
     versions = write_versions(memory_engine, store, 4)
