@@ -109,6 +109,7 @@ object Main {
   private def runInMemory(checks: Checks, words: Map[String, String], seed: Long): Unit = {
     new VectorChecks(checks, Path.of(words("vectors"))).run()
     new MemoryChecks(checks, seed).run()
+    new OrderChecks(checks, seed).run()
     new DiskChecks(checks, seed).run()
     new SnapshotChecks(checks, seed).run()
   }

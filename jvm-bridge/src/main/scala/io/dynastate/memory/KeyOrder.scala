@@ -252,7 +252,7 @@ private[memory] object KeyOrder {
     val marks = new Array[Long](BlockRows)
     var size = 0
 
-    /** Add a row at a place. */
+    /** Add a row at a place. The first one may be before the bound: `mark` has set it, for the rows that there were. */
     def add(at: Int, row: Row, address: Int): Unit = {
       val same = commonBytes(row, bound, skip)
       if (same < skip) {
@@ -264,6 +264,7 @@ private[memory] object KeyOrder {
       addresses(at) = address
       marks(at) = KeyOrder.mark(row, skip)
       size += 1
+      if (at == 0 && row.compareKeys(bound) < 0) bound = Row.probe(row.key)
     }
 
     def remove(at: Int): Unit = {
