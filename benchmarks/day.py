@@ -5,9 +5,9 @@
 
 One query drops duplicates and counts sessions of users, who come and go; there are ten times as many rows at noon and
 midnight as between. Every few minutes its oldest executor is killed, and Spark starts another one. Memory, disk, files,
-threads, connections, items and units must not grow from the first half of the day to the second. Prints the figures,
-draws them into build/benchmarks/day.png, keeps them in day.json, and exits 1 when one has grown. See
-benchmarks/README.md.
+threads, connections, items and units must not grow from the first half of the day to the same hours of the second.
+Prints the figures, draws them into build/benchmarks/day.png, keeps them in day.json, and exits 1 when one has grown.
+See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ DAY_S = 86_400
 CORES = 2
 EXECUTORS = 2
 SAMPLE_S = 5
-#: A day begins before there are clean-ups: this part of it is not judged.
+#: A day begins before there are clean-ups: this part of it is not judged, nor are the same hours of its second half.
 WARMUP = 0.15
-#: The most that a figure of the second half may be, in that of the first.
+#: The most that a figure of the second half's hours may be, in that of the same hours of the first half.
 AT_MOST = 1.15
 #: What a word of its command line makes a process.
 ROLES = {"CoarseGrainedExecutorBackend": "executors", "dynastate.sidecar": "sidecars", "SparkSubmit": "driver"}
@@ -154,6 +154,14 @@ def processes() -> dict[int, str]:
     return {number: role for number, role in roles.items() if is_below(number, parents)}
 
 
+def start_ticks(number: int) -> int:
+    """When a process began, in clock ticks since the machine did. A process that has ended began last."""
+    try:
+        return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return sys.maxsize
+
+
 def is_below(number: int, parents: Mapping[int, int]) -> bool:
     while number > 1 and number != os.getpid():
         number = parents.get(number, 0)
@@ -199,7 +207,7 @@ def run_day(options: argparse.Namespace, folder: Path, endpoint: str) -> dict[st
         if seconds > options.replace * (killed + 1):
             executors = [number for number, role in processes().items() if role == "executors"]
             # As if its machine was lost, and as if it was stopped.
-            os.kill(min(executors), (signal.SIGKILL, signal.SIGTERM)[killed % 2])
+            os.kill(min(executors, key=start_ticks), (signal.SIGKILL, signal.SIGTERM)[killed % 2])
             killed += 1
     reports = [report_of(json.loads(progress.json)) for progress in query.recentProgress]
     query.stop()
@@ -238,11 +246,11 @@ def series(day: Mapping[str, Any]) -> Mapping[str, Series]:
     return sampled | by_batch
 
 
-def halves(points: Series) -> tuple[float, float]:
-    """The most of each half of the day, without its beginning."""
-    first = [value for hour, value in points if 24 * WARMUP <= hour < 12]
-    second = [value for hour, value in points if hour >= 12]
-    return max(first, default=0.0), max(second, default=0.0)
+def halves(points: Series, *, is_mean: bool) -> tuple[float, float]:
+    """The most, or the mean, of each half of the day without its beginning: the same hours of two equal rhythms."""
+    parts = [[value for hour, value in points if start + 24 * WARMUP <= hour < start + 12] for start in (0, 12)]
+    first, second = (sum(part) / len(part) if is_mean else max(part) for part in parts)
+    return first, second
 
 
 def labels() -> dict[str, str]:
@@ -254,9 +262,10 @@ def targets(day: Mapping[str, Any]) -> list[Target]:
     by_figure = series(day)
     judged = []
     for key, text in labels().items():
-        first, second = halves(by_figure[key])
+        first, second = halves(by_figure[key], is_mean=key in MEANS)
+        what = "mean" if key in MEANS else "most"
         judged.append(
-            Target(f"a day, most of {text}: second half / first half", second / first if first else 0, AT_MOST)
+            Target(f"a day, {what} of {text}: second half / first half", second / first if first else 0, AT_MOST)
         )
     return judged
 
@@ -302,9 +311,9 @@ def main() -> None:
         os.environ.update(running.environment)
         day = run_day(options, Path(folder), running.endpoint)
     by_figure = series(day)
-    table = Table("most of", "first half", "second half")
+    table = Table("most of, and the mean of units", "first half", "second half")
     for key, text in labels().items():
-        table.add_row(text, *(f"{most:,.0f}" for most in halves(by_figure[key])))
+        table.add_row(text, *(f"{most:,.0f}" for most in halves(by_figure[key], is_mean=key in MEANS)))
     out.print(table)
     picture = RESULTS / "day.png"
     draw(day, picture)

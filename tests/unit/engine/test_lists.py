@@ -188,8 +188,7 @@ def test_a_long_list_keeps_the_bases_of_others(memory_engine: Engine, memory: Me
 def test_a_long_list_keeps_what_a_run_continues(engines: Engines, memory: MemoryTables, store: str) -> None:
     """One run has entered with a child that is not listed yet, when a run that was suspended since enters last.
 
-    Of this run nobody knows which attempts drivers have chosen since it began. The model of commits found it
-    (tests/models/commit.als).
+    The attempts that drivers have chosen since that run began do not follow from its entry. A model in Alloy found it.
     """
     one = write(engines(), store, A, {b"one": b"1"}, run="first")
     for number in range(1000, 1000 + LISTED_MAX):
