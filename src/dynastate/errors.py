@@ -19,6 +19,7 @@ bridge protocol (docs/protocol.md, "Errors"). No message has a secret in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -48,6 +49,11 @@ class DynastateError(Exception):
         item_facts = ("table", "store_shard", "item")
         facts = {name: value for name, value in self.facts.items() if name not in item_facts}
         return redact(message_of(*self.args, **facts))
+
+    def name_setting(self, setting: str, spelling: str) -> None:
+        """Replace the name of a setting by the place that the user gave it in."""
+        message, *others = self.args
+        self.args = (re.sub(rf"{re.escape(setting)}\b", lambda _: spelling, message), *others)
 
     def name_table(self, names: Mapping[Any, str]) -> None:
         """Replace the table's role among the facts by the name that the user gave the table."""

@@ -43,7 +43,8 @@ _PRICES = (Decimal(0), Decimal(1_000_000))
 _TIMES = (Decimal(0), Decimal(100))
 
 
-def _spark_name(python_name: str) -> str:
+def spark_name(python_name: str) -> str:
+    """The name of a setting in Spark's configuration, without its prefix."""
     head, *words = python_name.split("_")
     return head + "".join(word.capitalize() for word in words)
 
@@ -131,13 +132,13 @@ class Settings:
                 self._require_url(name)
 
     def _require_form(self, item: Field[Any]) -> None:
-        value, name = getattr(self, item.name), PREFIX + _spark_name(item.name)
+        value, name = getattr(self, item.name), PREFIX + spark_name(item.name)
         if "range" not in item.metadata:
             if not isinstance(value, str):
                 raise ConfigurationError(f"{name} must be text", got=repr(value))
             form = item.metadata.get("form")
             if form and (value or item.default) and not form[0].fullmatch(value):
-                raise ConfigurationError(f"{PREFIX}{_spark_name(item.name)} must be {form[1]}", got=repr(value))
+                raise ConfigurationError(f"{PREFIX}{spark_name(item.name)} must be {form[1]}", got=repr(value))
         elif value is not None or item.default is not None:
             (low, high), is_decimal = item.metadata["range"], isinstance(item.default, Decimal)
             number = _decimal(value)
@@ -150,7 +151,7 @@ class Settings:
         url = getattr(self, name)
         if not is_endpoint(url):
             raise ConfigurationError(
-                f"{PREFIX}{_spark_name(name)} must be a URL such as http://127.0.0.1:8000, without user or password",
+                f"{PREFIX}{spark_name(name)} must be a URL such as http://127.0.0.1:8000, without user or password",
                 got=repr(without_user(url)),
             )
 
@@ -161,7 +162,7 @@ class Settings:
         Raises:
             ConfigurationError: an unknown name, or a value that is not of its kind.
         """
-        items = {_spark_name(item.name): item for item in fields(cls)}
+        items = {spark_name(item.name): item for item in fields(cls)}
         values: dict[str, str | int | Decimal] = {}
         for name, text in conf.items():
             item = items.get(name)
@@ -173,7 +174,7 @@ class Settings:
     def to_spark(self, names: Collection[str] = ()) -> dict[str, str]:
         """The settings that differ from their defaults, and those of `names`, by full Spark name."""
         return {
-            PREFIX + _spark_name(item.name): _to_text(value)
+            PREFIX + spark_name(item.name): _to_text(value)
             for item in fields(self)
             if (value := getattr(self, item.name)) is not None and (item.name in names or value != item.default)
         }

@@ -16,9 +16,9 @@ import typer
 
 from dynastate.cli.exit_codes import PIPE_CLOSED
 from dynastate.cli.help import Command
-from dynastate.cli.origins import NAMES, VARIABLES, Origins, find_origins
+from dynastate.cli.origins import NAMES, Origins, find_origins, unknown_variables, variable_of
 from dynastate.cli.output import Output
-from dynastate.errors import CorruptStateError, VersionMissingError
+from dynastate.errors import CorruptStateError, DynastateError, VersionMissingError
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _option(
         metavar=metavar,
         help=help_,
         rich_help_panel="Common options",
-        envvar=f"{VARIABLES}{name.replace('-', '_').upper()}" if metavar else None,
+        envvar=variable_of(name) if metavar else None,
     )
     own_name = "as_json" if name == "json" else name.replace("-", "_")
     return inspect.Parameter(
@@ -144,7 +144,9 @@ def command(
             values = {each.name: arguments.pop(each.name) for each in shared}
             origins = _origins(ctx, values) if tables else Origins()
             output = {key: values.pop(key) for key in ("as_json", "wide") if key in values}
-            with origins.environment(), _ends_with_the_reader():
+            if tables:
+                _warn_of_variables()
+            with origins.environment(), _named_by(origins), _ends_with_the_reader():
                 settings = origins.settings()
                 if values.get("verbose"):
                     _show_origins(origins)
@@ -176,6 +178,23 @@ def _origins(ctx: typer.Context, values: Mapping[str, Any]) -> Origins:
     source = ctx.get_parameter_source("profile")
     is_typed = source is not None and source.name == "COMMANDLINE"
     return find_origins(by_source["COMMANDLINE"], by_source["ENVIRONMENT"], values["profile"], is_typed=is_typed)
+
+
+def _warn_of_variables() -> None:
+    """Warn of variables that are misspelt, and would change nothing without a word."""
+    for name, meant in unknown_variables().items():
+        if meant:
+            typer.echo(f"dynastate: warning: no command reads the variable {name}; there is {meant}", err=True)
+
+
+@contextmanager
+def _named_by(origins: Origins) -> Iterator[None]:
+    """Errors name the variable or the file that gave a setting."""
+    try:
+        yield
+    except DynastateError as error:
+        origins.name_origins(error)
+        raise
 
 
 def _show_origins(origins: Origins) -> None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from dynastate.errors import ConfigurationError
-from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.errors import ConfigurationError, DynastateError
+from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings, spark_name
 
 #: Begins the environment variables that stand for options.
 VARIABLES: Final = "DYNASTATE_"
@@ -35,8 +35,10 @@ _AWS: Final = {
     "endpoint": ("AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"),
     "objects-endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "aws-profile": ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"),
+    "aws-profile": ("AWS_DEFAULT_PROFILE", "AWS_PROFILE"),
 }
+#: How like a known variable another one must be, from 0 to 1, to be taken for a misspelt one.
+_LIKE_MIN: Final = 0.74
 #: Variables with credentials, which go before a profile that only the environment names.
 _KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
@@ -79,16 +81,35 @@ class Origins:
         """The settings.
 
         Raises:
-            ConfigurationError: a value is not of its kind; the message says which file has it.
+            ConfigurationError: a value is not of its kind.
         """
         values = {
-            value.name.replace("-", "_"): value
+            value.name.replace("-", "_"): value.value
             for value in self.values
             if value.is_given and value.name != "aws-profile"
         }
-        for name, value in values.items():
-            _check(name, value)
-        return Settings(**{name: value.value for name, value in values.items()})  # type: ignore[arg-type]
+        return Settings(**values)  # type: ignore[arg-type]  # all of these are texts
+
+    def name_origins(self, error: DynastateError) -> None:
+        """Let an error name the variable, or the key and profile of the file, that gave a setting."""
+        for value in self.values:
+            if value.is_given:
+                is_one_word = value.origin.startswith(("--", VARIABLES))
+                spelling = value.origin if is_one_word else f"{value.name} in {value.origin}"
+                error.name_setting(f"{PREFIX}{spark_name(value.name.replace('-', '_'))}", spelling)
+
+    @property
+    def problem(self) -> str:
+        """A sentence if the files of AWS's tools lack the AWS profile, else an empty text."""
+        from dynastate.dynamodb.credentials import aws_profiles
+
+        of_dynastate = [(each.value, each.origin) for each in self.values if each.name == "aws-profile" and each.is_given]
+        named = of_dynastate or [(os.environ[each], each) for each in _AWS["aws-profile"] if os.environ.get(each)]
+        profiles = aws_profiles()
+        if not named or named[0][0] in profiles:
+            return ""
+        profile, origin = named[0]
+        return f"no AWS profile {profile}, from {origin}: AWS's files have {', '.join(profiles) or 'none'}"
 
     def complete(self) -> list[Value]:
         """The values as they are used: with a Region that AWS's files say, and who gives the credentials."""
@@ -122,7 +143,7 @@ class Origins:
             yield
             return
         environment = dict(os.environ)
-        for name in _KEYS:
+        for name in (*_KEYS, *_AWS["aws-profile"]):
             os.environ.pop(name, None)
         os.environ["AWS_PROFILE"] = self.aws_profile
         try:
@@ -130,6 +151,11 @@ class Origins:
         finally:
             os.environ.clear()
             os.environ.update(environment)
+
+
+def variable_of(name: str) -> str:
+    """The environment variable that stands for an option."""
+    return f"{VARIABLES}{name.replace('-', '_').upper()}"
 
 
 def find_origins(
@@ -164,19 +190,28 @@ def find_origins(
     return Origins(values, str(file or ""), name)
 
 
-def _check(name: str, value: Value) -> None:
-    """Refuse a value that a setting cannot have; the message has its origin, unless this is an option."""
-    try:
-        Settings(**{name: value.value})  # type: ignore[arg-type]  # all of these are texts
-    except ConfigurationError as wrong:
-        if value.origin.startswith("--"):
-            raise
-        raise ConfigurationError(f"{value.origin}: {wrong}") from wrong
+def unknown_variables() -> dict[str, str]:
+    """Variables of the environment that begin as those of dynastate and stand for nothing.
+
+    Returns the variable that each was meant to be, or an empty text: a service of Kubernetes that has the name
+    `dynastate` gives some, too.
+    """
+    variables = [FILE_VARIABLE, *map(variable_of, ("profile", *NAMES))]
+    unknown = sorted(name for name in os.environ if name.upper().startswith(VARIABLES) and name not in variables)
+    return {name: _most_like(name.upper(), variables) for name in unknown}
+
+
+def _most_like(unknown: str, variables: Sequence[str]) -> str:
+    from difflib import get_close_matches  # few commands need it
+
+    by_end = {name.removeprefix(VARIABLES): name for name in variables}
+    like = get_close_matches(unknown.removeprefix(VARIABLES), by_end, 1, _LIKE_MIN)
+    return by_end[like[0]] if like else ""
 
 
 def _value(name: str, sources: Mapping[str, Mapping[str, str]]) -> Value:
     """The value of a name from the first source that has it. Sources are by their origins, or what these begin with."""
-    spellings = {"--": f"--{name}", VARIABLES: f"{VARIABLES}{name.replace('-', '_').upper()}"}
+    spellings = {"--": f"--{name}", VARIABLES: variable_of(name)}
     for origin, source in sources.items():
         if source.get(name):
             return Value(name, source[name], spellings.get(origin, origin), is_given=True)

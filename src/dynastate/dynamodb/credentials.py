@@ -30,6 +30,11 @@ _SOURCES: Final = (
 )
 _FILES: Final = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
 _IN_FILES: Final = re.compile(r"(?m)^\s*(aws_access_key_id|credential_process|role_arn|sso_\w+|login_session)\s*=")
+#: The line that begins a profile, in these files. In the second one, profiles except `default` have a word before them.
+_PROFILES: Final = (
+    re.compile(r"(?m)^\[\s*([^\]]+?)\s*\]"),
+    re.compile(r"""(?m)^\[\s*(?:profile\s+["']?|(?=default\s*\]))([^\]]+?)["']?\s*\]"""),
+)
 #: What Linux says of an instance of EC2, which has a metadata service.
 _VENDOR: Final = Path("/sys/class/dmi/id/sys_vendor")
 
@@ -51,6 +56,16 @@ def has_credentials_source() -> bool:
     with suppress(OSError):
         return _VENDOR.read_text(errors="replace").startswith("Amazon EC2")
     return False
+
+
+def aws_profiles() -> list[str]:
+    """Names of the profiles in the files of AWS's tools, sorted."""
+    names: set[str] = set()
+    for (variable, usual), profile in zip(_FILES, _PROFILES, strict=True):
+        with suppress(OSError):
+            text = Path(os.environ.get(variable) or usual).expanduser().read_text(errors="replace")
+            names.update(profile.findall(text))
+    return sorted(names)
 
 
 def watch_credentials(session: Any) -> None:  # botocore's session has no type of its own

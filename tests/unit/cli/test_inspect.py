@@ -221,7 +221,7 @@ def test_tables_are_named_in_the_environment(store: str, monkeypatch: pytest.Mon
     """Each option that says where the tables are has a variable; the option counts first, and an empty one is none."""
     assert shown("versions", store)
     monkeypatch.setenv("DYNASTATE_DELTA_TABLE", "wrong/name")
-    assert "--delta-table must be 3 to 255 characters" in refused("versions", store)
+    assert "DYNASTATE_DELTA_TABLE must be 3 to 255 characters" in refused("versions", store)
     assert shown("versions", store, "--delta-table", "right-name")
     monkeypatch.setenv("DYNASTATE_DELTA_TABLE", "")
     assert shown("versions", store)
