@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from jsonschema import Draft202012Validator, FormatChecker
 from typer.main import get_command
 
 from dynastate.cli.app import main, make_app
 from dynastate.operations.monitoring import reports
+from tests.support.jvm import ROOT
+
+SCHEMAS = ROOT / "docs" / "json"
 
 
 def command(*words: str) -> list[str]:
@@ -49,10 +54,24 @@ def run(*words: str, typed: str = "") -> Done:
 
 
 def shown(*words: str, code: int = 0) -> Any:
-    """Run a command with --json; what it printed."""
+    """Run a command with --json; what it printed, which has to be of its schema."""
     result = run(*words, "--json")
     assert result.code == code, result
-    return json.loads(result.out)
+    return of_schema(words, json.loads(result.out))
+
+
+def of_schema(words: Sequence[str], value: Any) -> Any:
+    """The JSON that a command printed, unless it is not of the schema in docs/json."""
+    schema_of(" ".join(words[:2] if words[0] == "tables" else words[:1])).validate(value)
+    return value
+
+
+@functools.cache
+def schema_of(command: str) -> Any:
+    """The validator of what a command prints with --json."""
+    schema = json.loads((SCHEMAS / f"{command.replace(' ', '-')}.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema, format_checker=FormatChecker())
 
 
 def refused(*words: str) -> str:

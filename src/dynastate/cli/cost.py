@@ -195,7 +195,7 @@ def cost(
         "thresholds": [each.as_json(prices) for each in thresholds],
         "choices": [each.as_json() for each in choices],
         "operators": [{"operator": operator} | each.as_json(prices) for operator, each in sorted(usage.items())],
-        "checkpoints": [each.as_json(prices, every_s) for each in logs],
+        "checkpoints": [{"dollars_a_day": None} | each.as_json(prices, every_s) for each in logs],
         "queries": [each.as_json(prices) for each in spent],
     }
     if call.json(figures):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dynastate.cli.options import Call, a_namespace, command
-from dynastate.cli.output import progress
+from dynastate.cli.output import facts, progress
 from dynastate.counts import plural
 
 app = typer.Typer(rich_help_panel="Set up")
@@ -33,7 +33,8 @@ def doctor(
 
     with closing(Probe(call.settings, namespace)) as probe, progress("checks") as report:
         diagnosis = diagnose(probe, report)
-    if not call.json({"trustworthy": diagnosis.is_trustworthy, **asdict(diagnosis)}):
+    checks = [facts(check) for check in diagnosis.checks]
+    if not call.json({"trustworthy": diagnosis.is_trustworthy, **asdict(diagnosis), "checks": checks}):
         for check in diagnosis.checks:
             line = f"{check.verdict:8}{check.name}"
             call.say(f"{line}: {check.seen}; {check.reason}" if check.seen else line, _COLORS[check.verdict])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynastate.cli.options import Call, Namespace, command
-from dynastate.cli.output import in_options, progress
+from dynastate.cli.output import facts, in_options, progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 from dynastate.settings import Settings
@@ -52,7 +52,7 @@ def failover(
     with open_tables(other) as target, progress("stores") as report:
         files = open_checkpoint(target, checkpoint) if checkpoint else None
         plan = plan_failover(open_tables, call.settings, target, namespace, checkpoint=files, progress=report)
-    if not call.json(asdict(plan)):
+    if not call.json(asdict(plan) | {"source": facts(plan.source), "target": facts(plan.target)}):
         _show(call, plan)
     if plan.problems:
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command, number
-from dynastate.cli.output import dollars, json_text, progress
+from dynastate.cli.output import dollars, facts, json_text, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
@@ -80,25 +80,25 @@ def stores(
             return
         names = [namespace] if namespace else dict.fromkeys(each.store.split("/")[0] for each in summaries)
         checkpoints = summarize_checkpoints(tables, names)
-    facts = [asdict(each) for each in summaries]
-    logs = {f"{each.checkpoint}/state": asdict(each) for each in checkpoints}
-    without_state = [] if facts else [{"checkpoint": location, "log": log} for location, log in logs.items()]
-    if call.json([*(each | {"log": logs.get(each["checkpoint"])} for each in facts), *without_state]):
+    described = [facts(each) | {"snapshot": each.snapshot or None} for each in summaries]
+    logs = {f"{each.checkpoint}/state": facts(each) for each in checkpoints}
+    without_state = [] if described else [{"checkpoint": location, "log": log} for location, log in logs.items()]
+    if call.json([*(each | {"log": logs.get(each["checkpoint"])} for each in described), *without_state]):
         return
-    if facts:
-        has_earlier = any(each["is_earlier"] for each in facts)
+    if described:
+        has_earlier = any(each["is_earlier"] for each in described)
         rows = [
             dict.fromkeys(each | _STORE) | {"store": each["store"]}
             if each["problem"]
-            else each | {"age": _age(each["committed"]), "snapshot": each["snapshot"] or None}
-            for each in facts
+            else each | {"age": _age(each["committed"])}
+            for each in described
         ]
-        in_s3 = _IN_S3 if any(each["object_bytes"] for each in facts) else {}
+        in_s3 = _IN_S3 if any(each["object_bytes"] for each in described) else {}
         columns = _STORE | in_s3 | (_EARLIER if has_earlier else {})
         call.table(rows, columns, group="store", optional=["deltas", "snapshot"])
         if has_earlier:
             call.say("Stores of an earlier query: 'dynastate clean' deletes them.")
-        for summary in facts:
+        for summary in described:
             if summary["problem"]:
                 call.say(f"{summary['store']}: {summary['problem']}", "red")
     else:
@@ -121,7 +121,10 @@ def _show_abandoned(call: Call, namespaces: Sequence[AbandonedNamespace]) -> Non
     """Print the namespaces whose checkpoint is gone."""
     from dynastate.prices import Prices
 
-    figures = [each.as_json(Prices.of(call.settings)) for each in namespaces]
+    figures = [
+        each.as_json(Prices.of(call.settings)) | {"committed": each.committed or None, "problem": each.problem or None}
+        for each in namespaces
+    ]
     if call.json(figures):
         return
     abandoned = [each for each in namespaces if not each.problem]
@@ -151,26 +154,27 @@ def show(call: Call, store: Store) -> None:
     from dynastate.operations.inspection.inspect import inspect_store
 
     with call.tables() as tables:
-        facts = asdict(inspect_store(tables, catalog.single_store(tables, store)))
-        checkpoint = checkpoint_of_state(facts["checkpoint"])
+        summary = inspect_store(tables, catalog.single_store(tables, store))
+        checkpoint = checkpoint_of_state(summary.checkpoint)
         log = None if checkpoint is None else summarize_checkpoint(tables, checkpoint)
-    if call.json(facts | {"log": None if log is None else asdict(log)}):
+    described = facts(summary) | {"snapshot": summary.snapshot or None}
+    if call.json(described | {"log": None if log is None else facts(log)}):
         return
-    families = facts.pop("families")
-    del facts["problem"]
-    query = "an earlier one, whose checkpoint was deleted" if facts.pop("is_earlier") else "the namespace's current one"
-    facts["snapshot"] = facts["snapshot"] or "-"
-    facts["forks"], facts["query"] = ", ".join(facts["forks"]), query
-    facts["committed"] = f"{facts['committed'] or '-'}, {_age(facts['committed'])}"
-    until = facts.pop("active_until")
-    facts["is_active"] = (
+    families = described.pop("families")
+    del described["problem"]
+    is_earlier = described.pop("is_earlier")
+    query = "an earlier one, whose checkpoint was deleted" if is_earlier else "the namespace's current one"
+    described["forks"], described["query"] = ", ".join(described["forks"]), query
+    described["committed"] = f"{described['committed'] or '-'}, {_age(described['committed'])}"
+    until = described.pop("active_until")
+    described["is_active"] = (
         f"yes: a query may be writing; without another commit 'no' after {until}, by its executor's clock"
-        if facts["is_active"]
+        if described["is_active"]
         else "no"
     )
     if log is not None:
-        facts["log"] = _log_text(log)
-    for name, value in facts.items():
+        described["log"] = _log_text(log)
+    for name, value in described.items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
         call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)
     for column_family in families:
@@ -181,7 +185,7 @@ def show(call: Call, store: Store) -> None:
             call.say(f"  {part:11}{_columns(column_family[part])}", indent=" " * 13)
 
 
-def _age(committed: str) -> str:
+def _age(committed: str | None) -> str:
     """The time since a commit, in the largest unit that it has two of."""
     if not committed:
         return "-"
@@ -216,7 +220,7 @@ def versions(call: Call, store: Store) -> None:
     from dynastate.operations.inspection.inspect import list_versions
 
     with call.tables() as tables:
-        versions = [asdict(each) for each in list_versions(tables, catalog.single_store(tables, store))]
+        versions = [facts(each) for each in list_versions(tables, catalog.single_store(tables, store))]
     if not call.json(versions):
         call.table(versions, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
 
@@ -328,9 +332,9 @@ def export(
         raise ConfigurationError("give a file with --output: standard output is a terminal, or taken by --json")
     with _opened(call, store, family, version) as state, progress("rows") as report:
         count = export_rows(state, form, output, report)
-        facts = {"store": store, "version": state.version, "rows": count, "file": str(output or "-")}
-    if not call.json(facts) and output is not None:
-        typer.echo(f"{plural(count, 'row')} of version {facts['version']} in {output}", err=True)
+        written = {"store": store, "version": state.version, "rows": count, "file": str(output or "-")}
+    if not call.json(written) and output is not None:
+        typer.echo(f"{plural(count, 'row')} of version {written['version']} in {output}", err=True)
 
 
 @command(app, "verify orders", "verify orders/0/17/default --wide", "verify orders --json | jq '.[].findings[]'")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from dynastate.cli.options import Call, Namespace, a_namespace, command, number
-from dynastate.cli.output import in_options, progress
+from dynastate.cli.output import facts, in_options, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, look_again, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
@@ -54,9 +54,9 @@ def compact(
         outcomes = on_each(tables, current_stores(tables, scope), "buckets", work, at_once=COMPACTED_AT_ONCE)
     snapshots = {store: each for store, each in outcomes.results.items() if isinstance(each, Compacted)}
     described = [
-        {"store": store, "made": True} | asdict(snapshots[store])
-        if store in snapshots
-        else {"store": store, "made": False, "reason": each}
+        dict.fromkeys((field.name for field in fields(Compacted)), None)
+        | {"store": store, "made": store in snapshots, "reason": each if isinstance(each, str) else None}
+        | (asdict(snapshots[store]) if store in snapshots else {})
         for store, each in outcomes.results.items()
     ]
     is_json = call.json([*described, *failures(outcomes)])
@@ -130,7 +130,8 @@ def clean(
 
 def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned], checkpoints: Sequence[CleanedCheckpoint]) -> None:
     cleaned = list(outcomes.results.values())
-    if call.json([*map(asdict, cleaned), *map(asdict, checkpoints), *failures(outcomes)]):
+    described = [facts(each) | {"held_by": each.held_by or None} for each in cleaned]
+    if call.json([*described, *map(asdict, checkpoints), *failures(outcomes)]):
         return
     if outcomes.stores == 1:
         for store in cleaned:
@@ -190,7 +191,7 @@ def fork(
 
     with call.tables() as tables, progress("stores") as report:
         result = fork_namespace(tables, namespace, new, version, progress=report)
-    if not call.json(asdict(result)):
+    if not call.json(facts(result)):
         call.say(
             f"{result.fork}: version {result.version} of {plural(result.stores, 'store')}; "
             f"{plural(result.items, 'item')} written, "

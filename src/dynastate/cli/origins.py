@@ -103,8 +103,8 @@ class Origins:
         """A sentence if the files of AWS's tools lack the AWS profile, else an empty text."""
         from dynastate.dynamodb.credentials import aws_profiles
 
-        of_dynastate = [(each.value, each.origin) for each in self.values if each.name == "aws-profile" and each.is_given]
-        named = of_dynastate or [(os.environ[each], each) for each in _AWS["aws-profile"] if os.environ.get(each)]
+        named = [(each.value, each.origin) for each in self.values if each.name == "aws-profile" and each.is_given]
+        named += [(os.environ[each], each) for each in _AWS["aws-profile"] if os.environ.get(each)]
         profiles = aws_profiles()
         if not named or named[0][0] in profiles:
             return ""

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import typer
@@ -86,6 +86,11 @@ def _json(value: Any) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, indent=2)
     return text
+
+
+def facts(instance: Any) -> dict[str, Any]:
+    """The fields of a dataclass for JSON, with null in place of an empty text."""
+    return {name: None if value == "" else value for name, value in asdict(instance).items()}
 
 
 def in_options(message: object) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dynastate.cli.options import Call, a_namespace, command, not_empty, number
-from dynastate.cli.output import progress
+from dynastate.cli.output import facts, progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 
@@ -307,7 +307,7 @@ def _check(settings: Settings, old: str, conf: Mapping[str, str]) -> None:
 
 def _end(call: Call, result: Moved, verb: str) -> None:
     """Print what was moved, and what the query needs."""
-    if call.json(asdict(result)):
+    if call.json(facts(result)):
         return
     from dynastate.format.checkpoint import SCHEME
     from dynastate.spark.configure import plain_conf, stored_checkpoint_conf

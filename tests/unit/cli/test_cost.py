@@ -65,7 +65,7 @@ def test_cost_of_the_log(engine: Engine) -> None:
     assert (log["checkpoint"], log["batches"], log["items"]) == ("counted/query", 10, len(names) + 3)
     assert log["requests_a_batch"] == 3.2
     assert log["write_units_a_batch"] == pytest.approx((10 * 2 + 10 + 9 + 2 + compact) / 10, abs=0.6)
-    assert "dollars_a_day" not in log
+    assert log["dollars_a_day"] is None
     (priced,) = shown("cost", "counted", "--every", "10", "--write-price", "1")["checkpoints"]
     predicted = shown("cost", "counted", "--every", "10")["predicted"][0]
     units = 8_640 * log["write_units_a_batch"]

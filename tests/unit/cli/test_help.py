@@ -11,7 +11,7 @@ import pytest
 import dynastate
 from dynastate.cli import app
 from dynastate.cli.app import EXIT_CODES
-from tests.support.command_line import COMMANDS, LEAVES, run
+from tests.support.command_line import COMMANDS, LEAVES, SCHEMAS, run, schema_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -67,6 +67,15 @@ def test_a_group_without_a_command_shows_its_help() -> None:
         result = run(*words)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("Usage: dynastate ")
+
+
+def test_every_command_has_a_schema_of_its_json() -> None:
+    """Tests that read the JSON of a command validate it; the page of commands links the folder."""
+    names = {name.replace(" ", "-") for name in LEAVES}
+    assert {file.name.removesuffix(".schema.json") for file in SCHEMAS.iterdir()} == names
+    for name in LEAVES:
+        assert schema_of(name).schema["title"] == f"dynastate {name}"
+    assert "(json/" in (DOCS / "cli.md").read_text()
 
 
 def test_every_command_is_for_programs_too() -> None:

@@ -60,7 +60,7 @@ def test_stores_without_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
     by_namespace = {each["namespace"]: each for each in shown("stores", "--abandoned")}
     assert "kept" not in by_namespace
     entry = by_namespace["left"]
-    assert (entry["location"], entry["stores"], entry["problem"]) == (f"file:{tmp_path}/gone", 1, "")
+    assert (entry["location"], entry["stores"], entry["problem"]) == (f"file:{tmp_path}/gone", 1, None)
     assert entry["storage_dollars_a_month"] == pytest.approx((entry["bytes"] + 100 * entry["items"]) * 0.25 / 2**30)
     lines = run("stores", "left", "--abandoned").lines
     assert lines[2].split()[:2] == ["left", "1"]
@@ -321,7 +321,7 @@ def test_stores_and_show_with_a_checkpoint(engine: Engine, tables: MemoryTables,
     files, checkpoint = engine.checkpoint_files(), Checkpoint("files", "query")
     files.put(checkpoint, "offsets/0", b"v1\n{}", overwrites=False)
     summary = {"checkpoint": "dynastate://files/query", "files": 1, "bytes": 5, "batch": None}
-    summary |= {"committed": "", "problem": ""}
+    summary |= {"committed": None, "problem": None}
     assert [each["log"] for each in shown("stores", "files")] == [summary]
     assert run("stores", "files").lines[-1] == "dynastate://files/query: 1 file, 5 bytes; no batch committed"
     for batch in range(11):
@@ -479,5 +479,6 @@ def test_verify_names_a_corrupt_record_of_the_namespace_once(engine: Engine, tab
     result = run("verify", "wide", "--wide")
     assert [line for line in result.lines if "no run of the query can begin" in line] == result.lines[:1]
     listed = {each["store"]: each["problem"] for each in shown("stores")}
-    assert {store.split("/")[0] for store, problem in listed.items() if "runs is corrupt" in problem} == {"wide"}
+    corrupt = {store.split("/")[0] for store, problem in listed.items() if problem and "runs is corrupt" in problem}
+    assert corrupt == {"wide"}
     del tables.items[record]

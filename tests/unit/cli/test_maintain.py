@@ -34,7 +34,8 @@ def test_compact_and_clean(engine: Engine) -> None:
     (report,) = shown("compact", "keep/0")
     assert (report["made"], report["version"], report["rows"]) == (True, 7, 1)
     reason = "version 7, the newest, has a snapshot"
-    assert shown("compact", builder.store) == [{"store": builder.store, "made": False, "reason": reason}]
+    (report,) = shown("compact", builder.store)
+    assert (report["made"], report["version"], report["reason"]) == (False, None, reason)
     assert run("compact", builder.store).out == f"{builder.store}: {reason}\n"
     output = run("clean", builder.store, "--retain", "2", "--wide").out
     assert "0 items deleted" in output
@@ -43,7 +44,7 @@ def test_compact_and_clean(engine: Engine) -> None:
     )
     builder.commit((user("a"), counted(8)))
     (cleaned,) = shown("clean", builder.store, "--retain", "2")
-    assert (cleaned["oldest"], cleaned["held_by"]) == (7, 0)
+    assert (cleaned["oldest"], cleaned["held_by"]) == (7, None)
     assert cleaned["items"] > 0
     builder.commit((user("a"), counted(9)))
     assert shown("get", builder.store, '{"user": "a"}')["count"] == 9
@@ -396,7 +397,7 @@ def test_commands_beside_checkpoint_files(engine: Engine) -> None:
     assert [each for each in after[1] if "store" in each] == before[1]
     assert [after[0], *after[2:]] == [before[0], *before[2:]]
     assert {each["store"] for each in shown("stores") if each["store"].startswith("beside")} == {"beside/0/0/default"}
-    assert shown("fork", "beside", "beside-fork")["checkpoint"] == ""
+    assert shown("fork", "beside", "beside-fork")["checkpoint"] is None
     assert shown("stores", "beside-fork")[0]["version"] == 3
     assert engine.checkpoint_files().list(Checkpoint("beside-fork", "clicks"), "") == []
     adoption = ("adopt", "beside", "--checkpoint")

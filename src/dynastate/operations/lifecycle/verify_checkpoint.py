@@ -58,7 +58,7 @@ class CheckpointReport:
             "whole": self.is_whole,
             "files": self.files,
             "bytes": self.bytes,
-            "batches": ranges(self.batches),
+            "batches": ranges(self.batches) or None,
             "requests": self.meter.requests,
             "read_units": self.meter.read_units,
             "findings": findings_json(self.findings, names),
