@@ -25,6 +25,7 @@ from dynastate.cli.app import COMMANDS
 from dynastate.dynamodb.admin import create_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import BUCKET, REGION, EmbeddedDynamoDB, credentials
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.settings import Settings
 from dynastate.spark import session
 from dynastate.spark.configure import plain_conf
@@ -149,19 +150,69 @@ def test_completion_in_bash() -> None:
         complete_words dynastate to; echo "${{COMPREPLY[@]}}"
         complete_words dynastate top --look; echo "${{COMPREPLY[@]}}"
     """
-    completed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
-    assert completed.stdout.split() == ["top", "--looks"], completed
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["top", "--looks"], done
+
+
+def completed(shell: str, line: str, **variables: str) -> list[str]:
+    """The lines that a shell's script gets for a line, which ends where the cursor is."""
+    words = line.split()
+    asked = {"_DYNASTATE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line}
+    asked["COMP_CWORD"] = str(len(words) - (not line.endswith(" ")))
+    asked["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+    done = subprocess.run(
+        command(), capture_output=True, text=True, timeout=60, check=False, env=os.environ | asked | variables
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_completion_in_zsh_fish_and_powershell() -> None:
+    """With help texts, and without Rich; zsh completes files where there is nothing else."""
+    assert completed("fish", "dynastate top --look") == ["--looks\tHow often to look; 0: until Ctrl-C."]
+    assert completed("fish", "dynastate top --sort v") == ["version"]
+    assert completed("fish", "dynastate top --sort=v") == ["--sort=version"]
+    (line,) = completed("zsh", "dynastate tables ch")
+    start = '_arguments \'*: :(("check":"List how the tables differ from what dynastate needs\\\\:'
+    assert line.startswith(start)
+    assert completed("zsh", "dynastate import ") == ["_files"]
+    # PowerShell gives the line without the space at its end.
+    looks = completed("powershell", "dynastate top --looks", _TYPER_COMPLETE_WORD_TO_COMPLETE="--looks")
+    assert [each.partition(":::")[0] for each in looks] == ["--looks"]
+    orders = completed("powershell", "dynastate top --sort", _TYPER_COMPLETE_WORD_TO_COMPLETE="")
+    assert "version" in [each.partition(":::")[0] for each in orders]
+
+
+def test_completion_of_names(database: EmbeddedDynamoDB) -> None:
+    """Namespaces, operators, stores and checkpoints are from the tables that options, variables and file name."""
+    where = {"DYNASTATE_ENDPOINT": database.endpoint, "DYNASTATE_REGION": REGION}
+    assert completed("bash", "dynastate stores l", **where) == ["look"]
+    assert completed("bash", "dynastate get look/", **where) == ["look/0"]
+    assert completed("fish", "dynastate show --json look/0/", **where) == ["look/0/0/default"]
+    assert completed("fish", f"dynastate verify look/ --region {REGION} ", **where) == []
+    tables = BotoTables(database.settings)
+    engine = make_engine(tables)
+    engine.checkpoint_files().put(Checkpoint("look", "query"), "offsets/0", b"v1\n{}", overwrites=False)
+    engine.close()
+    tables.close()
+    assert completed("bash", "dynastate rollback dynastate : //look/", **where) == ["//look/query"]
+    assert completed("fish", "dynastate rollback dynastate://", **where) == ["dynastate://look/query"]
+
+
+def test_completion_without_an_answer_is_silent() -> None:
+    """No table, no Region: no words, and no error within the line that is typed."""
+    assert completed("fish", "dynastate stores ", DYNASTATE_REGION="", AWS_REGION="", AWS_DEFAULT_REGION="") == []
 
 
 @pytest.mark.parametrize(
-    ("line", "completed", "modules"),
+    ("line", "expected", "modules"),
     [
         ("dynastate export", ["export", "export-checkpoint"], len(COMMANDS)),
         ("dynastate export --form", ["--format"], 1),
         ("dynastate exp --form", [], len(COMMANDS)),
     ],
 )
-def test_completion_behind_a_command_imports_its_module_only(line: str, completed: list[str], modules: int) -> None:
+def test_completion_behind_a_command_imports_its_module_only(line: str, expected: list[str], modules: int) -> None:
     """The name of a command itself is completed among all names."""
     script = """
 import atexit, sys
@@ -174,7 +225,7 @@ main()
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | variables, check=False
     )
-    assert done.stdout.split() == completed
+    assert done.stdout.split() == expected
     imported = set(done.stderr.splitlines()[-1].split())
     assert len([name for name in COMMANDS if f"dynastate.cli.{name}" in imported]) == modules
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NoReturn, cast
 
 import typer
 
+from dynastate.cli import completion
 from dynastate.cli.exit_codes import INTERRUPTED
 from dynastate.cli.help import Group
 from dynastate.cli.output import in_options
@@ -21,7 +22,6 @@ from dynastate.errors import ConfigurationError, DynastateError
 from dynastate.redaction import redact_stderr
 from dynastate.version import __version__
 
-_SHELLS: Final = ("bash", "zsh", "fish", "powershell", "pwsh")
 EXIT_CODES: Final = """\
 Exit codes:
   0    Done, and nothing is wrong.
@@ -95,22 +95,14 @@ def _options(
 
 def _complete(option: str, shell: str) -> None:
     """Print or install completion for the shell `shell`; Typer itself knows only the shell that runs."""
-    completion: Any = import_module("typer.completion")
-    if shell not in _SHELLS:
-        raise ConfigurationError(f"there is completion for {', '.join(_SHELLS)}", got=shell)
-    names = {"prog_name": "dynastate", "complete_var": "_DYNASTATE_COMPLETE", "shell": shell}
+    scripts: Any = import_module("typer.completion")
+    if shell not in completion.SHELLS:
+        raise ConfigurationError(f"there is completion for {', '.join(completion.SHELLS)}", got=shell)
+    names = {"prog_name": "dynastate", "complete_var": completion.VARIABLE, "shell": shell}
     if option == "--show-completion":
-        typer.echo(completion.get_completion_script(**names))
+        typer.echo(scripts.get_completion_script(**names))
     else:
-        typer.echo(f"{shell} completion installed in {completion.install(**names)[1]}")
-
-
-def _completed_command() -> str:
-    """The first word of a line that a shell completes behind this word, or an empty text."""
-    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
-    completed_words = line.split()[1:]
-    is_behind = len(completed_words) > 1 or line[-1:].isspace()
-    return completed_words[0] if completed_words and is_behind else ""
+        typer.echo(f"{shell} completion installed in {scripts.install(**names)[1]}")
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -118,6 +110,17 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _run(words: list[str]) -> int:
+    """Run one command, or complete a line for a shell. Returns the exit code."""
+    if (instruction := os.environ.get(completion.VARIABLE, "")).startswith("complete_"):
+        return completion.complete(instruction.removeprefix("complete_"), make_app)
+    if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
+        _complete(words[0], words[1])
+        return 0
+    app = make_app(words[0] if words else "")
+    return app(args=words, prog_name="dynastate", standalone_mode=False) or 0
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -129,16 +132,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     code, message = 2, ""
     words = [_as_utf8(each) for each in (sys.argv[1:] if words is None else words)]
     try:
-        if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
-            _complete(words[0], words[1])
-            code = 0
-        else:
-            code = (
-                make_app(words[0] if words else _completed_command())(
-                    args=words, prog_name="dynastate", standalone_mode=False
-                )
-                or 0
-            )
+        code = _run(words)
     except DynastateError as error:
         message = in_options(error)
     except _Refused as refused:

@@ -37,7 +37,7 @@ class Group(TyperGroup):
         panels: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             panel = getattr(command, "rich_help_panel", None) or "Commands"
-            panels.setdefault(panel, []).append((name, _first_sentence(command.help)))
+            panels.setdefault(panel, []).append((name, first_sentence(command.help)))
         sections = (_section(panel, rows) for panel, rows in panels.items())
         formatter.write("\n\n".join(_sections(self, ctx, [*sections, *_options(self, ctx)], "COMMAND")) + "\n")
 
@@ -101,7 +101,8 @@ def _section(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _first_sentence(text: str | None) -> str:
+def first_sentence(text: str | None) -> str:
+    """The first sentence of a help text, on one line."""
     return " ".join((text or "").split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
 
 

@@ -142,7 +142,7 @@ def command(
         def run(ctx: typer.Context, **arguments: Any) -> None:
             arguments = {name: _from_home(value) for name, value in arguments.items()}
             values = {each.name: arguments.pop(each.name) for each in shared}
-            origins = _origins(ctx, values) if tables else Origins()
+            origins = origins_of(ctx, values) if tables else Origins()
             output = {key: values.pop(key) for key in ("as_json", "wide") if key in values}
             if tables:
                 _warn_of_variables()
@@ -167,7 +167,7 @@ def command(
     return register
 
 
-def _origins(ctx: typer.Context, values: Mapping[str, Any]) -> Origins:
+def origins_of(ctx: typer.Context, values: Mapping[str, Any]) -> Origins:
     """The values of the options in `_TABLES`, with their origins."""
     by_source: dict[str, dict[str, str]] = {"COMMANDLINE": {}, "ENVIRONMENT": {}}
     for name in NAMES:
