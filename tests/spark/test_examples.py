@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,9 +48,41 @@ def test_an_example(program: str, folder: Path, environment: dict[str, str]) -> 
     assert [*temporary.iterdir(), *here.iterdir()] == []
 
 
+def without_pictures(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell whose pictures are replaced: a newer matplotlib draws others."""
+    outputs = [
+        output | {"data": output["data"] | {"image/png": "a picture"}}
+        if "image/png" in output.get("data", {})
+        else output
+        for output in cell.get("outputs", [])
+    ]
+    return cell | {"outputs": outputs}
+
+
+@pytest.mark.slow
+def test_the_notebook(folder: Path, environment: dict[str, str]) -> None:
+    """Its cells run from the first to the last, and give the outputs that are in it; one of them is a picture."""
+    path = EXAMPLES / "state.ipynb"
+    completed = subprocess.run(
+        [sys.executable, "-m", "tests.support.notebook", path],
+        capture_output=True,
+        text=True,
+        timeout=RUNS_WITHIN_S,
+        check=False,
+        cwd=ROOT,
+        env=environment | {"TMPDIR": str(folder), "MPLCONFIGDIR": str(ROOT / "build" / "matplotlib")},
+    )
+    assert completed.returncode == 0, completed.stderr
+    stored, now = (json.loads(text)["cells"] for text in (path.read_text(), completed.stdout))
+    assert [*map(without_pictures, now)] == [*map(without_pictures, stored)]
+    assert "a picture" in json.dumps([*map(without_pictures, stored)])
+    assert list(folder.iterdir()) == []
+
+
 def test_the_index_has_every_example() -> None:
     """It has each program with its output, and the sentence that it begins with."""
     index = (EXAMPLES / "README.md").read_text()
+    assert "[state.ipynb](state.ipynb)" in index
     for program in PROGRAMS:
         assert f"[{program}.py]({program}.py)" in index, program
         assert f"[output]({program}.txt)" in index, program
