@@ -208,8 +208,8 @@ def file_items(
     """The attributes of a file's head, without its key, and the items of its fragments."""
     if len(data) > FILE_BYTES_MAX:
         raise ConfigurationError(
-            "a checkpoint file is larger than 64 MiB, which dynastate does not store: use a checkpoint location in S3 "
-            "for this query",
+            "a checkpoint file is larger than 64 MiB, which dynastate does not store: move the checkpoint to a folder "
+            "with 'dynastate checkpoint'",
             bytes=len(data),
             **where(key),
         )

@@ -25,8 +25,8 @@ private[checkpoint] final class CheckpointFiles(hadoopConf: Configuration) {
       "only a query whose state is in dynastate can have its checkpoint in DynamoDB; set its " +
         s"spark.sql.streaming.stateStore.providerClass, or use another checkpointLocation path=$path")
     if (data.length > FileBytesMax) throw new DynastateException(ErrorKind.Configuration,
-      "a checkpoint file is larger than 64 MiB, which dynastate does not store: use a checkpoint location in S3 for " +
-        s"this query path=$path bytes=${data.length}")
+      "a checkpoint file is larger than 64 MiB, which dynastate does not store: move the checkpoint to a folder with " +
+        s"'dynastate checkpoint' path=$path bytes=${data.length}")
     val isStored = changing(at)(_.putFile(at.checkpoint, at.file, data, overwrites, deadlineSeconds))
     if (isStored) RunStart.put(at.checkpoint, at.file, data)
     else {
