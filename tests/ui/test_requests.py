@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import re
 import shlex
 import time
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -125,7 +127,11 @@ def test_the_price_of_a_query_is_one(url: str) -> None:
 def test_the_batches_of_a_query(url: str, database: Database) -> None:
     """The newest first, with times and offsets; what is corrupt is said, and a checkpoint elsewhere has none."""
     checkpoint = Checkpoint("logged", "query")
-    with closing(BotoTables(database.settings)) as tables, closing(make_engine(tables)) as engine:
+    moments = (datetime.now(timezone.utc) + timedelta(seconds=number) for number in itertools.count(-30))
+    with (
+        closing(BotoTables(database.settings)) as tables,
+        closing(make_engine(tables, now=lambda: next(moments))) as engine,
+    ):
         StoreBuilder(engine, "logged/0/0/default", location="dynastate://logged/query/state").count_to(30)
         files = CheckpointFiles(tables, set())
         for batch in range(31):
@@ -147,6 +153,7 @@ def test_the_batches_of_a_query(url: str, database: Database) -> None:
     assert re.fullmatch(r"[\d,]+\.\d", rows[2][3])
     assert "offsets/28 is not as Spark writes it" in rows[3][1]
     assert "Batches" not in ask(url + "query/shop")[1]
+    assert ["log in DynamoDB" in ask(url + f"cost/{name}")[1] for name in ("logged", "shop")] == [True, False]
     # Without a new version nothing is read again for some seconds: each time that of the last look is counted.
     first, second = (int(re.findall(r"in (\d+) requests?<", each)[0]) for each in (text, ask(url + "query/logged")[1]))
     assert first - second == 3

@@ -151,7 +151,7 @@ def cost(
     month, the largest saving first.
     """
     from dynastate.operations.cost.advice import Plan
-    from dynastate.operations.cost.log import usage_of_logs
+    from dynastate.operations.cost.log import log_of_query, usage_of_logs
     from dynastate.operations.cost.usage import StorageUsage, usage_of_namespace
     from dynastate.operations.monitoring.reports import usage_of_queries
     from dynastate.prices import Prices
@@ -185,8 +185,7 @@ def cost(
     plan = None
     if every_s:
         threshold = float(settings.snapshot_threshold)
-        log = next((each for each in logs if each.batches), None)
-        plan = Plan(usage, every_s, threshold=threshold, retain=retain, prices=prices, log=log)
+        plan = Plan(usage, every_s, threshold=threshold, retain=retain, prices=prices, log=log_of_query(logs))
     scenarios = plan.scenarios(trigger, partitions) if plan else []
     thresholds = plan.thresholds if plan else []
     choices = plan.choices() if plan else []

@@ -65,11 +65,14 @@ def top(
 ) -> None:
     """Monitor the stores of a running query: version, lag, batch time, changes, write units a second, dollars a day.
 
-    Each look reads the ends of the version lists, a read unit or two for each store. How long commits take, and
-    throttles, are not in the tables: give Spark's progress reports for them. In a terminal, q ends it, and s sorts by
-    the next column.
+    Each look reads the ends of the version lists, a read unit or two for each store. The first one also reads the log
+    of a query whose checkpoint is in DynamoDB; the first operator has its write units and dollars. How long commits
+    take, and throttles, are not in the tables: give Spark's progress reports for them. In a terminal, q ends it, and
+    s sorts by the next column.
     """
     from dynastate.engine import catalog
+    from dynastate.errors import CorruptStateError
+    from dynastate.operations.cost.log import log_of_query, usage_of_logs
     from dynastate.operations.lifecycle.runs import read_meta
     from dynastate.operations.monitoring.monitor import Monitor, in_order, with_report
     from dynastate.operations.monitoring.reports import ReportFile
@@ -78,6 +81,8 @@ def top(
     with call.engine() as (engine, tables), pressed() as wait, suppress(KeyboardInterrupt):
         names = catalog.of_namespace(tables, namespace, refuse_lost=True).current
         monitor, look = Monitor(engine, names, time.monotonic, Prices.of(call.settings)), 0
+        with suppress(CorruptStateError):  # the stores can be monitored all the same; verify names what is corrupt
+            monitor.log = log_of_query(usage_of_logs(tables, namespace.split("/")[0]))
         reports = ReportFile(report) if report else None
         while True:
             look += 1

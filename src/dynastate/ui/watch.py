@@ -24,6 +24,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.meta import parse_meta
+from dynastate.operations.cost.log import LogUsage, log_of_query, usage_of_logs
 from dynastate.operations.inspection.operator_names import operator_name
 from dynastate.operations.lifecycle.runs import read_meta
 from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, operator_of, with_report
@@ -36,6 +37,8 @@ from dynastate.storage.tables import Tables
 #: Seconds after which a look, and the sizes of stores that have changed, are read again.
 LOOK_S: Final = 2.0
 LOADS_S: Final = 60.0
+#: Seconds after which the log of a query that writes is read again, as a whole: what it takes hardly changes.
+LOG_S: Final = 900.0
 #: Seconds that a view waits for a look that is under way, and for the first look, and the age of an old look.
 WAIT_S: Final = 1.5
 FIRST_WAIT_S: Final = 10.0
@@ -136,7 +139,8 @@ class Look:
     """A namespace by the last look that was answered, at `looked`, which is None before the first.
 
     `problem` says why the looks since `failed` have failed, and `is_unreachable` whether DynamoDB did not answer them.
-    A namespace that `is_missing` has no stores. `spent` is the meter of the last look.
+    A namespace that `is_missing` has no stores. `log` is the usage of the query's log, if that is in DynamoDB. `spent`
+    is the meter of the last look.
     """
 
     namespace: str
@@ -145,6 +149,7 @@ class Look:
     lineages: Mapping[str, Lineage] = field(default_factory=dict)
     batches: Sequence[Batch] = ()
     has_reports: bool = False
+    log: LogUsage | None = None
     spent: Meter = field(default_factory=Meter)
     looked: datetime | None = None
     failed: datetime | None = None
@@ -239,7 +244,8 @@ class Watch:
         self._sized: dict[str, tuple[bytes, int]] = {}
         self._runs: frozenset[str] = frozenset()
         self._epoch = self._runs_epoch = -1
-        self._listed_s = self._sized_s = -float("inf")
+        self._log: LogUsage | None = None
+        self._listed_s = self._sized_s = self._logged_s = -float("inf")
         self._background = Background(self._look, clock)
 
     def begin(self) -> None:
@@ -319,6 +325,7 @@ class Watch:
             loads=[self._loads[store] for store in self._stores if store in self._loads],
             lineages=lineages,
             batches=batches,
+            log=self._log,
             is_missing=False,
         )
 
@@ -340,6 +347,7 @@ class Watch:
         stores = queries_of(tables, namespace_items, live_items).current
         if stores != self._stores:
             self._monitor = Monitor(self._engine, stores, self._clock, self._prices) if stores else None
+            self._logged_s = -float("inf")
             self._loads = {store: load for store, load in self._loads.items() if store in stores}
             self._sized = {store: sized for store, sized in self._sized.items() if store in stores}
             self._sized_s = -float("inf")
@@ -364,3 +372,14 @@ class Watch:
         self._loads |= {load.store: load for load in read_loads(tables, list(changed))}
         self._sized |= changed
         self._sized_s = self._clock()
+        if changed and self._clock() - self._logged_s > LOG_S:
+            self._read_log(tables)
+
+    def _read_log(self, tables: Tables) -> None:
+        try:
+            self._log = log_of_query(usage_of_logs(tables, self.last_look.namespace))
+        except CorruptStateError:  # no error of a look: the view of the query, which reads the log itself, shows it
+            self._log = None
+        if self._monitor is not None:
+            self._monitor.log = self._log
+        self._logged_s = self._clock()

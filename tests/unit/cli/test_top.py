@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ import pytest
 from dynastate.cli import top
 from dynastate.cli.keys import pressed
 from dynastate.engine.engine import Engine
+from dynastate.format.checkpoint import Checkpoint
+from dynastate.format.items import StorageSize
 from dynastate.format.keys import VersionId
+from dynastate.operations.cost.log import LogUsage
 from dynastate.operations.monitoring.choices import Order
 from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, in_order
 from tests.support.command_line import refused, reported, run
@@ -155,6 +159,41 @@ def test_figures_of_a_running_query(engine: Engine, monkeypatch: pytest.MonkeyPa
     assert (second.versions_s, second.write_units_s, second.changes_s) == (0.1, 0.2, 0.1)
     # A unit of the version list, and 3.6 of the part: 0.46 a second, at $0.625 a million.
     assert second.dollars_a_day == pytest.approx(0.46 * 86_400 * 0.625e-6, abs=1e-6)
+
+
+def test_the_log_is_with_the_first_operator(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files of each version are written and later deleted."""
+    names = [f"logs/{operator}/{partition}/default" for operator in range(2) for partition in range(3)]
+    builders = [StoreBuilder(engine, name).count_to(1) for name in names]
+    usages = []
+    for log in (None, LogUsage("logs/query", StorageSize(), batches=10, files=30, write_units=40)):
+        monitor = Monitor(engine, names, iter([0.0, 100.0]).__next__)
+        monitor.log = log
+        monitor.look()
+        for builder in builders:
+            for _ in range(5):
+                builder.commit((user("a"), counted(builder.version.version)))
+        usages.append(monitor.look())
+    (first_without, second_without), (first, second) = usages
+    assert second == replace(second_without, version=second.version, committed_ms=second.committed_ms)
+    assert (first.write_units_s, first_without.write_units_s) == (0.5, 0.3)
+    assert first.dollars_a_day is not None
+    assert first_without.dollars_a_day is not None
+    dollars = first.dollars_a_day - first_without.dollars_a_day
+    assert dollars == pytest.approx(2 * 5 * 4 / 100 * 86_400 * 0.625e-6, abs=1e-6)
+
+    logs: list[LogUsage | None] = []
+
+    def look(monitor: Monitor) -> list[StoreActivity]:
+        logs.append(monitor.log)
+        return []
+
+    monkeypatch.setattr(Monitor, "look", look)
+    for batch in range(2):
+        for file in ("offsets", "commits"):
+            engine.checkpoint_files().put(Checkpoint("logs", "query"), f"{file}/{batch}", b"v1", overwrites=False)
+    assert run("top", "logs", "--looks", "1").code == 0
+    assert [log and (log.checkpoint, log.units_a_batch) for log in logs] == [("logs/query", 2)]
 
 
 def test_figures_are_of_a_version_that_one_run_made_in_all_partitions(engine: Engine) -> None:

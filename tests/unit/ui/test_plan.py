@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from dynastate.engine.checkpoint import CheckpointFiles
+from dynastate.format.checkpoint import Checkpoint
+from dynastate.operations.cost.prediction import DAY_S, predict
 from dynastate.operations.cost.scenarios import MONTH_DAYS
 from dynastate.prices import DEFAULT_PRICES
 from dynastate.ui.pages.cost import Slider
@@ -32,6 +36,12 @@ def test_prices_of_operators_add_up_to_that_of_the_query() -> None:
         for number, store in enumerate(stores):
             store.commit(*((user(f"{batch}-{row}"), counted(row)) for row in range(10 * number + 1)))
         moment[0] += timedelta(seconds=BATCH_S)
+    files = CheckpointFiles(tables, set(), clock=lambda: moment[0])
+    for name in ("old", "query"):
+        moment[0] += timedelta(seconds=BATCH_S)
+        for batch in range(6):
+            for file in (f"offsets/{batch}", f"commits/{batch}", f"sources/0/{batch}")[: 2 if name == "old" else 3]:
+                files.put(Checkpoint("q", name), file, b"v1", overwrites=False)
     look = Watch(engine, tables, "q", DEFAULT_PRICES).latest()
     priced = dollars_a_day(look, DEFAULT_PRICES)
     assert list(priced) == [each.stores for each in look.activities]
@@ -39,6 +49,14 @@ def test_prices_of_operators_add_up_to_that_of_the_query() -> None:
     assert plan is not None
     assert sum(priced.values()) == pytest.approx(plan.month.dollars(DEFAULT_PRICES) / MONTH_DAYS)
     assert min(priced.values()) > 0
+    assert look.log is not None
+    assert look.log.checkpoint == "q/query"  # the one with the newest commit
+    batches = DAY_S / plan.every_s
+    log = predict(plan.workloads[0]).log
+    assert log.write_units == log.delete_units == pytest.approx(3 * batches)
+    assert look.activities[0].stores == "q/0/*/default"
+    without = dollars_a_day(replace(look, log=None), DEFAULT_PRICES)
+    assert [name for name, price in priced.items() if price != without[name]] == ["q/0/*/default"]
     engine.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ _OF_BATCH: Final = (OFFSETS, COMMITS, SOURCES)
 class LogUsage:
     """The items of a checkpoint, and the files of the `batches` that its log has, with their write units.
 
-    Each of these files is written once, and deleted once, at the same price.
+    Each of these files is written once, and deleted once, at the same price. `committed_ms` is the time of the newest
+    commit, in milliseconds since 1970, or 0.
     """
 
     checkpoint: str
@@ -32,14 +34,20 @@ class LogUsage:
     batches: int
     files: int
     write_units: int
+    committed_ms: int = 0
 
     @property
     def files_a_batch(self) -> float:
         return self.files / max(1, self.batches)
 
+    @property
+    def units_a_batch(self) -> float:
+        """Write units of the files of an average batch, without their deletes."""
+        return self.write_units / max(1, self.batches)
+
     def as_json(self, prices: Prices, every_s: float | None) -> dict[str, Any]:
         """The figures of an average batch, and of a day with a batch every `every_s` seconds, if that is known."""
-        writes = self.write_units / max(1, self.batches)
+        writes = self.units_a_batch
         figures = {
             "checkpoint": self.checkpoint,
             **asdict(self.stored),
@@ -60,6 +68,11 @@ def usage_of_logs(tables: Tables, namespace: str) -> list[LogUsage]:
     return [usage for usage in usages if usage.stored.items]
 
 
+def log_of_query(usages: Sequence[LogUsage]) -> LogUsage | None:
+    """The log of a namespace's query: that with the newest commit. Returns None if no log has a commit."""
+    return max((usage for usage in usages if usage.batches), key=lambda usage: usage.committed_ms, default=None)
+
+
 def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
     low, high = EVERY_ITEM
     items = tables.query("snapshot", store_shard(checkpoint.store, 0), low, high)
@@ -70,7 +83,8 @@ def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
     heads = {path_of(key): item for key, item in items if is_head(key)}
     commits = [item for path, item in heads.items() if batch_of(COMMITS, path) is not None]
     # Spark keeps the files of a source for longer than commits.
-    oldest_ms = min(map(_time_ms, commits), default=0)
+    times_ms = [*map(_time_ms, commits)]
+    oldest_ms = min(times_ms, default=0)
     of_batches = [item for path, item in heads.items() if _is_of_batch(path) and _time_ms(item) >= oldest_ms]
     writers = (item.get("writer") for item in of_batches)
     return LogUsage(
@@ -80,6 +94,7 @@ def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
         files=len(of_batches),
         write_units=sum(units_of_write(item_bytes(item)) for item in of_batches)
         + sum(fragments[writer] for writer in writers if isinstance(writer, bytes)),
+        committed_ms=max(times_ms, default=0),
     )
 
 

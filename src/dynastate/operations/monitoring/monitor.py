@@ -16,6 +16,7 @@ from dynastate.engine.engine import Engine
 from dynastate.engine.lineage import Lineage
 from dynastate.format.graph import last_of_one_run
 from dynastate.format.version_list import VersionEntry
+from dynastate.operations.cost.log import LogUsage
 from dynastate.operations.cost.prediction import DAY_S
 from dynastate.operations.cost.usage import commit_units, part_puts, part_units
 from dynastate.operations.inspection.inspect import families_of, rows_of
@@ -40,9 +41,9 @@ class StoreActivity:
     versions. `committed_ms` is the last commit of the partition that committed least recently, by its executor's clock.
     Versions, write units of commits (without maintenance) and changed rows are per second, since the previous look.
     `dollars_a_day` is the price of these, with the snapshots and deletes that follow by the rule of thumb of
-    docs/costs.md. These are None at the first look. The operator's last progress report gives the average milliseconds
-    of a store's commit, throttled requests, and milliseconds of the batch. They are None without a report, and if
-    another store name of the operator has them.
+    docs/costs.md. These are None at the first look. The first operator has the write units of the query's log, too. The
+    operator's last progress report gives the average milliseconds of a store's commit, throttled requests, and
+    milliseconds of the batch. They are None without a report, and if another store name of the operator has them.
     """
 
     stores: str
@@ -92,12 +93,16 @@ def in_order(activities: Sequence[StoreActivity], order: Order) -> list[StoreAct
 
 
 class Monitor:
-    """Monitor of some stores. Each look reads only new versions. `clock` is in seconds."""
+    """Monitor of some stores. Each look reads only new versions. `clock` is in seconds.
+
+    `log` is the usage of the query's log, if that is in DynamoDB.
+    """
 
     def __init__(
         self, engine: Engine, stores: Sequence[str], clock: Callable[[], float], prices: Prices = DEFAULT_PRICES
     ) -> None:
         self.meter = Meter()
+        self.log: LogUsage | None = None
         self._prices = prices
         self._engine = engine
         self._clock = clock
@@ -125,10 +130,20 @@ class Monitor:
         operators: dict[str, list[str]] = {}
         for store in self._lineages:
             operators.setdefault(operator_of(store), []).append(store)
-        return [self._activity(name, stores, new_entries, seconds) for name, stores in operators.items()]
+        logs = [self.log, *[None] * len(operators)]
+        return [
+            self._activity(name, stores, new_entries, seconds=seconds, log=log)
+            for (name, stores), log in zip(operators.items(), logs, strict=False)
+        ]
 
     def _activity(
-        self, name: str, stores: Sequence[str], new_entries: Mapping[str, Sequence[VersionEntry]], seconds: float | None
+        self,
+        name: str,
+        stores: Sequence[str],
+        new_entries: Mapping[str, Sequence[VersionEntry]],
+        *,
+        seconds: float | None,
+        log: LogUsage | None,
     ) -> StoreActivity:
         lineages = [lineage for store in stores if (lineage := self._lineages[store]) is not None]
         newest = max(each.newest.version for each in lineages)
@@ -137,9 +152,10 @@ class Monitor:
         common = [(each, each.find(version) if version else each.newest) for each in lineages]
         entries = [(store, entry) for store in stores for entry in new_entries[store]]
 
-        units = [commit_units(store, entry) for store, entry in entries]
-        # Changes are written into snapshots, and deleted, later.
-        all_units = sum(units) + (CHANGED_UNITS - 1) * sum(part_units(store, entry) for store, entry in entries)
+        log_units = 0 if log is None else log.units_a_batch * len(entries) / len(stores)
+        units = sum(commit_units(store, entry) for store, entry in entries) + log_units
+        # Changes are written into snapshots, and deleted, later; files of the log are deleted.
+        all_units = units + (CHANGED_UNITS - 1) * sum(part_units(store, entry) for store, entry in entries) + log_units
         # This is little for objects: snapshots have few large objects, and deletes cost nothing.
         puts = sum(part_puts(store, entry) for store, entry in entries)
 
@@ -153,7 +169,7 @@ class Monitor:
             lag=newest - version,
             rows=sum(rows_of(families_of(lineage.schema(entry), entry)) for lineage, entry in common),
             versions_s=per_second(len(entries) / len(stores)),
-            write_units_s=per_second(sum(units)),
+            write_units_s=per_second(units),
             changes_s=per_second(sum(entry.records for _, entry in entries)),
             batch_s=_batch_s(lineages),
             committed_ms=min(each.newest.time_ms for each in lineages),

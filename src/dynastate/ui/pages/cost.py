@@ -141,6 +141,7 @@ def view(site: Site, ask: Ask) -> Page:
                     ("snapshots", "c2", "snapshots"),
                     ("deletes by clean-up", "c3", "clean_up"),
                     ("reads of restarts", "c4", "restarts"),
+                    *([("log in DynamoDB", "", "log")] if plan.log is not None else []),
                 )
             ],
             "prices": site.prices,

@@ -24,13 +24,14 @@ def plan_of(look: Look, prices: Prices) -> Plan | None:
     if not intervals or not usages:
         return None
     every_s = sum(intervals) / len(intervals)
-    return Plan(usages, every_s, threshold=THRESHOLD, retain=RETAIN, prices=prices)
+    return Plan(usages, every_s, threshold=THRESHOLD, retain=RETAIN, prices=prices, log=look.log)
 
 
 def dollars_a_day(look: Look, prices: Prices) -> dict[str, float]:
     """The predicted price of a day, storage included, by `namespace/operator/*/name`. Empty before there is a plan.
 
-    They add up to the price of the query. Stores of one operator share its price by the write units of their commits.
+    They add up to the price of the query; the first operator's has the log. Stores of one operator share its price by
+    the write units of their commits.
     """
     plan = plan_of(look, prices)
     if plan is None:
