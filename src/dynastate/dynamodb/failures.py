@@ -54,7 +54,8 @@ def fate_of(error: Exception) -> Fate:
     if isinstance(error, boto_errors.ClientError):
         if code_of(error) in _THROTTLED:
             return Fate.THROTTLED
-        return Fate.UNKNOWN if status_of(error) >= 500 else Fate.REFUSED
+        # A proxy may answer by itself, with any status, after it has passed the request on.
+        return Fate.UNKNOWN if is_foreign(error) or status_of(error) >= 500 else Fate.REFUSED
     # TLS may break after the request was sent as well as before.
     if isinstance(error, (boto_errors.HTTPClientError, boto_errors.SSLError, ResponseParserError, ForeignAnswerError)):
         return Fate.UNKNOWN

@@ -22,6 +22,7 @@ from dynastate.dynamodb.failures import (
     is_answer,
     is_foreign,
     lacks_credentials,
+    status_of,
     throttling_reasons,
 )
 from dynastate.dynamodb.rates import WriteRate
@@ -43,8 +44,9 @@ _DOUBLINGS_MAX: Final = 7
 #: The log warns of retries once per table in this time.
 WARN_EVERY_S: Final = 10.0
 
-#: Statuses of a proxy whose DynamoDB is out of reach. Other statuses without an error of DynamoDB are another server's.
-_OUTAGES: Final = {"500", "502", "503", "504"}
+#: Statuses of a proxy that has too much to do, or whose DynamoDB is out of reach. At first contact, other statuses
+#: without an error of DynamoDB are another server's.
+_OUTAGES: Final = {"408", "429", "500", "502", "503", "504"}
 
 _FAILURES: Final = (
     boto_errors.ClientError,
@@ -128,10 +130,12 @@ class Retry:
             is_elsewhere = isinstance(error, ForeignAnswerError) or (
                 is_foreign(error) and code_of(error) not in _OUTAGES
             )
-            if fate is Fate.REFUSED or (is_elsewhere and not self._policy.has_answered):
-                raise self.failure(self._translated(error, role)) from _shown(error)
             if self.commits and fate is Fate.UNKNOWN:
                 self.unknown = self._doubt = True
+            # Where nothing is in doubt, a proxy that refuses is not asked again and again.
+            is_refused = is_elsewhere and status_of(error) in range(300, 500) and not self.commits
+            if fate is Fate.REFUSED or is_refused or (is_elsewhere and not self._policy.has_answered):
+                raise self.failure(self._translated(error, role)) from _shown(error)
             self._meter.throttles += fate is Fate.THROTTLED
             self._wait(error, role)
             return None

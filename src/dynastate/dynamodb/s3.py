@@ -31,8 +31,17 @@ from dynastate.storage.meter import Meter, Metered
 log = get_logger("dynastate.objects")
 
 _FAILURES: Final = (boto_errors.ClientError, boto_errors.BotoCoreError, ResponseParserError, RuntimeError)
-_SLOW: Final = {"SlowDown", "503", "RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequests"}
-_RETRIED: Final = {"RequestTimeout", "BadDigest", "OperationAborted", "XAmzContentSHA256Mismatch"}
+#: "408" and "429" are of proxies, which answer without an error of S3.
+_SLOW: Final = {
+    "SlowDown",
+    "429",
+    "503",
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+}
+_RETRIED: Final = {"RequestTimeout", "408", "BadDigest", "OperationAborted", "XAmzContentSHA256Mismatch"}
 _MISSING: Final = {"NoSuchKey", "404"}
 _ENDED: Final = {"InvalidRange", "416"}
 _DENIED: Final = {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
@@ -251,7 +260,9 @@ def _refusal(error: Exception, operation: str, bucket: str) -> Exception | None:
             f"AWS denies permission for {operation} on the bucket, or refuses the credentials; grant it to the role "
             f"that runs this: {error}"
         )
-    elif fate_of(error) is Fate.REFUSED and not isinstance(error, boto_errors.IncompleteReadError):
+    elif isinstance(error, boto_errors.IncompleteReadError):
+        return None
+    elif fate_of(error) is Fate.REFUSED or status_of(error) in range(400, 500):
         message = f"S3 refuses the request: {error}"
     else:
         return None

@@ -8,7 +8,7 @@ import botocore.exceptions as boto_errors
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.dynamodb.retries import RetryPolicy
+from dynastate.dynamodb.retries import FIRST_CONTACT_DEADLINE_S, RetryPolicy
 from dynastate.engine.updates import advance_epoch, append_version
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.items import FORMAT, Item, item_key
@@ -54,6 +54,20 @@ def test_applied_append_is_found_in_the_list(failing_client: FailingClient, grou
     assert (meter.requests, meter.retries, meter.write_units, meter.read_units) == (2, 1, 1, 1)
 
 
+@pytest.mark.parametrize("status", [301, 403, 404, 413])
+def test_a_proxy_that_refuses_what_is_no_commit_is_not_asked_again(
+    failing_client: FailingClient, group: Key, status: int
+) -> None:
+    """Other writes to the table are no reason to wait."""
+    tables, clock = quickly(failing_client, endpoint="http://127.0.0.1:9")
+    tables.expect_answers()
+    failing_client.fail("batch_write_item", *[Fault(client_error(str(status), status))] * 1000)
+    with pytest.raises(ConfigurationError):
+        tables.write([(group, item_key(group) | {"format": FORMAT})])
+    assert clock.now == 0
+    assert len(failing_client.requests) == 1
+
+
 BROKEN_TLS = boto_errors.SSLError(endpoint_url="https://test", error="unexpected end")
 
 
@@ -75,6 +89,33 @@ def test_a_lost_answer_is_resolved(
     failing_client.fail("get_item", *reads)
     append_version(tables, group, b"entry", "run-1")
     assert entries(tables, group) == [b"entry"]
+
+
+@pytest.mark.parametrize("status", [301, 403, 404, 408, 413, 429])
+def test_an_append_that_a_proxy_answers_may_have_happened(
+    failing_client: FailingClient, group: Key, status: int
+) -> None:
+    """A proxy may answer with any status after it has passed the append on: the list shows whether it happened.
+
+    At the very first request such an answer is another server's, and an error within the first contact.
+    """
+    foreign = Fault(client_error(str(status), status), applied=True)
+    new, clock = quickly(failing_client, request_deadline_s=3600, endpoint="http://127.0.0.1:9")
+    for operation in ("update_item", "get_item"):
+        failing_client.fail(operation, *[foreign] * 1000)
+    with pytest.raises(UnknownOutcomeError, match="is not DynamoDB; check"):
+        append_version(new, group, b"first", "run-1")
+    assert clock.now <= FIRST_CONTACT_DEADLINE_S
+    failing_client.faults.clear()
+    tables, _ = quickly(failing_client, request_deadline_s=20)
+    tables.expect_answers()
+    failing_client.fail("update_item", foreign, foreign)
+    append_version(tables, group, b"entry", "run-1")
+    assert entries(tables, group) == [b"first", b"entry"]
+    failing_client.fail("update_item", foreign)
+    failing_client.fail("get_item", *[Fault(client_error(str(status), status))] * 1000)
+    with pytest.raises(UnknownOutcomeError, match=f"HTTP status {status}, without an error of DynamoDB"):
+        append_version(tables, group, b"last", "run-1")
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,8 @@ ERRORS = {
         ("InternalServerError", "InternalServerError", Fate.UNKNOWN),
     ),
     "a proxy's page": (Reply(503, b"<html>away</html>", "text/html"), ("ClientError", "503", Fate.UNKNOWN)),
-    "an empty page": (Reply(404, b"", "text/html"), ("ClientError", "404", Fate.REFUSED)),
-    "a redirect": (Reply(301, b"", "text/html"), ("ClientError", "301", Fate.REFUSED)),
+    "an empty page": (Reply(404, b"", "text/html"), ("ClientError", "404", Fate.UNKNOWN)),
+    "a redirect": (Reply(301, b"", "text/html"), ("ClientError", "301", Fate.UNKNOWN)),
 }
 
 

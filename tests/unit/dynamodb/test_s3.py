@@ -110,6 +110,7 @@ def at() -> At:
     [
         *(answered(code, 503) for code in ("SlowDown", "ServiceUnavailable", "503")),
         *(answered(code, 400) for code in ("RequestTimeout", "BadDigest")),
+        *(answered(str(status), status) for status in (408, 429)),
         answered("InternalError", 500),
         boto_errors.ReadTimeoutError(endpoint_url="https://s3"),
         boto_errors.EndpointConnectionError(endpoint_url="https://s3"),
@@ -119,14 +120,14 @@ def at() -> At:
     ids=str,
 )
 def test_what_passes_is_retried(at: At, fault: Any) -> None:
-    """Slow-downs, failures, lost answers, damaged bodies and missing credentials: the request is sent again."""
+    """Slow-downs, failures, lost answers, a proxy's limits, damaged bodies, missing credentials: it is sent again."""
     at.client.faults.extend([fault, fault])
     meter = at.put()
     assert at.client.objects == {PLACE.key: b"object"}
     assert (at.client.calls, meter.requests, meter.puts, meter.retries) == (3, 3, 3, 2)
     assert meter.object_bytes_written == 6
     assert 0 < at.now < DEADLINE_S
-    assert meter.throttles == (2 if re.search("503|SlowDown|ServiceUnavailable", str(fault)) else 0)
+    assert meter.throttles == (2 if re.search("429|503|SlowDown|ServiceUnavailable", str(fault)) else 0)
 
 
 def test_a_body_that_is_cut_off_is_read_again(at: At) -> None:
@@ -175,6 +176,8 @@ def test_an_s3_that_never_answered(at: At) -> None:
         (answered("PermanentRedirect", 301), "the bucket is in another Region"),
         (answered("AuthorizationHeaderMalformed", 400), "the bucket is in another Region"),
         (answered("InvalidArgument", 400), "S3 refuses the request: .*InvalidArgument"),
+        (answered("400", 400), "S3 refuses the request: "),
+        (answered("413", 413), "S3 refuses the request: "),
     ],
     ids=str,
 )

@@ -399,10 +399,11 @@ def boto_files(failing_client: FailingClient, place: Checkpoint) -> CheckpointFi
         [Fault(lost_answer())],
         [Fault(lost_answer(), applied=True)],
         [Fault(client_error("InternalServerError", 500), applied=True)],
+        [Fault(client_error("429", 429), applied=True)],
         [Fault(lost_answer()), Fault(lost_answer(), applied=True)],
         [Fault(client_error("ThrottlingException")), Fault(lost_answer(), applied=True)],
     ],
-    ids=["not applied", "applied", "500", "twice", "throttled"],
+    ids=["not applied", "applied", "500", "a proxy", "twice", "throttled"],
 )
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_own_success_after_a_lost_answer(
