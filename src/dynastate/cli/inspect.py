@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -137,12 +138,22 @@ def _show_abandoned(call: Call, namespaces: Sequence[AbandonedNamespace]) -> Non
         call.table(rows, _ABANDONED, figures=True)
         for namespace in abandoned:
             name = namespace.namespace
-            call.say(f"{name}: {namespace.location} does not exist; 'dynastate drop {name}' deletes it")
-    else:
+            call.say(
+                f"{name}: {namespace.location} was not found{_asked(namespace.location)}; if that is where its query "
+                f"has it, 'dynastate drop {name}' deletes the state"
+            )
+    elif not namespaces:
         call.say("no namespace whose checkpoint is gone")
     for namespace in namespaces:
         if namespace.problem:
             call.say(f"{namespace.namespace}: {namespace.problem}", "red")
+
+
+def _asked(location: str) -> str:
+    """The endpoint that is asked for a location in S3: this machine's settings may mean another than the query's."""
+    if not location.startswith("s3:"):
+        return ""
+    return f" at {os.environ.get('AWS_ENDPOINT_URL_S3') or os.environ.get('AWS_ENDPOINT_URL') or 'AWS'}"
 
 
 @command(app, "show orders/0/17/default", "show orders/0/17/default --json | jq .families")

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 from pyarrow import parquet
 
+from dynastate.cli.inspect import _asked
 from dynastate.engine.engine import Engine
 from dynastate.format.checkpoint import Checkpoint, file_key
 from dynastate.format.keys import EMPTY, meta_key
@@ -53,19 +54,36 @@ def test_stores(engine: Engine, store: str) -> None:
 
 
 def test_stores_without_a_checkpoint(engine: Engine, tmp_path: Path) -> None:
-    """Those whose checkpoint is gone, with the price of a month; not that of a checkpoint that is there."""
-    for namespace, folder in (("left", tmp_path / "gone"), ("kept", tmp_path)):
-        run_there = query_run(location=f"file:{folder}")
+    """Those whose checkpoint is gone, with the price of a month; not that of a checkpoint that is there.
+
+    A folder that is not on this machine may be on another, so that there is no advice to drop.
+    """
+    gone, elsewhere = "dynastate://left/query/state", f"file:{tmp_path}/gone"
+    for namespace, location in (("left", gone), ("kept", f"file:{tmp_path}"), ("laptop", elsewhere)):
+        run_there = query_run(location=location)
         engine.begin(f"{namespace}/0/0/default", run_there, *EMPTY, attempt(1)).commit({0: 0}, SCHEMA)
     by_namespace = {each["namespace"]: each for each in shown("stores", "--abandoned")}
     assert "kept" not in by_namespace
     entry = by_namespace["left"]
-    assert (entry["location"], entry["stores"], entry["problem"]) == (f"file:{tmp_path}/gone", 1, None)
+    assert (entry["location"], entry["stores"], entry["problem"]) == (gone, 1, None)
     assert entry["storage_dollars_a_month"] == pytest.approx((entry["bytes"] + 100 * entry["items"]) * 0.25 / 2**30)
     lines = run("stores", "left", "--abandoned").lines
     assert lines[2].split()[:2] == ["left", "1"]
-    assert "".join(lines[3:]).replace(" ", "").startswith(f"left:file:{tmp_path}/gonedoesnotexist;")
+    assert "".join(lines[3:]).replace(" ", "").startswith(f"left:{gone}wasnotfound;")
+    assert by_namespace["laptop"]["location"] == elsewhere
+    rest = run("stores", "laptop", "--abandoned").lines
+    assert "".join(rest).startswith("laptop: this machine has no such folder")
+    assert "'dynastate drop" not in "".join(rest)
     assert run("stores", "kept", "--abandoned").lines == ["no namespace whose checkpoint is gone"]
+
+
+def test_the_endpoint_that_was_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket of another endpoint is not found at the one of this machine."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    assert (_asked("s3://bucket/ck/state"), _asked("hdfs://far/ck/state")) == (" at AWS", "")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://minio:9000")
+    assert _asked("s3://bucket/ck/state") == " at http://minio:9000"
 
 
 def test_show(store: str) -> None:

@@ -67,15 +67,22 @@ def find_abandoned(summaries: Iterable[StoreSummary], exists: Callable[[str], bo
 
 
 def checkpoint_exists(tables: Tables, location: str) -> bool:
-    """Whether the folder of a checkpoint's state exists. Refuse a file system that pyarrow cannot read from here.
+    """Whether the folder of a checkpoint's state exists. Refuse a location that this machine cannot judge.
 
-    A checkpoint in DynamoDB exists if it has files.
+    That is a file system that pyarrow cannot read from here, and a local folder that is not here: it may be on another
+    machine. A checkpoint in DynamoDB exists if it has files.
     """
     if location.startswith(SCHEME):
         return bool(StoredCheckpoint(tables, location.removesuffix("/state")).files())
     scheme, _, folder = location.partition(":")
     if scheme == "file":
-        return Path(folder).exists()
+        if Path(folder).exists():
+            return True
+        raise ConfigurationError(
+            "this machine has no such folder: look from a machine that has the file system of this checkpoint, before "
+            "you drop its state",
+            location=location,
+        )
     try:
         from pyarrow import fs
     except ImportError as error:

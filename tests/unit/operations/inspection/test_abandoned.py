@@ -76,9 +76,10 @@ def test_a_namespace_that_is_used_is_not_abandoned() -> None:
 
 
 def test_local_folders(tmp_path: Path) -> None:
-    """The folder of the state is looked at, in the spelling of the meta item."""
+    """One that is not on this machine may be on another: it is not called gone."""
     assert checkpoint_exists(MemoryTables(), f"file:{tmp_path}")
-    assert not checkpoint_exists(MemoryTables(), f"file:{tmp_path}/state")
+    with pytest.raises(ConfigurationError, match=r"this machine has no such folder.*location=file:/.*/state"):
+        checkpoint_exists(MemoryTables(), f"file:{tmp_path}/state")
 
 
 def test_a_checkpoint_in_dynamodb() -> None:
