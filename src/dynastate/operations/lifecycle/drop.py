@@ -34,12 +34,12 @@ from dynastate.format.meta import (
 from dynastate.format.objects import store_prefix
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.inspection.inspect import longest_gap_ms
-from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
+from dynastate.operations.lifecycle.runs import refuse_runs
 from dynastate.operations.pins import refuse_forked, refuse_forks, unpin
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects, get_apart, other_locations, own_locations
-from dynastate.storage.update import Update
+from dynastate.storage.update import Condition, Update
 
 #: How often version lists are read until nothing changes them: only clean-up still can.
 _PASSES_MAX: Final = 20
@@ -206,21 +206,27 @@ def _empty(tables: Tables, store: str) -> int:
     so that a later store of this name has higher ones. 4. Delete the snapshots. 5. Delete manifests, buckets, parts,
     schemas, and all objects in the tables' own locations. 6. If the store is a fork, unpin the items of its origin.
     After a crash at any step, another drop finds the rest by the meta item.
+
+    Another drop may complete this meanwhile, and a query make the store again. The items of that query come after its
+    meta item, so what was listed is of the dropped store if the meta item is still the same after the listing.
     """
-    meta = read_meta(tables, store)  # 1
+    meta = find_meta(tables, store)  # 1
+    if meta is None:
+        raise _is_overtaken(store)
     if not meta.dropped:
         raise _run_has_begun(store)
     if meta.dropped == MARKED:
         meta = _mark(tables, store, meta, DELETING)
+    check = partial(_require_deleting, tables, store, meta.epochs)
     runs = set(query_runs(meta))
     lists: list[Key] = []
     if meta.origin:  # a fork is not written by a run; its lists have the sort keys of the pinned lists
         runs.add(FORK)
         lists = [Key("snapshot", store_shard(store, 0), sort) for sort in meta.pins if sort.startswith("list/")]
     refuse_runs(tables, store, runs, lists)  # 2
-    deleted = _delete_lists(tables, store, runs)  # 3
-    _keep_epoch(tables, store, meta.epoch)
-    deleted += _delete_others(tables, store, meta.shards, meta.objects)  # 4, 5
+    deleted = _delete_lists(tables, store, runs, check)  # 3
+    _keep_epoch(tables, store, meta.epoch, check)
+    deleted += _delete_others(tables, store, meta.shards, meta.objects, check)  # 4, 5
     unpin(tables, store, meta, meta.pins)  # 6
     return deleted
 
@@ -233,8 +239,30 @@ def _drop_lost(tables: Tables, store: str) -> int:
     """
     if find_meta(tables, store):
         return 0
-    deleted = _delete_others(tables, store, SHARDS_MAX, _named_locations(tables, store))
-    return deleted + _delete_lists(tables, store, ())
+    check = partial(_require_lost, tables, store)
+    deleted = _delete_others(tables, store, SHARDS_MAX, _named_locations(tables, store), check)
+    return deleted + _delete_lists(tables, store, (), check)
+
+
+def _require_deleting(tables: Tables, store: str, epochs: Mapping[str, int]) -> None:
+    """Refuse to continue unless the meta item is still the one with these runs that was marked."""
+    meta = find_meta(tables, store)
+    if meta is None or meta.dropped != DELETING or meta.epochs != epochs:
+        raise _is_overtaken(store)
+
+
+def _require_lost(tables: Tables, store: str) -> None:
+    """Refuse to continue if the store has a meta item by now."""
+    if find_meta(tables, store):
+        raise _is_overtaken(store)
+
+
+def _is_overtaken(store: str) -> ConfigurationError:
+    return ConfigurationError(
+        "another command has dropped this store meanwhile, and a query may have made it again: this one deletes "
+        "nothing more; drop again only if nothing there is wanted",
+        store=store,
+    )
 
 
 def locations_of_others(tables: Tables, stores: Sequence[str]) -> list[str]:
@@ -260,18 +288,18 @@ def _named_locations(tables: Tables, store: str) -> set[str]:
     return locations
 
 
-def _delete_lists(tables: Tables, store: str, runs: Collection[str]) -> int:
+def _delete_lists(tables: Tables, store: str, runs: Collection[str], check: Callable[[], None]) -> int:
     """Delete version lists, on the condition that they are as they were read; return the number of deleted lists.
 
     A list that refuses runs, of this query or of a dropped one, becomes a fence: a commit of these runs may be minutes
-    late, and go to any list.
+    late, and go to any list. `check` raises an error if what was listed need not be of the dropped store.
     """
-    lists = read_version_lists(tables, store)
     deleted = 0
     for _ in range(_PASSES_MAX):
-        lists = {key: item for key, item in lists.items() if VERSIONS in item}
+        lists = {key: item for key, item in read_version_lists(tables, store).items() if VERSIONS in item}
         if not lists:
             return deleted
+        check()
         for key, item in lists.items():
             guarded: Item = {name: item[name] for name in (VERSIONS, REFUSED, FORKS, WRITER) if name in item}
             earlier_runs = item.get(REFUSED, frozenset())  # empty if a late commit has made the list
@@ -281,25 +309,28 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str]) -> int:
                 tables.put_over(key, fence | {REFUSED: refused_runs}, unchanged(guarded))
             else:
                 deleted += tables.delete_over(key, unchanged(guarded))
-        lists = read_version_lists(tables, store)
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
 
 
-def _keep_epoch(tables: Tables, store: str, epoch: int) -> None:
+def _keep_epoch(tables: Tables, store: str, epoch: int, check: Callable[[], None]) -> None:
     """Note the newest epoch of a store in the fence of its first list. Without any run there is no fence."""
     key = version_list_key(store, 1)
     for _ in range(_PASSES_MAX):
         fence = tables.get([key]).get(key, {})
         if not fence:
             return
+        check()
         guarded: Item = {REFUSED: fence[REFUSED]} if REFUSED in fence else {}
         if guarded and tables.put_over(key, fence | {DROPPED_EPOCH: epoch}, unchanged(guarded)):
             return
     raise UnavailableError("something keeps writing to this store: stop the query, and drop again", store=store)
 
 
-def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[str]) -> int:
-    """Delete snapshots, then all else except version lists and meta item; return the number of deleted items."""
+def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[str], check: Callable[[], None]) -> int:
+    """Delete snapshots, then all else except version lists and meta item; return the number of deleted items.
+
+    `check` raises an error if what was listed need not be of the dropped store.
+    """
     keys = [
         key
         for role in SPECS
@@ -308,14 +339,17 @@ def _delete_others(tables: Tables, store: str, shards: int, locations: Iterable[
         if key != meta_key(store) and not key.sort.startswith("list/")
     ]
     # A later store of this name may write the same keys, and these requests may be late.
-    reused_items = get_apart(tables, [key for key in keys if key.sort.startswith(("snapshot/", "schema/"))])
-    guarded = {key: {name: item[name] for name in _MADE if name in item} for key, item in reused_items.items()}
-    for key in sorted(guarded, reverse=True):  # snapshots first
-        if guarded[key]:
-            tables.delete_over(key, unchanged(guarded[key]))
-    delete_all(tables, [key for key in keys if not guarded.get(key)])
+    reused_keys = [key for key in keys if key.sort.startswith(("snapshot/", "schema/"))]
+    reused_items = get_apart(tables, reused_keys)
+    check()
+    for key in sorted(reused_items, reverse=True):  # snapshots first
+        guarded: Item = {name: value for name, value in reused_items[key].items() if name in _MADE}
+        tables.delete_over(key, Condition(equal=guarded, absent=[name for name in _MADE if name not in guarded]))
+    delete_all(tables, sorted({*keys}.difference(reused_keys)))
     for location in own_locations(tables, locations):
-        delete_own_objects(tables, list(tables.objects.names(location, store_prefix(store))))
+        object_ids = list(tables.objects.names(location, store_prefix(store)))
+        check()
+        delete_own_objects(tables, object_ids)
     return len(keys)
 
 

@@ -31,7 +31,18 @@ from tests.support.contents import everything_of, graph, items_of, parts_of
 from tests.support.engine_driver import Engines, begin, read, recover, save_snapshot, write, write_versions
 from tests.support.faults import Dying, FailingTables, Recorded
 from tests.support.memory_tables import MemoryTables
-from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, attempt, chunk, namespace_of, numbers, query_run, singles
+from tests.support.samples import (
+    CHECKPOINT,
+    QUERY,
+    SCHEMA,
+    SHARDS,
+    attempt,
+    chunk,
+    namespace_of,
+    numbers,
+    query_run,
+    singles,
+)
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -437,6 +448,71 @@ def test_a_store_that_is_made_again_is_left_alone(memory: MemoryTables, engines:
     if to_come:
         to_come.pop()()
     assert recover(engines(memory), store, *graph(memory, store).newest().id) == numbers(1)
+
+
+def test_a_drop_that_another_overtakes_at_any_request(engines: Engines) -> None:
+    """The other one completes it, and the next query commits: the first deletes nothing of this query, and says so."""
+    errors: list[str] = []
+    for request in range(100):
+        memory = MemoryTables()
+        newest = overtaken_at(engines, memory, request, lambda tables, store: empty_store(tables, store, QUERY), errors)
+        if newest is None:
+            break
+        assert recover(engines(memory), STORE, *newest) == numbers(3)
+        assert verify(memory, STORE).is_whole
+    assert 25 < request < 99
+    assert len(errors) > 10
+
+
+def test_a_drop_without_a_meta_item_that_another_overtakes(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds all that has the store's name, so it stops once the store has a meta item."""
+    monkeypatch.setattr(drop, "SHARDS_MAX", SHARDS)
+    errors: list[str] = []
+    for request in range(100):
+        memory = MemoryTables()
+
+        def drop_lost(tables: Tables, store: str) -> None:
+            tables.delete([meta_key(store)])
+            drop_stores(tables, [store])
+
+        newest = overtaken_at(engines, memory, request, drop_lost, errors)
+        if newest is None:
+            break
+        if request > 4:  # else it finds the next query's meta item
+            assert recover(engines(memory), STORE, *newest) == numbers(3)
+    assert 20 < request < 99
+    assert len(errors) > 8
+
+
+STORE = "overtaken/0/0/default"
+
+
+def overtaken_at(
+    engines: Engines, memory: MemoryTables, request: int, do: Callable[[Tables, str], object], errors: list[str]
+) -> VersionId | None:
+    """Delete a store; before one request another drop does so, and a query commits. None: there are fewer requests."""
+    engine = engines(memory, objects="s3://bucket")
+    versions = write_versions(engine, STORE, 10)
+    save_snapshot(engine, STORE, versions[10], numbers(10))
+    newest: list[VersionId] = []
+    left = [request]
+
+    def happens(_: str) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            drop_stores(memory, catalog.every_store(memory, "overtaken", may_be_empty=True))
+            fresh, base = engines(memory, objects="s3://bucket"), EMPTY
+            for number in range(1, 4):
+                row = {b"%d" % number: b"%d" % number}
+                base = write(fresh, STORE, attempt(100 + number), row, base=base, run=query_run("next", query="next"))
+            save_snapshot(fresh, STORE, base, numbers(3), run="next")
+            newest.append(base)
+
+    try:
+        do(FailingTables(memory, happens), STORE)
+    except ConfigurationError as error:
+        errors.append(str(error))
+    return newest[0] if newest else None
 
 
 def test_a_late_request_of_a_drop_deletes_no_schema(memory: MemoryTables, engines: Engines, store: str) -> None:
