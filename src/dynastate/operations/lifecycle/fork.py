@@ -233,10 +233,13 @@ def _require_not_dropped(tables: Tables, stores: Collection[str]) -> None:
     """Refuse to resume a fork that is being dropped. A drop begins and ends with the first store."""
     metas = read_metas(tables, stores)
     if len(metas) < len(stores) or any(meta.dropped for meta in metas.values()):
-        raise ConfigurationError(
-            "the fork was dropped while it was made; make it again, and then drop it if it is not wanted",
-            store=min(stores),
-        )
+        raise _was_dropped(min(stores))
+
+
+def _was_dropped(store: str) -> ConfigurationError:
+    return ConfigurationError(
+        "the fork was dropped while it was made; make it again, and then drop it if it is not wanted", store=store
+    )
 
 
 def _plan(
@@ -490,13 +493,15 @@ class _StoreFork:
     def _put(self, key: Key, item: Item) -> None:
         """Write an item. If it exists already, it must be the same, except versions that a query has added.
 
-        Items of a dropped store are replaced: fences, whose refused runs stay, and a late snapshot of a fork.
+        Items of a dropped store are replaced: fences, whose refused runs stay, and a late snapshot of a fork. Items of
+        the fork that was made after a drop of this one stay: they come after its meta item.
         """
         if self._tables.put_new(key, item):
             return
         stored = self._tables.get([key]).get(key, {})
         remains: Item = {name: stored[name] for name in (REFUSED, "id") if name in stored and VERSIONS not in stored}
         if any(item.get(name) != value for name, value in remains.items()):
+            self._require_own_meta()
             if self._tables.put_over(key, {**remains, **item}, unchanged(remains)):
                 return
             stored = self._tables.get([key]).get(key, {})
@@ -504,6 +509,11 @@ class _StoreFork:
         is_listed = isinstance(old, list) and isinstance(new, list) and set(new) <= set(old)
         if not (is_listed and item.items() <= stored.items()):
             raise self._refusal(_CHANGED)
+
+    def _require_own_meta(self) -> None:
+        meta = find_meta(self._tables, self._store)
+        if meta is None or meta.pin != self._pin_name:
+            raise _was_dropped(self._store)
 
     def _pin(self, names: Collection[str]) -> None:
         add_to_set(self._tables, keys.meta_key(self._origin), FORKED, ["yes"])

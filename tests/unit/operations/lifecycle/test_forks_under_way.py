@@ -16,7 +16,7 @@ from dynastate.errors import (
     UnavailableError,
     VersionMissingError,
 )
-from dynastate.format.keys import VersionId, meta_key, snapshot_key, version_list_key
+from dynastate.format.keys import EMPTY, VersionId, meta_key, snapshot_key, version_list_key
 from dynastate.format.meta import FORKS, PINS, QueryRun
 from dynastate.operations.inspection.findings import Report
 from dynastate.operations.inspection.verify import verify
@@ -249,6 +249,36 @@ def test_a_late_request_of_a_dropped_fork(memory: MemoryTables, make: Engines, s
     assert verify(memory, new_of(store)).is_whole
     drop_fork(memory, store)
     assert is_nowhere(memory, namespace_of(new_of(store)))
+
+
+def test_a_fork_that_another_overtakes(make: Engines, memory: MemoryTables, store: str, versions: Versions) -> None:
+    """It was dropped and made again, and its query has begun: nothing of it is replaced by the first one."""
+    errors: list[str] = []
+    newest = EMPTY
+    left = number = 0
+
+    def happens(verb: str) -> None:
+        nonlocal left, newest
+        left -= verb == "put_new"
+        if left == -1 and newest == EMPTY:
+            drop_fork(memory, store)
+            fork(memory, store, 11)
+            row = {b"12": b"own"}
+            newest = write(make(), new_of(store), attempt(50), row, base=versions[11], run=f"test {number}")
+
+    for number in range(20):
+        newest, left = EMPTY, number
+        try:
+            fork(FailingTables(memory, happens), store, 11)
+        except DynastateError as error:
+            errors.append(str(error))
+        if newest == EMPTY:
+            break
+        assert recover(make(), new_of(store), *newest) == numbers(11) | {b"12": b"own"}
+        assert verify(memory, new_of(store)).is_whole
+        drop_fork(memory, store)
+    assert 5 < number < 19
+    assert any("was dropped while it was made" in error for error in errors)
 
 
 def test_a_late_request_of_a_drop_of_a_fork(memory: MemoryTables, make: Engines, store: str) -> None:
