@@ -7,13 +7,14 @@ finds a head without its fragments. Fragments of puts that failed are orphans.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
 from dynastate import runtime
 from dynastate.engine.catalog import select_stores
 from dynastate.engine.namespaces import place_of
+from dynastate.engine.updates import unchanged
 from dynastate.errors import CorruptStateError, DynastateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.checkpoint import (
     CHECKPOINT_RANGE,
@@ -272,8 +273,11 @@ class CheckpointFiles:
         low, high = folder_range(checkpoint, folder)
         return self._tables.query("snapshot", store_shard(checkpoint.store, 0), low, high)
 
-    def delete(self, checkpoint: Checkpoint, files: Iterable[str]) -> None:
+    def delete(self, checkpoint: Checkpoint, files: Iterable[str], *, may_return: bool = False) -> None:
         """Delete files, and all files below folders. Files that do not exist are not an error.
+
+        A file that `may_return` can be put again soon, while a request of this delete is late. Then each head is
+        deleted by a request of its own, which leaves the head of another put alone.
 
         1. Delete the heads. 2. Delete their fragments. A crash after 1 leaves orphans.
         """
@@ -285,7 +289,10 @@ class CheckpointFiles:
         for path in paths:
             if not path or file_key(checkpoint, path) not in heads:
                 heads |= self._below(checkpoint, path)
-        self._delete(list(heads), [item_bytes(item) for item in heads.values()])  # 1
+        if may_return:
+            delete_heads(self._tables, heads)  # 1
+        else:
+            self._delete(list(heads), [item_bytes(item) for item in heads.values()])  # 1
         fragments = [fragment for key, item in heads.items() for fragment in _fragments_of(key, item)]
         self._delete(fragments, [limits().fragment_bytes_max] * len(fragments))  # 2
 
@@ -319,6 +326,13 @@ class CheckpointFiles:
 
     def _now_ms(self) -> int:
         return (self._clock() - _EPOCH) // timedelta(milliseconds=1)
+
+
+def delete_heads(tables: Tables, heads: Mapping[Key, Item]) -> None:
+    """Delete heads as they were read, but no head of a later put; a late request deletes none of these either."""
+    for key, head in heads.items():
+        writer = head.get("writer")
+        tables.delete_over(key, Condition(absent=["writer"]) if writer is None else unchanged({"writer": writer}))
 
 
 def checkpoint_items(tables: Tables, namespace: str) -> dict[Checkpoint, list[Key]]:

@@ -197,7 +197,7 @@ class StoredCheckpoint(QueryCheckpoint):
                 self._files.put(self._checkpoint, target + file.removeprefix(folder), data, overwrites=True)
 
     def delete(self, file: str) -> None:
-        self._files.delete(self._checkpoint, [file])
+        self._files.delete(self._checkpoint, [file], may_return=True)
 
     def namespace(self) -> str:
         return self._checkpoint.namespace

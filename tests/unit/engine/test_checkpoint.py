@@ -19,6 +19,7 @@ from dynastate.format.checkpoint import Checkpoint, FileEntry, file_key, listed_
 from dynastate.format.codec import LZ4
 from dynastate.format.items import Item
 from dynastate.format.keys import Key
+from dynastate.operations.lifecycle.drop import drop_checkpoints
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Update
@@ -26,7 +27,7 @@ from tests.conftest import REGION
 from tests.support.clients import FailingClient, client_error, lost_answer
 from tests.support.clock import Clock, Longest
 from tests.support.engine_driver import make_engine, now
-from tests.support.faults import Dying, FailingTables, Fault, Overtaken
+from tests.support.faults import Dying, FailingTables, Fault, Overtaken, Recorded
 from tests.support.limits import set_limits
 from tests.support.memory_tables import MemoryTables
 from tests.support.samples import namespace_of, noise
@@ -182,6 +183,42 @@ def test_a_batch_that_was_purged_can_be_put_again(memory: MemoryTables) -> None:
     assert not suspended.put(CHECKPOINT, FILE, b"late", overwrites=False)
     other.delete(CHECKPOINT, [FILE])
     assert suspended.put(CHECKPOINT, FILE, b"late", overwrites=False)
+
+
+def test_a_late_delete_leaves_a_file_that_was_put_again(memory: MemoryTables) -> None:
+    """By a rollback, or by a drop of the namespace: the same batch, or the next query, has files at the same paths."""
+
+    def put(data: bytes) -> None:
+        for file in (FILE, COMPACT):
+            assert files_of(memory).put(CHECKPOINT, file, data, overwrites=False)
+
+    key, item = listed_item(CHECKPOINT)
+    memory.put_new(key, item)
+    for is_drop in (False, True):
+        put(LARGE)
+        recorded = Recorded(memory)
+        if is_drop:
+            assert drop_checkpoints(recorded, CHECKPOINT.namespace) == 2
+        else:
+            files_of(recorded).delete(CHECKPOINT, [FILE, COMPACT], may_return=True)
+        assert {*memory.items} == {key}
+        put(OTHER_LARGE)
+        recorded.repeat("delete_over", "delete")
+        assert content(memory, FILE) == content(memory, COMPACT) == OTHER_LARGE
+        files_of(memory).delete(CHECKPOINT, [FILE, COMPACT])
+
+
+def test_a_drop_that_another_overtakes_leaves_new_files(memory: MemoryTables) -> None:
+    key, item = listed_item(CHECKPOINT)
+    memory.put_new(key, item)
+    assert files_of(memory).put(CHECKPOINT, FILE, LARGE, overwrites=False)
+
+    def happens() -> None:
+        drop_checkpoints(memory, CHECKPOINT.namespace)
+        assert files_of(memory).put(CHECKPOINT, FILE, OTHER_LARGE, overwrites=False)
+
+    drop_checkpoints(Overtaken(memory, happens, before="delete_over"), CHECKPOINT.namespace)
+    assert content(memory, FILE) == OTHER_LARGE
 
 
 def test_a_purge_of_many_files_costs_few_requests(memory: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import find_stores, read_version_lists
-from dynastate.engine.checkpoint import checkpoint_items
+from dynastate.engine.checkpoint import checkpoint_items, delete_heads, read_checkpoints
 from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format.checkpoint import Checkpoint, is_head
+from dynastate.format.checkpoint import FRAGMENT_RANGE, Checkpoint, folder_range
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import Item
 from dynastate.format.keys import MANIFEST_RANGE, META, SHARDS_MAX, SPECS, Key, meta_key, store_shard, version_list_key
@@ -131,11 +131,18 @@ def refuse_written_files(tables: Tables, namespace: str, first_items: Mapping[Ch
 def drop_checkpoints(tables: Tables, namespace: str) -> int:
     """Delete all items of a namespace's checkpoints, heads before fragments; return the number of deleted files.
 
-    The list of the checkpoints stays. After a crash, another drop finds the rest by this list.
+    The list of the checkpoints stays. After a crash, another drop finds the rest by this list. A file that another put
+    has made since the listing, at the same path, stays.
     """
-    keys = [key for items in checkpoint_items(tables, namespace).values() for key in items]
-    delete_all(tables, keys)
-    return sum(map(is_head, keys))
+    deleted = 0
+    for checkpoint in read_checkpoints(tables, namespace):
+        shard = store_shard(checkpoint.store, 0)
+        heads = dict(tables.query("snapshot", shard, *folder_range(checkpoint, "")))
+        fragments = tables.list_keys("snapshot", shard, *FRAGMENT_RANGE)
+        delete_heads(tables, heads)
+        delete_all(tables, fragments)
+        deleted += len(heads)
+    return deleted
 
 
 def refuse_made_meanwhile(tables: Tables, namespace: str) -> None:

@@ -106,7 +106,7 @@ def test_a_driver_that_begins_a_batch_meanwhile(tmp_path: Path) -> None:
     files = CheckpointFiles(tables, set())
 
     def begin(verb: str) -> None:
-        if verb == "delete":
+        if verb == "delete_over":
             files.put(CHECKPOINT, "offsets/6", offsets, overwrites=False)
 
     words = "has begun or committed a batch since this was planned"
