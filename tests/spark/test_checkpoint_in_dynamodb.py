@@ -339,6 +339,10 @@ def test_the_file_system_alone(sessions: Sessions, source: Source, folder: Path)
     files = logs.path().getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
     assert not files.rename(logs.path("0"), logs.path("1"))
     assert files.getFileStatus(logs.path()).isDirectory()
+    with pytest.raises(Py4JJavaError, match="PathIsNotEmptyDirectoryException"):
+        files.delete(logs.path(), False)
+    assert logs.names(logs.open()) == ["0", "1", "2"]
+    assert files.delete(logs.path("0"), False)
     assert files.delete(logs.path(), True)
     assert not files.exists(logs.path())
     assert not files.delete(logs.path(), True)

@@ -23,7 +23,7 @@ from dynastate import import_checkpoint
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.namespaces import list_store
 from dynastate.errors import ConfigurationError
-from dynastate.format.keys import meta_key
+from dynastate.format.keys import meta_key, namespace_of
 from dynastate.format.meta import StoreMeta, meta_item
 from dynastate.operations.inspection.verify import verify
 from dynastate.settings import PREFIX
@@ -152,6 +152,13 @@ def test_a_batch_that_was_begun_runs_again(twins: Twins) -> None:
 
 
 @pytest.mark.slow
+def test_the_default_namespace_is_that_of_the_query(sessions: Sessions, folder: Path) -> None:
+    """A location has one spelling, by which a query finds the state of a transfer."""
+    side = jvm.Jvm(sessions({}), "import")
+    for root in ("s3a://bucket/checkpoint", "s3://bucket/checkpoint", folder.as_uri()):
+        assert side.transfer.namespaceOf(side.session, root) == namespace_of(f"{root}/state")
+
+
 def test_a_checkpoint_that_was_moved(folder: Path, twins: Twins) -> None:
     """Operators' metadata name schema files by their old paths: they are found, and the new checkpoint has its own."""
     twin = twins("transformWithStateInPandas")

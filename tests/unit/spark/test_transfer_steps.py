@@ -152,7 +152,7 @@ def test_namespace_of_new_stores(
 ) -> None:
     """The location of a checkpoint in DynamoDB names it, whatever the session has; nothing else may be given."""
     run = Run(Place(), "run")
-    monkeypatch.setattr(run, "namespaceOf", lambda _: "of the path", raising=False)
+    monkeypatch.setattr(run, "namespaceOf", lambda *_: "of the path", raising=False)
     monkeypatch.setattr(steps, "Jvm", lambda *_: run)
     spark = MagicMock()
     spark.conf.getAll = {} if conf is None else {f"{PREFIX}namespace": conf}

@@ -182,7 +182,7 @@ class Transfer:
                 namespace=namespace,
             )
         settings = self.settings(stored_namespace or namespace)
-        owner = settings.get(f"{PREFIX}namespace") or str(self.jvm.transfer.namespaceOf(self.target))
+        owner = settings.get(f"{PREFIX}namespace") or str(self.jvm.transfer.namespaceOf(self.jvm.session, self.target))
         if owner == other:
             raise ConfigurationError("the new state needs a namespace of its own; give another one", namespace=owner)
         return Target(OURS, partitions, owner, settings)

@@ -69,6 +69,8 @@ final class DynastateFileSystem extends FileSystem {
 
   override def delete(path: Path, recursive: Boolean): Boolean = {
     val exists = find(path).isDefined
+    if (exists && !recursive && files.find(path).isEmpty && files.list(path).nonEmpty)
+      throw new PathIsNotEmptyDirectoryException(path.toString)
     if (exists) files.delete(Seq(path))
     made.remove(path)
     exists

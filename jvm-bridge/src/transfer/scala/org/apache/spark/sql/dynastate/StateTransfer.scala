@@ -36,7 +36,9 @@ object StateTransfer {
   }
 
   /** The namespace of a query that starts with this checkpoint and sets none. */
-  def namespaceOf(root: String): String = ProviderSettings.digest(QueryCheckpoint.stateRoot(root))
+  def namespaceOf(session: SparkSession, root: String): String =
+    ProviderSettings.digest(
+      ProviderSettings.locationOf(QueryCheckpoint.stateRoot(root), session.sessionState.newHadoopConf()))
 
   /** Describe what can be moved, as JSON: `batch` is the last committed one, `offsets` the last one that was begun; -1
    * means none. The rest is present with a `batch` only.
