@@ -18,8 +18,8 @@ from dynastate.settings import PREFIX, Settings
 from tests.spark.conftest import ON_ROCKSDB, Sessions
 from tests.spark.operators import CASES, NEEDS_40, Case
 from tests.spark.state_reader import read_metadata, read_states
-from tests.spark.streams import Outcome, Source, Sources, make_flights, make_sources
-from tests.support.jvm import SINCE_40, SPARK
+from tests.spark.streams import Outcome, Source, Sources, make_flights, make_sources, make_wide_rows
+from tests.support.jvm import ALSO_ON_35, SINCE_40, SPARK
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FILES = 4
@@ -76,12 +76,25 @@ def names_by_columns(tables: BotoTables, namespace: str) -> dict[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_LITTLE_MEMORY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SINCE_40 if name in NEEDS_40 else ALSO_ON_35) for name in WITH_LITTLE_MEMORY]
+)
 def test_same_as_rocksdb_with_rows_read_as_they_are_asked_for(name: str, sessions: Sessions, folder: Path) -> None:
     """With a bound on memory, on flights: after each restart no row is in memory, and rows are read by buckets."""
     left = Source(folder / "departures", make_flights(FILES))
     right = Source(folder / "arrivals", make_flights(FILES, arrivals=True))
     compare(CASES[name], Sources(left, right), sessions, folder, {f"{PREFIX}memoryMb": "1", f"{PREFIX}diskMb": "0"})
+
+
+@pytest.mark.slow
+@pytest.mark.every_spark
+@pytest.mark.skipif(SPARK != "3.5", reason="histories of the newest Spark have the disk tier")
+def test_same_as_rocksdb_with_rows_on_disk(sessions: Sessions, folder: Path) -> None:
+    """With a bound on memory that one file of rows exceeds, and two sidecars for each executor."""
+    source = Source(folder / "files", [make_wide_rows(file, 100, 40_000) for file in range(FILES)])
+    conf = {f"{PREFIX}memoryMb": "1", f"{PREFIX}diskPath": str(folder), f"{PREFIX}sidecars": "2"}
+    ours = compare(CASES["aggregation in update mode"], Sources(source, source), sessions, folder, conf)
+    assert all(metrics["dynastateDiskBytes"] > 1_000_000 for metrics in ours.metrics.values())
 
 
 def compare(
@@ -91,10 +104,10 @@ def compare(
     folder: Path,
     conf: Mapping[str, str] = NOTHING,
     checkpoint: str = "",
-) -> None:
+) -> Outcome:
     """Run a query on both stores, each run up to a number of files: at every batch all that can be seen is equal.
 
-    Ours has a `conf` of its own, and its `checkpoint`, or one in the folder.
+    Ours has a `conf` of its own, and its `checkpoint`, or one in the folder. Returns our outcome.
     """
     confs = {"ours": {**case.conf, **conf}, "rocksdb": ON_ROCKSDB}
     checkpoints = {"ours": checkpoint or folder / "ours", "rocksdb": folder / "rocksdb"}
@@ -125,7 +138,7 @@ def compare(
     assert cold == first_batches[1:]
 
     if SPARK == "3.5":  # it has no readers
-        return
+        return ours
     # Only the last two versions: Spark's reader takes as long for one as the query for its batch.
     last = batches[-2:]
     state_rows = [read_states(sessions(options), checkpoints[store], last) for store, options in confs.items()]
@@ -136,3 +149,4 @@ def compare(
     # Progress has the operators in the order of their ids, which `dynastate top` goes by.
     names = {int(str(row["operatorId"])): row["operatorName"] for row in metadata[0]}
     assert names == dict(enumerate(case.operators))
+    return ours
