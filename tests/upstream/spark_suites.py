@@ -98,6 +98,8 @@ SUITES: Final = (
             ("aggregation", ("streaming.StreamingAggregationSuite",), ""),
             ("session-window", ("SessionWindow",), ONCE),
             ("several-operators", ("streaming.MultiStatefulOperatorsSuite",), ""),
+            ("full-outer-join", ("streaming.StreamingFullOuterJoinSuite",), ""),
+            ("left-semi-join", ("streaming.StreamingLeftSemiJoinSuite",), ""),
             (
                 "deduplication",
                 ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
