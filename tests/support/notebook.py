@@ -1,7 +1,7 @@
 """Run a notebook without Jupyter, which would be 26 more packages: `python -m tests.support.notebook NOTEBOOK`.
 
-Prints the notebook with new outputs, as Jupyter's kernel makes them: what cells print, the value of a last expression,
-and the figures that are open at the end of a cell.
+Prints the notebook with new outputs, as Jupyter's kernel makes them. These are what cells print, the value of a last
+expression, and the figures that are open at the end of a cell.
 """
 
 from __future__ import annotations
