@@ -13,7 +13,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
 from dynastate.format.keys import VersionId, meta_key, version_list_key
 from dynastate.format.meta import FORKS, StoreMeta, parse_meta
-from dynastate.format.version_list import REFUSED, VersionEntry, list_item, listed_entry, parse_list
+from dynastate.format.version_list import REFUSED, VersionEntry, dropped_epoch_in, list_item, listed_entry, parse_list
 from dynastate.redaction import get_logger
 from dynastate.runtime import limits
 from dynastate.storage.tables import Tables
@@ -75,7 +75,7 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
         refused_runs = item.get(REFUSED, frozenset())
         old_item: Item = {name: item[name] for name in ("versions", REFUSED) if name in item}
         shorter = list_item(key, rest, refused_runs if isinstance(refused_runs, frozenset) else ())
-        if tables.put_over(key, shorter, unchanged(old_item)):
+        if tables.put_over(key, shorter | dropped_epoch_in(item), unchanged(old_item)):
             return True
     return False
 

@@ -209,6 +209,11 @@ def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ())
     return item_key(key) | {"format": FORMAT, "versions": list(entries)} | refusal
 
 
+def dropped_epoch_in(item: Item) -> Item:
+    """The epoch of the store that was dropped, if a list has it: a shorter list keeps it, or epochs count from 1."""
+    return {DROPPED_EPOCH: item[DROPPED_EPOCH]} if DROPPED_EPOCH in item else {}
+
+
 def parse_list(key: Key, item: Item) -> list[bytes]:
     """The entries of the version list in an item, as they are stored."""
     check_format(key, item)

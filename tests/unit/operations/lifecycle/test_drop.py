@@ -90,13 +90,18 @@ def test_another_query_at_the_same_namespace(engines: Engines, tables: Tables, s
     engine = engines()
     old = write_versions(engine, store, 12)
     drop_stores(tables, [store])
+    dropped_epoch = graph(tables, store).dropped_epoch
     fresh, base = engines(), EMPTY
     for number in range(100, 125):
         base = write(fresh, store, attempt(number), {b"k": b"%d" % number}, base=base, run="run-2")
+        if number in (114, 118):
+            save_snapshot(fresh, store, base, {b"k": b"%d" % number}, run="run-2")
         fresh.maintenance.clean_up(store, "run-2", *base, 3, 1, 0)
         with pytest.raises(ConfigurationError, match="may not commit any more"):
             write(engine, store, attempt(999), {b"k": b"v"}, base=old[12])
     assert read(engines(), store, *base) == {b"k": b"124"}
+    assert min(graph(tables, store).versions()) > 10, "the first list has no version left"
+    assert graph(tables, store).dropped_epoch == dropped_epoch > 0
     assert verify(tables, store).is_whole
     assert not [each for each in verify(tables, store).findings if each.what != "orphaned"]
     drop_stores(tables, [store])
