@@ -132,13 +132,15 @@ def drop_checkpoints(tables: Tables, namespace: str) -> int:
     """Delete all items of a namespace's checkpoints, heads before fragments; return the number of deleted files.
 
     The list of the checkpoints stays. After a crash, another drop finds the rest by this list. A file that another put
-    has made since the listing, at the same path, stays.
+    has made since the listings, at the same path, stays.
     """
     deleted = 0
     for checkpoint in read_checkpoints(tables, namespace):
         shard = store_shard(checkpoint.store, 0)
-        heads = dict(tables.query("snapshot", shard, *folder_range(checkpoint, "")))
-        fragments = tables.list_keys("snapshot", shard, *FRAGMENT_RANGE)
+        low, high = FRAGMENT_RANGE
+        fragments = tables.list_keys("snapshot", shard, low, high)
+        low, high = folder_range(checkpoint, "")
+        heads = dict(tables.query("snapshot", shard, low, high))
         delete_heads(tables, heads)
         delete_all(tables, fragments)
         deleted += len(heads)
@@ -233,7 +235,7 @@ def _empty(tables: Tables, store: str) -> int:
     refuse_runs(tables, store, runs, lists)  # 2
     deleted = _delete_lists(tables, store, runs, check)  # 3
     _keep_epoch(tables, store, meta.epoch, check)
-    deleted += _delete_others(tables, store, meta.shards, meta.objects, check)  # 4, 5
+    deleted += _delete_others(tables, store, meta.shards, locations=meta.objects, check=check)  # 4, 5
     unpin(tables, store, meta, meta.pins)  # 6
     return deleted
 
@@ -247,7 +249,7 @@ def _drop_lost(tables: Tables, store: str) -> int:
     if find_meta(tables, store):
         return 0
     check = partial(_require_lost, tables, store)
-    deleted = _delete_others(tables, store, SHARDS_MAX, _named_locations(tables, store), check)
+    deleted = _delete_others(tables, store, SHARDS_MAX, locations=_named_locations(tables, store), check=check)
     return deleted + _delete_lists(tables, store, (), check)
 
 
@@ -364,8 +366,10 @@ def delete_meta(tables: Tables, store: str) -> int:
     """Delete the meta item of a store that is being dropped, but no newer one of a query; return 1."""
     for _ in range(_PASSES_MAX):
         meta = find_meta(tables, store)
-        if meta is None or meta.dropped != DELETING:
+        if meta is None:
             return 1  # only the answer was lost, or another drop was faster
+        if meta.dropped != DELETING:
+            raise _is_overtaken(store)
         guarded: Item = {EPOCHS: meta.epochs, DROPPED: DELETING, **({FORKS: meta.forks} if meta.forks else {})}
         if tables.delete_over(meta_key(store), unchanged(guarded)):
             return 1

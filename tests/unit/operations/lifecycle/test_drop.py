@@ -331,7 +331,8 @@ def test_a_meta_item_that_is_there_again_is_not_deleted(memory: MemoryTables, en
     drop_stores(memory, [store])
     write(engine, store, attempt(50), {b"k": b"v"}, run="run-2")
     items_before = dict(memory.items)
-    drop.delete_meta(memory, store)
+    with pytest.raises(ConfigurationError, match="another command has dropped this store"):
+        drop.delete_meta(memory, store)
     assert memory.items == items_before
 
 
