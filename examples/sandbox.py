@@ -1,4 +1,4 @@
-"""Parts that the examples share: a DynamoDB on this machine, a quiet Spark, files as streams, and tables of text.
+"""Parts that the examples share: an embedded DynamoDB, a quiet Spark, files as streams, and tables of text.
 
 With `with Sandbox() as sandbox` all of it ends with the program, and leaves nothing behind.
 A notebook calls `start` and `close`.

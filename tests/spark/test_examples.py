@@ -80,7 +80,7 @@ def test_the_notebook(folder: Path, environment: dict[str, str]) -> None:
 
 
 def test_the_index_has_every_example() -> None:
-    """It has each program with its output, and the sentence that it begins with."""
+    """It has the notebook, and each program with its output."""
     index = (EXAMPLES / "README.md").read_text()
     assert "[state.ipynb](state.ipynb)" in index
     for program in PROGRAMS:

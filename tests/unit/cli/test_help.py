@@ -70,7 +70,7 @@ def test_a_group_without_a_command_shows_its_help() -> None:
 
 
 def test_every_command_has_a_schema_of_its_json() -> None:
-    """Tests that read the JSON of a command validate it; the page of commands links the folder."""
+    """Tests that read the JSON of a command validate it; the page of commands links one of them."""
     names = {name.replace(" ", "-") for name in LEAVES}
     assert {file.name.removesuffix(".schema.json") for file in SCHEMAS.iterdir()} == names
     for name in LEAVES:

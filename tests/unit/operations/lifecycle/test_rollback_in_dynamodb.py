@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, ST
 
 CHECKPOINT = Checkpoint(NAMESPACE, "query")
 LOCATION = f"dynastate://{CHECKPOINT}"
+LOGS: Final = ("offsets", "commits")
 
 
 def put_files(tables: Tables, folder: Path, checkpoint: Checkpoint = CHECKPOINT) -> None:
@@ -43,9 +45,9 @@ def tables_with(folder: Path, *, with_ids: bool = False, batches: int = BATCHES)
 
 
 def batches(tables: Tables, folder: str = "") -> list[list[int]]:
-    """The batches with offsets, and those with a commit."""
+    """The batches with offsets, and those with a commit, in a copy of a folder too."""
     checkpoint = StoredCheckpoint(tables, LOCATION)
-    return [sorted(checkpoint.batches(f"{folder}{log}")) for log in ("offsets", "commits")]
+    return [sorted(int(file.rpartition("/")[2]) for file in checkpoint.files(f"{folder}{log}")) for log in LOGS]
 
 
 def take_back(tables: Tables, to: int) -> str:
