@@ -44,7 +44,7 @@ from tests.support.engine_driver import (
 )
 from tests.support.faults import Dying, FailingTables, Fault, Overtaken
 from tests.support.memory_tables import MemoryTables
-from tests.support.samples import CHECKPOINT, SCHEMA, State, attempt, chunk, numbers
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, State, attempt, chunk, numbers
 
 RUN = "run-1"
 pytestmark = pytest.mark.usefixtures("always_worth_it")
@@ -253,6 +253,14 @@ def test_a_drop_marks_late(engines: Engines, memory: MemoryTables, store: str) -
         drop_stores(Overtaken(memory, begin_another, before="update"), [store])
     assert memory.items[meta_key(store)]["epochs"] == {"run-3": 2}
     assert read(engines(), store, 1) == {b"1": b"new"}
+
+
+def test_the_mark_of_a_drop_comes_late(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """The store's items are being deleted by then: a run may not enter, as it may after a mark alone."""
+    write_versions(engines(), store, 3)
+    deletes_first = Overtaken(memory, lambda: drop.empty_store(memory, store, QUERY), before="update")
+    assert drop._mark_dropped(deletes_first, store)
+    assert memory.items[meta_key(store)]["dropped"] == DELETING
 
 
 def test_a_run_from_before_the_query_started_over_first_writes_late(engines: Engines, store: str) -> None:

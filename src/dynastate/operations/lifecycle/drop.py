@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -193,6 +194,8 @@ def _mark_dropped(tables: Tables, store: str, query: str | None = None) -> bool:
 def _mark(tables: Tables, store: str, meta: StoreMeta, mark: int) -> StoreMeta:
     """Set `dropped` in a meta item with these runs; return its content. Refuse if a run or a fork has begun."""
     condition = unchanged({EPOCHS: meta.epochs, **({DROPPED: meta.dropped} if meta.dropped else {})})
+    if not meta.dropped:  # a mark that is late must not take back a later one
+        condition = replace(condition, absent=[*condition.absent, DROPPED])
     item = tables.update(meta_key(store), Update(condition, sets={DROPPED: mark}))
     if item is not None:
         return parse_meta(store, item)
