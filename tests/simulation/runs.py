@@ -55,6 +55,8 @@ def first_found(name: str, tries: int = TRIES) -> tuple[int, str]:
             failed = failure_in(kind(seed))
             if failed is not None and "ViolationError" in failed:
                 return seed, failed
+            if failed is not None and "TypeError" in failed:
+                raise AssertionError(f"{name} no longer fits what it replaces: {failed}")
     return -1, ""
 
 
