@@ -71,8 +71,7 @@ def top(
     s sorts by the next column.
     """
     from dynastate.engine import catalog
-    from dynastate.errors import CorruptStateError
-    from dynastate.operations.cost.log import log_of_query, usage_of_logs
+    from dynastate.operations.cost.log import read_log
     from dynastate.operations.lifecycle.runs import read_meta
     from dynastate.operations.monitoring.monitor import Monitor, in_order, with_report
     from dynastate.operations.monitoring.reports import ReportFile
@@ -81,8 +80,7 @@ def top(
     with call.engine() as (engine, tables), pressed() as wait, suppress(KeyboardInterrupt):
         names = catalog.of_namespace(tables, namespace, refuse_lost=True).current
         monitor, look = Monitor(engine, names, time.monotonic, Prices.of(call.settings)), 0
-        with suppress(CorruptStateError):  # the stores can be monitored all the same; verify names what is corrupt
-            monitor.log = log_of_query(usage_of_logs(tables, namespace.split("/")[0]))
+        monitor.log = read_log(tables, namespace.split("/")[0])
         reports = ReportFile(report) if report else None
         while True:
             look += 1

@@ -21,7 +21,7 @@ from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.objects import ObjectId, bucket_prefix, bucket_stream, delta_prefix, maker_of_object
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DELETING, DONE, WRITING, Snapshot, parse_snapshot
-from dynastate.format.version_list import REFUSED, VersionEntry, dropped_epoch_in, list_item, part_keys
+from dynastate.format.version_list import REFUSED, VersionEntry, part_keys, shorter_list
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects, own_locations
 
 
@@ -315,7 +315,7 @@ class CleanUp:
             runs = self._graph.refused.get(key)
             if retained or runs:
                 item |= {REFUSED: runs} if runs else {}
-                shorter = list_item(key, retained, runs or ()) | dropped_epoch_in(self._graph.list_attributes[key])
+                shorter = shorter_list(key, retained, self._graph.list_attributes[key])
                 is_done = self._tables.put_over(key, shorter, unchanged(item))
             else:
                 is_done = self._tables.delete_over(key, unchanged(item))

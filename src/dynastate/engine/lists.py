@@ -13,7 +13,7 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.items import Item
 from dynastate.format.keys import VersionId, meta_key, version_list_key
 from dynastate.format.meta import FORKS, StoreMeta, parse_meta
-from dynastate.format.version_list import REFUSED, VersionEntry, dropped_epoch_in, list_item, listed_entry, parse_list
+from dynastate.format.version_list import REFUSED, VersionEntry, listed_entry, parse_list, shorter_list
 from dynastate.redaction import get_logger
 from dynastate.runtime import limits
 from dynastate.storage.tables import Tables
@@ -72,10 +72,8 @@ def shorten(tables: Tables, store: str, entry: VersionEntry, *, is_full: bool = 
                 store=store,
                 version=entry.version,
             )
-        refused_runs = item.get(REFUSED, frozenset())
         old_item: Item = {name: item[name] for name in ("versions", REFUSED) if name in item}
-        shorter = list_item(key, rest, refused_runs if isinstance(refused_runs, frozenset) else ())
-        if tables.put_over(key, shorter | dropped_epoch_in(item), unchanged(old_item)):
+        if tables.put_over(key, shorter_list(key, rest, item), unchanged(old_item)):
             return True
     return False
 
@@ -120,7 +118,7 @@ def unneeded(
     meta: StoreMeta,
     entry: VersionEntry,
     *,
-    is_full: bool = False,
+    is_full: bool,
 ) -> list[bytes]:
     """The entries of a list that no run will read, the least useful first. They may be deleted.
 

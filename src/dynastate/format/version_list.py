@@ -209,9 +209,14 @@ def list_item(key: Key, entries: Sequence[bytes], refused: Collection[str] = ())
     return item_key(key) | {"format": FORMAT, "versions": list(entries)} | refusal
 
 
-def dropped_epoch_in(item: Item) -> Item:
-    """The epoch of the store that was dropped, if a list has it: a shorter list keeps it, or epochs count from 1."""
-    return {DROPPED_EPOCH: item[DROPPED_EPOCH]} if DROPPED_EPOCH in item else {}
+def shorter_list(key: Key, entries: Sequence[bytes], attributes: Item) -> Item:
+    """A version list with fewer entries than one with these `attributes`.
+
+    It still refuses the same runs. It keeps the epoch of a store that was dropped, or epochs would count from 1.
+    """
+    refused = attributes.get(REFUSED)
+    epoch: Item = {DROPPED_EPOCH: attributes[DROPPED_EPOCH]} if DROPPED_EPOCH in attributes else {}
+    return list_item(key, entries, refused if isinstance(refused, frozenset) else ()) | epoch
 
 
 def parse_list(key: Key, item: Item) -> list[bytes]:

@@ -6,7 +6,6 @@ import atexit
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
@@ -17,6 +16,7 @@ from pyspark.sql.streaming.listener import (
 from dynastate.errors import ConfigurationError
 from dynastate.operations.monitoring.metrics.targets import Exporter, make_target
 from dynastate.spark.connect import connect_session
+from dynastate.spark.jar import spark_minor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def export_metrics(spark: SparkSession, target: str) -> MetricsExport:
         ConfigurationError: it is not a target, or its package is not installed; or the session is of a client of Spark
             Connect 3.5, whose listeners run in the server.
     """
-    if pyspark.__version__.startswith("3.") and connect_session() is not None:
+    if spark_minor() == "3.5" and connect_session() is not None:
         raise ConfigurationError(
             "export_metrics needs Spark 4.0 or newer in a client of Spark Connect; with 3.5 read the metrics from the "
             "query's recentProgress"

@@ -24,7 +24,7 @@ from dynastate.errors import (
     VersionMissingError,
 )
 from dynastate.format.meta import parse_meta
-from dynastate.operations.cost.log import LogUsage, log_of_query, usage_of_logs
+from dynastate.operations.cost.log import LogUsage, read_log
 from dynastate.operations.inspection.operator_names import operator_name
 from dynastate.operations.lifecycle.runs import read_meta
 from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, operator_of, with_report
@@ -71,14 +71,18 @@ def clock_time(instant: datetime | None) -> str:
     """A time of today as `14:31:05`, an earlier one with its day, in UTC."""
     if instant is None:
         return "never"
-    return f"{instant:%H:%M:%S} UTC" if instant.date() == now_utc().date() else f"{instant:%d %b %Y, %H:%M:%S} UTC"
+    return _with_day(instant, "%H:%M:%S", now_utc())
 
 
 def date_time(instant_ms: float, looked: datetime | None) -> str:
     """A time of today as `14:31`, an earlier one with its day, in UTC."""
     instant = datetime.fromtimestamp(instant_ms / 1000, timezone.utc)
-    is_today = instant.date() == (looked or now_utc()).date()
-    return f"{instant:%H:%M} UTC" if is_today else f"{instant:%d %b %Y, %H:%M} UTC"
+    return _with_day(instant, "%H:%M", looked or now_utc())
+
+
+def _with_day(instant: datetime, clock: str, today: datetime) -> str:
+    day = "" if instant.date() == today.date() else "%d %b %Y, "
+    return f"{instant:{day}{clock}} UTC"
 
 
 @contextmanager
@@ -373,13 +377,7 @@ class Watch:
         self._sized |= changed
         self._sized_s = self._clock()
         if changed and self._clock() - self._logged_s > LOG_S:
-            self._read_log(tables)
-
-    def _read_log(self, tables: Tables) -> None:
-        try:
-            self._log = log_of_query(usage_of_logs(tables, self.last_look.namespace))
-        except CorruptStateError:  # no error of a look: the view of the query, which reads the log itself, shows it
-            self._log = None
-        if self._monitor is not None:
-            self._monitor.log = self._log
-        self._logged_s = self._clock()
+            self._log = read_log(tables, self.last_look.namespace)
+            if self._monitor is not None:
+                self._monitor.log = self._log
+            self._logged_s = self._clock()

@@ -20,6 +20,7 @@ from dynastate.operations.cost.scenarios import (
     compare_thresholds,
     predict_scenarios,
     predicted,
+    with_partitions,
     with_trigger,
     workload,
 )
@@ -151,6 +152,17 @@ class Plan:
         return predict_scenarios(
             self.workloads, usages, every_s=self.every_s, trigger_s=trigger_s, partitions=partitions
         )
+
+    def together(self, trigger_s: float, partitions: int, *, threshold: float, retain: int) -> list[Workload]:
+        """The workloads with another trigger, partition count, snapshot threshold and number of versions."""
+        return [
+            replace(
+                with_partitions(with_trigger(each, self.every_s, trigger_s), usage, partitions),
+                snapshot_threshold=threshold,
+                retain=retain,
+            )
+            for each, usage in zip(self.workloads, self.usages.values(), strict=True)
+        ]
 
     def choices(self) -> list[Choice]:
         """Predict the query with one other choice each, those that save most first."""

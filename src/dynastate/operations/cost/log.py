@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dynastate.engine.checkpoint import read_checkpoints
+from dynastate.errors import CorruptStateError
 from dynastate.format.checkpoint import EVERY_ITEM, Checkpoint, is_head, path_of, writer_of_fragment
 from dynastate.format.items import Item, StorageSize, item_bytes
 from dynastate.format.keys import store_shard
@@ -71,6 +72,17 @@ def usage_of_logs(tables: Tables, namespace: str) -> list[LogUsage]:
 def log_of_query(usages: Sequence[LogUsage]) -> LogUsage | None:
     """The log of a namespace's query: that with the newest commit. Returns None if no log has a commit."""
     return max((usage for usage in usages if usage.batches), key=lambda usage: usage.committed_ms, default=None)
+
+
+def read_log(tables: Tables, namespace: str) -> LogUsage | None:
+    """The log of a namespace's query, for who watches its stores. Returns None if it is corrupt, too.
+
+    The stores can be watched all the same, and `verify` names what is corrupt.
+    """
+    try:
+        return log_of_query(usage_of_logs(tables, namespace))
+    except CorruptStateError:
+        return None
 
 
 def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:

@@ -125,8 +125,7 @@ def predict_scenarios(
     if partitions is not None:
         pairs = zip(operators, usages, strict=True)
         scenarios[plural(partitions, "partition")] = [
-            replace(operator, stores=max(1, round(operator.stores * partitions / max(1, usage.partitions))))
-            for operator, usage in pairs
+            with_partitions(operator, usage, partitions) for operator, usage in pairs
         ]
     return [*(Scenario(name, *predicted(each)) for name, each in scenarios.items()), _item_for_each_row(operators)]
 
@@ -149,6 +148,11 @@ def workload(
 def with_trigger(operator: Workload, every_s: float, trigger_s: float) -> Workload:
     changed = min(operator.changed_rows * trigger_s / every_s, max(operator.state_rows, operator.changed_rows))
     return replace(operator, batches_a_day=DAY_S / trigger_s, changed_rows=changed)
+
+
+def with_partitions(operator: Workload, usage: StorageUsage, partitions: int) -> Workload:
+    """The workload with another number of partitions than its storage `usage` has, and as many stores in each."""
+    return replace(operator, stores=max(1, round(operator.stores * partitions / max(1, usage.partitions))))
 
 
 def predicted(operators: Sequence[Workload]) -> tuple[PredictedUsage, StorageSize]:

@@ -130,10 +130,9 @@ class Monitor:
         operators: dict[str, list[str]] = {}
         for store in self._lineages:
             operators.setdefault(operator_of(store), []).append(store)
-        logs = [self.log, *[None] * len(operators)]
         return [
-            self._activity(name, stores, new_entries, seconds=seconds, log=log)
-            for (name, stores), log in zip(operators.items(), logs, strict=False)
+            self._activity(name, stores, new_entries, seconds=seconds, log=None if number else self.log)
+            for number, (name, stores) in enumerate(operators.items())
         ]
 
     def _activity(

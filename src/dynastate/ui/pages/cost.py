@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -12,8 +12,7 @@ from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
 from dynastate.operations.cost.advice import Month
 from dynastate.operations.cost.prediction import DAY_S, PredictedUsage, predict
-from dynastate.operations.cost.scenarios import MONTH_DAYS, Scenario, with_trigger
-from dynastate.operations.cost.scenarios import predicted as predicted_day
+from dynastate.operations.cost.scenarios import MONTH_DAYS, Scenario
 from dynastate.operations.cost.usage import commit_units, part_puts
 from dynastate.operations.monitoring.reports import REPORTED, usage_of_batches
 from dynastate.prices import Prices
@@ -102,18 +101,10 @@ def view(site: Site, ask: Ask) -> Page:
         partitions = max(usage.partitions for usage in plan.usages.values())
         trigger, every = ask.positive("trigger", plan.every_s), round(plan.every_s)
         asked_partitions = ask.number("partitions", partitions, least=1)
-        chosen = [
-            replace(
-                with_trigger(each, plan.every_s, trigger),
-                snapshot_threshold=threshold,
-                retain=retain,
-                stores=max(1, round(each.stores * asked_partitions / usage.partitions)),
-            )
-            for each, usage in zip(plan.workloads, plan.usages.values(), strict=True)
-        ]
+        month = Month.of(plan.together(trigger, asked_partitions, threshold=threshold, retain=retain))
         *scenarios, each_row = plan.scenarios(trigger, asked_partitions)
-        scenarios = [*scenarios, Scenario("these choices together", *predicted_day(chosen)), each_row]
-        then = Month.of(chosen).dollars(site.prices)
+        scenarios = [*scenarios, Scenario("these choices together", month.day, month.stored), each_row]
+        then = month.dollars(site.prices)
         predictions = [predict(each) for each in plan.workloads]
         advice = plan.choices()
         values |= {
