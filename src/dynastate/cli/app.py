@@ -43,7 +43,8 @@ _Refused = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 #: The commands by the modules of this package that have them, in the order of the help text.
 COMMANDS: Final = {
-    "inspect": ("stores", "show", "versions", "get", "history", "diff", "export", "verify"),
+    "inspect": ("stores", "show", "get", "export", "verify"),
+    "versions": ("versions", "history", "diff"),
     "sql": ("sql",),
     "skew": ("skew",),
     "cost": ("cost",),

@@ -1,4 +1,4 @@
-"""Commands that look inside stores: stores, show, versions, get, history, diff, export, verify. They only read."""
+"""Commands that look inside stores: stores, show, get, export, verify. They only read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command, number
-from dynastate.cli.output import dollars, facts, json_text, progress
+from dynastate.cli.output import dollars, facts, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
 from dynastate.cli.table import headers
 from dynastate.counts import plural
@@ -46,7 +46,6 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _ABANDONED: Final = headers("namespace stores bytes", dollars="storage,\n$ a month", age="last\ncommit")
 _EARLIER: Final = {"is_earlier": "earlier\nquery"}
 _IN_S3: Final = {"object_bytes": "bytes\nin S3"}
-_VERSION: Final = headers("version attempt epoch rows changes parts bytes has_snapshot is_current committed")
 
 
 @command(
@@ -224,28 +223,16 @@ def _type_text(kind: Any) -> str:
     return str(kind["type"])
 
 
-@command(app, "versions orders/0/17/default", "versions orders/0/17/default --wide")
-def versions(call: Call, store: Store) -> None:
-    """List the committed attempts of a store. The newest version depends on those that are current."""
-    from dynastate.engine import catalog
-    from dynastate.operations.inspection.inspect import list_versions
-
-    with call.tables() as tables:
-        versions = [facts(each) for each in list_versions(tables, catalog.single_store(tables, store))]
-    if not call.json(versions):
-        call.table(versions, _VERSION, ids=["attempt"], optional=["epoch", "parts"])
-
-
 @command(app, """get orders/0 '{"user": "a"}'""", """get orders/0 '{"user": "a"}' --version 7""")
 def get(call: Call, store: Stores, key: Key, *, version: Version = None, family: Family = "") -> None:
     """Show the row of a key as JSON.
 
     Exit code 1: there is no such row; --json then prints null.
     """
-    from dynastate.reader.json_rows import key_from_json, row_to_json
+    from dynastate.reader.json_rows import key_from_json, parse_key, row_to_json
 
-    parsed_key = _parse(key)
-    with _opened(call, store, family, version) as state:
+    parsed_key = parse_key(key)
+    with opened(call, store, family, version) as state:
         row = row_to_json(state.columns, state.get(key_from_json(state.key_columns, parsed_key)))
         row_version = state.version
     if row is not None or call.as_json:
@@ -253,69 +240,6 @@ def get(call: Call, store: Stores, key: Key, *, version: Version = None, family:
     if row is None:
         typer.echo(f"not there at version {row_version}", err=True)
         raise typer.Exit(1)
-
-
-@command(app, """history orders/0 '{"user": "a"}'""", """history orders/0 '{"user": "a"}' --json | jq '.[-1].row'""")
-def history(call: Call, store: Stores, key: Key, *, family: Family = "") -> None:
-    """Show the row of a key at the oldest version, and wherever it changed since, with the times of the commits.
-
-    Exit code 1: there was no such row at any version that can be read.
-    """
-    from dynastate.operations.inspection.inspect import iso_time
-    from dynastate.reader.json_rows import key_from_json, row_to_json
-
-    parsed_key = _parse(key)
-    with _opened(call, store, family, None) as state, progress("versions") as report:
-        past = state.history_with_columns(key_from_json(state.key_columns, parsed_key), report)
-        committed: dict[int, int] = {}
-        for _, entry, _ in state.listed():  # a version exists when the last partition has committed it
-            committed[entry.version] = max(entry.time_ms, committed.get(entry.version, 0))
-    past_rows = [
-        {
-            "version": each.version,
-            "committed": iso_time(committed[each.version]) if each.version in committed else None,
-            "row": row_to_json(columns, each.row),
-        }
-        for each, columns in past
-    ]
-    if not call.json(past_rows):
-        for past_row in past_rows:
-            row = "removed" if past_row["row"] is None else json_text(past_row["row"])
-            call.say(f"{past_row['version']:>8}  {past_row['committed'] or '-':25}  {row}", indent=" " * 10)
-    if not past_rows:
-        typer.echo("it was not there at any version that can be read", err=True)
-        raise typer.Exit(1)
-
-
-@command(app, "diff orders/0 41 42", "diff orders/0 41 42 --json | jq length")
-def diff(
-    call: Call,
-    store: Stores,
-    first: Annotated[int, typer.Argument(metavar="V1", min=0, help="One version.")],
-    second: Annotated[int, typer.Argument(metavar="V2", min=0, help="Another version.")],
-    *,
-    family: Family = "",
-) -> None:
-    """Show the rows that differ between two versions: with - as at V1, with + as at V2."""
-    from dynastate.reader.json_rows import row_to_json
-
-    with _opened(call, store, family, None) as state, progress("versions") as report:
-        newer = state.at(max(first, second))
-        columns, keys = newer.columns, newer.key_columns
-        differences = [
-            {
-                "key": row_to_json(keys, each.key),
-                "before": row_to_json(columns, each.before),
-                "after": row_to_json(columns, each.after),
-            }
-            for each in state.diff(first, second, report)
-        ]
-    if call.json(differences):
-        return
-    for difference in differences:
-        for sign, row, style in (("-", difference["before"], "red"), ("+", difference["after"], "green")):
-            if row is not None:
-                call.say(f"{sign} {json_text(row)}", style)
 
 
 @command(
@@ -341,7 +265,7 @@ def export(
 
     if output is None and (call.as_json or (form is Format.PARQUET and sys.stdout.isatty())):
         raise ConfigurationError("give a file with --output: standard output is a terminal, or taken by --json")
-    with _opened(call, store, family, version) as state, progress("rows") as report:
+    with opened(call, store, family, version) as state, progress("rows") as report:
         count = export_rows(state, form, output, report)
         written = {"store": store, "version": state.version, "rows": count, "file": str(output or "-")}
     if not call.json(written) and output is not None:
@@ -396,19 +320,9 @@ def verify(
 
 
 @contextmanager
-def _opened(call: Call, store: str, family: str, version: int | None) -> Iterator[StateView]:
+def opened(call: Call, store: str, family: str, version: int | None) -> Iterator[StateView]:
+    """The state at a version, by default the newest, for the time of a command."""
     from dynastate.reader.state import StateReader
 
     with call.tables() as tables, StateReader(tables, call.settings, store, family) as state:
         yield state if version is None else state.at(version)
-
-
-def _parse(key: str) -> Any:
-    try:
-        from dynastate.reader.json_rows import parse_json
-
-        return parse_json(key)
-    except ValueError as malformed:
-        raise ConfigurationError(
-            f'the key is not JSON: {malformed}; a key looks like \'{{"user": "a"}}\'', key=key[:200]
-        ) from malformed

@@ -139,6 +139,8 @@ class Map(Variable):
         if isinstance(value, Mapping):
             value = list(value.items())
         pairs = [scalars.checked(pair, "a pair", (list, tuple)) for pair in scalars.checked(value, "a map", list)]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError("not a pair")
         return _map_of([(self.key.from_json(key), or_none(self.value.from_json, each)) for key, each in pairs])
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -26,8 +27,8 @@ def unscaled(value: Any, digits: int, scale: int) -> int:
     try:
         shifted = Decimal(checked(value, "a Decimal", (int, Decimal), bool)).scaleb(scale, _EXACT)
         number = int(shifted)
-    except (InvalidOperation, OverflowError) as infinite:
-        raise ValueError("not a finite number") from infinite
+    except (ArithmeticError, ValueError) as infinite:
+        raise ValueError("not a finite number, or too large") from infinite
     if number != shifted or abs(number) >= 10**digits:
         raise ValueError(f"more than {digits} digits, {scale} of them behind the point")
     return number
@@ -61,8 +62,16 @@ def from_whole(value: Any) -> int:
     return int(checked(value, "a whole number", int, bool))
 
 
+def from_base64(value: Any) -> bytes:
+    """The bytes of a text of base64."""
+    try:
+        return b64decode(checked(value, "a text of base64", str), validate=True)
+    except ValueError as wrong:
+        raise ValueError("not a text of base64") from wrong
+
+
 def from_boolean(value: Any) -> bool:
-    return bool(checked(value, "a bool", bool))
+    return bool(checked(value, "true or false", bool))
 
 
 def from_floating(value: Any) -> float:

@@ -84,7 +84,11 @@ def parse_timestamp(text: str, *, has_zone: bool) -> int:
 
 def _days(year: str, month: str, day: str) -> int:
     cycles, years = divmod(int(year) - 1970, _CYCLE_YEARS)
-    return date(1970 + years, int(month), int(day)).toordinal() - _EPOCH + cycles * _CYCLE_DAYS
+    try:
+        ordinal = date(1970 + years, int(month), int(day)).toordinal()
+    except ValueError as wrong:
+        raise ValueError("no such date") from wrong
+    return ordinal - _EPOCH + cycles * _CYCLE_DAYS
 
 
 def _nanos(hours: str, minutes: str, seconds: str | None, digits: str | None) -> int:

@@ -186,7 +186,10 @@ class Floating(Fixed):
         return value if math.isfinite(value) else str(value)
 
     def from_json(self, value: Any) -> Any:
-        number = float(scalars.checked(value, "a number", (int, float, Decimal, str), bool))
+        try:
+            number = float(scalars.checked(value, "a number", (int, float, Decimal, str), bool))
+        except ValueError as wrong:
+            raise ValueError("not a number") from wrong
         if math.isinf(number) and not isinstance(value, str):
             raise ValueError("too large a number")
         return number
@@ -276,7 +279,7 @@ class Binary(Variable):
         return base64.b64encode(value).decode()
 
     def from_json(self, value: Any) -> Any:
-        return base64.b64decode(scalars.checked(value, "a text of base64", str), validate=True)
+        return scalars.from_base64(value)
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.binary()
@@ -406,7 +409,7 @@ class VariantType(Variable):
         parts = scalars.checked(value, "an object with value and metadata", Mapping)
         if set(parts) != set(Variant._fields):
             raise ValueError("it needs value and metadata, in base64")
-        return Variant(**{name: base64.b64decode(part, validate=True) for name, part in parts.items()})
+        return Variant(**{name: scalars.from_base64(part) for name, part in parts.items()})
 
     def arrow(self, pa: Any, *, sql: bool = False) -> Any:
         return pa.struct([("value", pa.binary()), ("metadata", pa.binary())])

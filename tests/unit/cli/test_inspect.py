@@ -164,6 +164,19 @@ def test_versions(store: str) -> None:
     assert "the tables hold nothing of this store" in refused("versions", f"{store}-none")
 
 
+def test_versions_without_a_change_are_counted(engine: Engine) -> None:
+    """Batches without input make them; the oldest, the newest and the first of a run are listed, and JSON has all."""
+    builder = StoreBuilder(engine, "idle/0/0/default")
+    for change in (1, None, 2, None, None, None):
+        builder.run = "after" if builder.version.version >= 4 else "run-1"
+        builder.commit(*([(user("a"), counted(change))] if change else []))
+    lines = run("versions", builder.store).lines
+    assert [line.split()[0] for line in lines[2:-1]] == ["1", "3", "5", "6"]
+    assert lines[-1] == "left out: 2 versions without a change; --all lists them"
+    assert [line.split()[0] for line in run("versions", builder.store, "--all").lines[2:]] == list("123456")
+    assert len(shown("versions", builder.store)) == 6
+
+
 @pytest.mark.parametrize("command", ["show", "versions"])
 def test_an_operator_is_not_one_store(engine: Engine, command: str) -> None:
     """The stores of the operator are named, of a join too; so is what a name has to look like."""
@@ -227,10 +240,19 @@ def test_history(store: str) -> None:
     history = shown("history", store, '{"user": "b"}')
     committed = "2025-01-01T00:00:00+00:00"
     assert history == [
-        {"version": 1, "committed": committed, "row": {"user": "b", "count": 1, "note": ""}},
-        {"version": 3, "committed": committed, "row": None},
+        {"version": 1, "committed": committed, "row": {"user": "b", "count": 1, "note": ""}, "changed": None},
+        {"version": 3, "committed": committed, "row": None, "changed": None},
     ]
-    assert run("history", store, '{"user": "b"}').lines[1].split() == ["3", committed, "removed"]
+    lines = run("history", store, '{"user": "b"}').lines
+    assert lines[:3] == [
+        "version   committed, UTC       row",
+        '       1  2025-01-01 00:00:00  {"user": "b", "count": 1, "note": ""}',
+        "       3  2025-01-01 00:00:00  removed",
+    ]
+    assert lines[3].startswith("1 is the oldest version that can be read")
+    assert [each["changed"] for each in shown("history", store, '{"user": "a"}')] == [None, ["count"]]
+    assert run("history", store, '{"user": "a"}').lines[2].endswith("  count: 1 -> 2")
+    assert len(run("history", store, '{"user": "c"}').lines) == 2
     assert shown("history", store, '{"user": "d"}', code=1) == []
     assert "the key is not JSON" in refused("history", store, "{")
 

@@ -22,7 +22,7 @@ from pyarrow import parquet
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.reader.arrow import write_parquet
-from dynastate.reader.json_rows import json_text, key_from_json, parse_json, row_to_json
+from dynastate.reader.json_rows import json_text, key_from_json, parse_json, parse_key, row_to_json
 from dynastate.reader.sql import answer
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
@@ -230,9 +230,18 @@ def test_numbers_of_numpy_and_rows_of_pandas_are_keys(store: str) -> None:
         ("timestamp", '"2024-05-01T12:00:00-18:01"', "no such zone: it is up to 18:00"),
         ("timestamp", '"2024-05-01T12:00:00+00:60"', "no such zone: it is up to 18:00"),
         ("timestamp", "5", "not a text such as 2024-05-01T12:00:00Z"),
-        ("date", '"2024-02-30"', 'such as "2024-05-01": '),
+        ("date", '"2024-02-30"', 'such as "2024-05-01": no such date'),
+        ("long", "99999999999999999999", "such as 1: out of range"),
+        ("interval day to second", "99999999999999999999", "out of range"),
+        ("double", '"x"', "such as 1.5: not a number"),
+        ("boolean", "1", "such as true: not true or false"),
+        ("string", r'"\ud800"', 'such as "a": not UTF-8'),
+        ("decimal(5,2)", "NaN", "not a finite number"),
+        ("decimal(5,2)", "-1e999999999", "not a finite number, or too large"),
+        ("variant", '{"value": 1, "metadata": ""}', "not a text of base64"),
+        ({"type": "map", "keyType": "long", "valueType": "long"}, "[[1]]", "not a pair"),
         ("time(6)", '"12"', 'such as "12:00:00": no such time'),
-        ("binary", '"%"', 'such as "YQ=="'),
+        ("binary", '"%"', 'such as "YQ==": not a text of base64'),
         ("decimal(5,2)", '"x"', 'such as "0.01": no decimal'),
         ("interval", "{}", "it needs months, days and microseconds"),
         (struct([("a", "long")]), '"x"', 'such as {"a": 1}: not an object with a'),
@@ -247,6 +256,27 @@ def test_a_wrong_kind_of_key_is_an_error_with_an_example(kind: Any, wrong: str, 
         key_from_json(columns, {"c": parse_json(wrong)})
     assert said in str(error.value)
     assert "Error(" not in str(error.value)
+    assert "Decimal(" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it ends too early"),
+        ('{"user": ', "it ends too early"),
+        ("{user: a}", "from character 2 on: user: a}"),
+        ("{'user': 1}", "from character 2 on: 'user': 1}"),
+        ('{"user" "a"}', 'from character 9 on: "a"}'),
+        ('{"user": "a"} x', "from character 15 on: x"),
+        ('{"user": "a', 'from character 10 on: "a'),
+        ("9" * 5_000, "a number has too many digits"),
+    ],
+)
+def test_a_key_that_is_not_json(text: str, said: str) -> None:
+    """The error has the place, and no words of Python's parser."""
+    with pytest.raises(ConfigurationError) as error:
+        parse_key(text)
+    assert f"the key is not JSON: {said}; a key looks like" in str(error.value)
 
 
 def test_json_that_would_be_read_in_part_or_not_at_all_is_refused() -> None:
