@@ -262,7 +262,7 @@ def drop(
     often the query has committed, and refuses while one writes. Exit code 1: it was not confirmed.
     """
     from dynastate.engine.catalog import every_store
-    from dynastate.engine.checkpoint import checkpoint_items
+    from dynastate.engine.checkpoint import checkpoint_items, first_writers
     from dynastate.operations.lifecycle.drop import (
         IS_WRITTEN,
         drop_checkpoints,
@@ -275,6 +275,7 @@ def drop(
     from dynastate.operations.pins import refuse_forked
 
     with call.tables() as tables, progress("stores") as report:
+        writers = first_writers(tables, namespace)
         checkpoints = checkpoint_items(tables, namespace)
         names = every_store(tables, namespace, may_be_empty=bool(checkpoints))
         refuse_forked(tables, names)
@@ -291,7 +292,7 @@ def drop(
         with progress("stores") as report:
             others = locations_of_others(tables, names)
             items = drop_stores(tables, names, report)
-            files_deleted = drop_checkpoints(tables, namespace)
+            files_deleted = drop_checkpoints(tables, writers)
         refuse_made_meanwhile(tables, namespace)
     counts = {"stores": len(names), "items": items, "files": files_deleted}
     if not call.json({"namespace": namespace, **counts, "other_locations": others}):

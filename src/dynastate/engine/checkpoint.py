@@ -39,11 +39,12 @@ from dynastate.format.checkpoint import (
 from dynastate.format.codec import LZ4
 from dynastate.format.items import Item, Value, item_bytes
 from dynastate.format.keys import SPECS, Attempt, Key, store_shard, where
+from dynastate.format.spark_log import METADATA
 from dynastate.redaction import get_logger
 from dynastate.runtime import limits
 from dynastate.storage.limits import KEYS_MAX
 from dynastate.storage.meter import Meter
-from dynastate.storage.tables import Tables, delete_all
+from dynastate.storage.tables import Tables, delete_all, get_apart
 from dynastate.storage.update import Condition, Update
 
 log = get_logger("dynastate.checkpoint")
@@ -356,6 +357,16 @@ def read_checkpoints(tables: Tables, namespace: str) -> list[Checkpoint]:
     low, high = CHECKPOINT_RANGE
     items = tables.query("snapshot", f"{namespace}/#", low, high)
     return [listed_checkpoint(namespace, key, item) for key, item in items]
+
+
+def first_writers(tables: Tables, namespace: str) -> dict[Checkpoint, Value | None]:
+    """The writer of the file `metadata` of each checkpoint that a namespace lists; None where there is no such file.
+
+    A query puts this file before all others, and never again: another writer is that of another query.
+    """
+    keys = {each: file_key(each, METADATA) for each in read_checkpoints(tables, namespace)}
+    heads = get_apart(tables, list(keys.values()))
+    return {checkpoint: heads.get(key, {}).get("writer") for checkpoint, key in keys.items()}
 
 
 def _fragments_of(key: Key, head: Item | None) -> list[Key]:

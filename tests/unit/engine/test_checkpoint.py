@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
-from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles, File, StoredFile, read_checkpoints
+from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles, File, StoredFile, first_writers, read_checkpoints
 from dynastate.engine.namespaces import read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, UnknownOutcomeError
-from dynastate.format.checkpoint import Checkpoint, FileEntry, file_key, listed_item
+from dynastate.format.checkpoint import Checkpoint, FileEntry, file_key, listed_item, path_of
 from dynastate.format.codec import LZ4
 from dynastate.format.items import Item
 from dynastate.format.keys import Key
@@ -36,6 +37,7 @@ CHECKPOINT = Checkpoint("ns", "clicks")
 FILE = "offsets/7"
 COMPACT = "sources/0/9.compact"
 TIME = 1_735_689_600_000
+NEXT_QUERY = ("metadata", FILE, COMPACT, "offsets/8")
 #: A file that is cut into five fragments of at most 50 bytes.
 LARGE, OTHER_LARGE = noise(230, "large"), noise(230, "other")
 
@@ -198,7 +200,7 @@ def test_a_late_delete_leaves_a_file_that_was_put_again(memory: MemoryTables) ->
         put(LARGE)
         recorded = Recorded(memory)
         if is_drop:
-            assert drop_checkpoints(recorded, CHECKPOINT.namespace) == 2
+            assert drop_checkpoints(recorded, first_writers(recorded, CHECKPOINT.namespace)) == 2
         else:
             files_of(recorded).delete(CHECKPOINT, [FILE, COMPACT], may_return=True)
         assert {*memory.items} == {key}
@@ -208,17 +210,50 @@ def test_a_late_delete_leaves_a_file_that_was_put_again(memory: MemoryTables) ->
         files_of(memory).delete(CHECKPOINT, [FILE, COMPACT])
 
 
-def test_a_drop_that_another_overtakes_leaves_new_files(memory: MemoryTables) -> None:
-    key, item = listed_item(CHECKPOINT)
-    memory.put_new(key, item)
-    assert files_of(memory).put(CHECKPOINT, FILE, LARGE, overwrites=False)
+@pytest.mark.parametrize("files", [("metadata", FILE, COMPACT), (FILE, COMPACT)])
+def test_a_drop_that_another_overtakes_at_any_request(files: Sequence[str]) -> None:
+    """The files of the query that begins after the other drop stay, also where an earlier drop was cut off."""
+    errors: list[str] = []
+    for request in range(20):
+        memory = MemoryTables()
+        for file in files:
+            assert files_of(memory, is_listed=False).put(CHECKPOINT, file, LARGE, overwrites=False)
+        if not overtaken_at(memory, request, errors):
+            break
+        assert [content(memory, file) for file in NEXT_QUERY] == [OTHER_LARGE] * len(NEXT_QUERY)
+        assert len(fragments_of(memory)) == 5 * len(NEXT_QUERY)
+    assert {*memory.items} == {listed_item(CHECKPOINT)[0]}
+    assert 9 < request < 19
+    # After both listings and the check it deletes only what the other drop has deleted already.
+    assert len(errors) == 3
+    assert all("another command has dropped this checkpoint meanwhile" in error for error in errors)
 
-    def happens() -> None:
-        drop_checkpoints(memory, CHECKPOINT.namespace)
-        assert files_of(memory).put(CHECKPOINT, FILE, OTHER_LARGE, overwrites=False)
 
-    drop_checkpoints(Overtaken(memory, happens, before="delete_over"), CHECKPOINT.namespace)
-    assert content(memory, FILE) == OTHER_LARGE
+def overtaken_at(memory: MemoryTables, request: int, errors: list[str]) -> bool:
+    """Drop; before one request another drop does so, and a query begins. Returns False if there are fewer requests."""
+    requests = itertools.count()
+
+    def happens(_: str) -> None:
+        if next(requests) == request:
+            drop_checkpoints(memory, first_writers(memory, CHECKPOINT.namespace))
+            for file in NEXT_QUERY:
+                assert files_of(memory).put(CHECKPOINT, file, OTHER_LARGE, overwrites=False)
+
+    try:
+        drop_checkpoints(FailingTables(memory, happens), first_writers(memory, CHECKPOINT.namespace))
+    except ConfigurationError as error:
+        errors.append(str(error))
+    return next(requests) > request
+
+
+def test_a_drop_deletes_metadata_last(memory: MemoryTables) -> None:
+    """Until then other drops know by it whose the files are."""
+    for file in ("metadata", FILE, "sources/0/0"):
+        assert files_of(memory, is_listed=False).put(CHECKPOINT, file, b"text", overwrites=False)
+    recorded = Recorded(memory)
+    drop_checkpoints(recorded, first_writers(memory, CHECKPOINT.namespace))
+    deleted = [arguments[0] for verb, arguments in recorded.requests if verb == "delete_over"]
+    assert [path_of(key) for key in deleted] == [FILE, "sources/0/0", "metadata"]
 
 
 def test_a_purge_of_many_files_costs_few_requests(memory: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
-from dynastate.engine.checkpoint import CheckpointFiles
+from dynastate.engine.checkpoint import CheckpointFiles, first_writers
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format.checkpoint import Checkpoint
@@ -229,7 +229,7 @@ def test_a_query_that_begins_again(
 
 def test_a_dropped_query_is_an_error(query: Query, tables: MemoryTables, followed: Follow) -> None:
     state = followed(query.operator)
-    drop_checkpoints(tables, query.namespace)
+    drop_checkpoints(tables, first_writers(tables, query.namespace))
     drop_stores(tables, [each.store for each in query.stores])
     with pytest.raises(DynastateError, match=r"no state of this store|the query has committed no batch"):
         state.refresh()

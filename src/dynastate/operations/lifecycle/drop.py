@@ -10,14 +10,14 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import find_stores, read_version_lists
-from dynastate.engine.checkpoint import checkpoint_items, delete_heads, read_checkpoints
+from dynastate.engine.checkpoint import checkpoint_items, delete_heads
 from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format.checkpoint import FRAGMENT_RANGE, Checkpoint, folder_range
+from dynastate.format.checkpoint import FRAGMENT_RANGE, Checkpoint, file_key, folder_range
 from dynastate.format.graph import VersionGraph
-from dynastate.format.items import Item
+from dynastate.format.items import Item, Value
 from dynastate.format.keys import MANIFEST_RANGE, META, SHARDS_MAX, SPECS, Key, meta_key, store_shard, version_list_key
 from dynastate.format.manifest import decode_manifest
 from dynastate.format.meta import (
@@ -33,6 +33,7 @@ from dynastate.format.meta import (
     query_runs,
 )
 from dynastate.format.objects import store_prefix
+from dynastate.format.spark_log import METADATA
 from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.inspection.inspect import longest_gap_ms
 from dynastate.operations.lifecycle.runs import refuse_runs
@@ -129,21 +130,31 @@ def refuse_written_files(tables: Tables, namespace: str, first_items: Mapping[Ch
         raise ConfigurationError(IS_WRITTEN, namespace=namespace, checkpoints=len(first_items))
 
 
-def drop_checkpoints(tables: Tables, namespace: str) -> int:
-    """Delete all items of a namespace's checkpoints, heads before fragments; return the number of deleted files.
+def drop_checkpoints(tables: Tables, writers: Mapping[Checkpoint, Value | None]) -> int:
+    """Delete all items of checkpoints; return the number of deleted files. `writers` are their `first_writers`.
 
-    The list of the checkpoints stays. After a crash, another drop finds the rest by this list. A file that another put
-    has made since the listings, at the same path, stays.
+    1. List fragments and heads. 2. Refuse if another drop has completed this meanwhile, and a query has begun there:
+    what was listed may be of that query. 3. Delete the heads as they were listed, that of `metadata` last, so that
+    other drops see until then whose the files are. 4. Delete the fragments.
+
+    The list of the checkpoints stays. After a crash, another drop finds the rest by this list.
     """
     deleted = 0
-    for checkpoint in read_checkpoints(tables, namespace):
+    for checkpoint, writer in writers.items():
         shard = store_shard(checkpoint.store, 0)
         low, high = FRAGMENT_RANGE
-        fragments = tables.list_keys("snapshot", shard, low, high)
+        fragments = tables.list_keys("snapshot", shard, low, high)  # 1
         low, high = folder_range(checkpoint, "")
         heads = dict(tables.query("snapshot", shard, low, high))
-        delete_heads(tables, heads)
-        delete_all(tables, fragments)
+        metadata = file_key(checkpoint, METADATA)
+        if (heads or fragments) and tables.get([metadata]).get(metadata, {}).get("writer") != writer:  # 2
+            raise ConfigurationError(
+                "another command has dropped this checkpoint meanwhile, and a query may have begun there: this one "
+                "deletes nothing more; drop again only if nothing there is wanted",
+                checkpoint=checkpoint,
+            )
+        delete_heads(tables, {key: heads[key] for key in sorted(heads, key=metadata.__eq__)})  # 3
+        delete_all(tables, fragments)  # 4
         deleted += len(heads)
     return deleted
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dynastate.engine.catalog import find_stores
-from dynastate.engine.checkpoint import CheckpointFiles, checkpoint_items
+from dynastate.engine.checkpoint import CheckpointFiles, checkpoint_items, first_writers
 from dynastate.errors import ConfigurationError, DynastateError, UnavailableError, VersionMissingError
 from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import NO_ATTEMPT, version_list_key
@@ -212,7 +212,7 @@ def test_a_query_that_is_taken_back_meanwhile(
     with pytest.raises((UnavailableError, VersionMissingError), match=r"was taken back|does not have"):
         fork(tables)
     monkeypatch.undo()
-    drop_checkpoints(tables, NEW.namespace)
+    drop_checkpoints(tables, first_writers(tables, NEW.namespace))
     assert fork(tables).version == (6 if is_made_again else 5)
 
 
@@ -236,7 +236,7 @@ def test_files_in_the_new_location(tables: MemoryTables) -> None:
     put(tables, "offsets/0", checkpoint=NEW)
     with pytest.raises(ConfigurationError, match=r"has other files already: dynastate drop test.*file=offsets/0"):
         fork(tables)
-    drop_checkpoints(tables, NEW.namespace)
+    drop_checkpoints(tables, first_writers(tables, NEW.namespace))
     put(tables, "offsets/9", checkpoint=NEW)
     with pytest.raises(ConfigurationError, match=r"has other files already: dynastate drop test.*file=offsets/9"):
         fork(tables)
@@ -246,7 +246,7 @@ def test_a_drop_of_the_fork(tables: MemoryTables) -> None:
     fork(tables)
     stores = [store.replace(NAMESPACE, NEW.namespace) for store in STORES]
     drop_stores(tables, stores)
-    drop_checkpoints(tables, NEW.namespace)
+    drop_checkpoints(tables, first_writers(tables, NEW.namespace))
     assert checkpoint_items(tables, NEW.namespace) == {}
     assert all(verify(tables, store).is_whole for store in STORES)
     assert fork(tables, 5).version == 5
