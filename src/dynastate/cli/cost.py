@@ -271,10 +271,8 @@ def _show(call: Call, title: str, labels: Mapping[str, str], columns: Sequence[t
         {"": label, **{str(column): _figure(name, each[name]) for column, (_, each) in enumerate(columns)}}
         for name, label in labels.items()
     ]
-    headers = {
-        "": "",
-        **{str(column): "\n".join(wrap(name, _HEADER_CHARS)) for column, (name, _) in enumerate(columns)},
-    }
+    chars = ID_CHARS if call.is_narrow else _HEADER_CHARS
+    headers = {"": "", **{str(column): "\n".join(wrap(name, chars)) for column, (name, _) in enumerate(columns)}}
     call.table(rows, headers, title=title, figures=True)
 
 

@@ -14,6 +14,11 @@ from typer.core import TyperCommand, TyperGroup
 
 _WIDTH_MAX: Final = 80
 _NAME_CHARS: Final = 23
+#: Columns below which a text is below its name, and not beside it.
+NARROW: Final = 60
+#: The begin of lines of an epilog: of an item's further lines, and of examples.
+_CONTINUED: Final = " " * 7
+_EXAMPLE: Final = "  dynastate "
 
 
 class Command(TyperCommand):
@@ -71,7 +76,7 @@ def _sections(command: Any, ctx: Any, middle: Iterable[str], *more: str) -> Iter
     yield from (_fill(paragraph) for paragraph in (command.help or "").split("\n\n"))
     yield from middle
     if command.epilog:
-        yield command.epilog
+        yield _epilog(command.epilog)
 
 
 def _options(command: Any, ctx: Any) -> Iterator[str]:
@@ -95,9 +100,13 @@ def _options(command: Any, ctx: Any) -> Iterator[str]:
 
 def _section(title: str, rows: Iterable[tuple[str, str]]) -> str:
     lines = [f"{title}:"]
+    is_narrow = _width() < NARROW
     for name, described in rows:
         head = f"  {name:{_NAME_CHARS}}  "
-        lines.append(_fill(described, " " * len(head), head))
+        if is_narrow:
+            lines += [f"  {name}", _fill(described, " " * 6, " " * 6)]
+        else:
+            lines.append(_fill(described, " " * len(head), head))
     return "\n".join(lines)
 
 
@@ -106,11 +115,31 @@ def first_sentence(text: str | None) -> str:
     return " ".join((text or "").split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
 
 
+def _width() -> int:
+    return min(_WIDTH_MAX, shutil.get_terminal_size().columns)
+
+
+def _epilog(text: str) -> str:
+    """The text below a help text, as it is, or on a narrow screen wrapped. Examples stay lines that can be copied."""
+    if _width() >= _WIDTH_MAX:
+        return text
+    items: list[str] = []
+    for line in text.split("\n"):
+        if items and line.startswith(_CONTINUED):
+            items[-1] += f" {line.strip()}"
+        else:
+            items.append(line)
+    return "\n".join(
+        item if item.startswith(_EXAMPLE) else _fill(item.strip(), _CONTINUED, "  " * (item[:1] == " "))
+        for item in items
+    )
+
+
 def _fill(text: str, indent: str = "", head: str = "") -> str:
     """Wrap a text without breaking a word."""
     return textwrap.fill(
         " ".join(text.split()),
-        min(_WIDTH_MAX, shutil.get_terminal_size().columns),
+        _width(),
         initial_indent=head,
         subsequent_indent=indent,
         break_long_words=False,

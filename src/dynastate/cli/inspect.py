@@ -184,15 +184,16 @@ def show(call: Call, store: Store) -> None:
     )
     if log is not None:
         described["log"] = _log_text(log)
+    indent = " " * (4 if call.is_narrow else 13)
     for name, value in described.items():
         text = f"{value:,}" if isinstance(value, int) else value or "-"
-        call.say(f"{name.replace('_', ' '):13}{text}", indent=" " * 13)
+        call.say(f"{name.replace('_', ' '):13}{text}", indent=indent)
     for column_family in families:
         marks = "".join(f", {mark}" for mark in ("lists", "internal") if column_family[mark])
         call.say("")
         call.say(f"column family {column_family['name']}: {plural(column_family['rows'], 'row')}{marks}", "bold")
         for part in ("key", "value"):
-            call.say(f"  {part:11}{_columns(column_family[part])}", indent=" " * 13)
+            call.say(f"  {part:11}{_columns(column_family[part])}", indent=indent)
 
 
 def _age(committed: str | None) -> str:

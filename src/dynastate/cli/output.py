@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import typer
 
+from dynastate.cli.help import NARROW
 from dynastate.cli.table import Table
 from dynastate.settings import PREFIX
 
@@ -37,6 +38,11 @@ class Output:
         is_narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
         return shutil.get_terminal_size().columns if is_narrow and not self.wide else None
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a long value does not fit beside its name."""
+        return self.width is not None and self.width < NARROW
+
     def json(self, value: Any) -> bool:
         """Print a value as JSON, if `--json` is given; return whether it is."""
         if self.as_json:
@@ -54,13 +60,16 @@ class Output:
 
     def say(self, text: str, style: str = "", indent: str = "  ") -> None:
         """Print a text, on several lines where it is longer than one, without breaking a word."""
-        lines = [text]
-        if self.width is not None:
-            lines = textwrap.wrap(
-                text, self.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-            ) or [""]
-        for line in lines:
+        for line in self.wrapped(text, indent):
             print_line(line, style)
+
+    def wrapped(self, text: str, indent: str = "  ") -> list[str]:
+        """The lines of a text, without breaking a word."""
+        if self.width is None:
+            return [text]
+        return textwrap.wrap(
+            text, self.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
 
     def table(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, Final
@@ -46,7 +47,7 @@ class Table:
 
         Shorten `ids`; put the store name of column `group` on a line above its partitions; leave out columns that are
         `optional`, one after the other, where the table has them. Where that is not enough, `lines` puts further
-        columns into a table below.
+        columns into a table below; or if two columns do not fit, each cell into a line of its own.
         """
         if self._is_too_wide():
             self._groups = {
@@ -73,7 +74,11 @@ class Table:
     def lines(self) -> Iterator[tuple[str, bool]]:
         """The lines of the table, and whether they are headers or names of groups."""
         widths = self._widths()
-        for keys in self._blocks(widths):
+        blocks = self._blocks(widths)
+        if any(len(keys) > 1 and self._is_too_wide(keys, widths) for keys in blocks):
+            yield from self._stacked()
+            return
+        for keys in blocks:
             height = max(len(self._headers[key]) for key in keys)
             for line in range(height):
                 words = {key: ["", *self._headers[key]][line - height :][:1] for key in keys}
@@ -83,6 +88,19 @@ class Table:
                     yield name, True
                 for row in rows:
                     yield self._line(row, keys, widths), False
+
+    def _stacked(self) -> Iterator[tuple[str, bool]]:
+        """The first cell of each row, and below it a line for each other one."""
+        first, *others = self._headers
+        for name, rows in self._groups.items():
+            if name:
+                yield name, True
+            for row in rows:
+                yield row[first], True
+                for key in others:
+                    text = " ".join([*self._headers[key], row[key]]) if row[key] else ""
+                    for line in textwrap.wrap(text, self._width or 0, initial_indent="  ", subsequent_indent="    "):
+                        yield line, False
 
     def _line(self, cells: Mapping[str, str], keys: Sequence[str], widths: Mapping[str, int]) -> str:
         padded = []

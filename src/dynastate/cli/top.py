@@ -118,7 +118,8 @@ def _show(call: Call, activities: Sequence[StoreActivity], look: int, order: Ord
     table = Table(rows, columns, call.width, figures=True).fit(group="stores", optional=_OPTIONAL)
     # In a file looks are compared; in a terminal the clock shows that the command still runs.
     clock = f"{datetime.now().astimezone():%H:%M:%S}, " if is_terminal() else ""
-    lines = [(f"{clock}{_totals(activities)}, by {order.value}", False), *table.lines()]
+    totals = call.wrapped(f"{clock}{_totals(activities)}, by {order.value}")
+    lines = [*((line, False) for line in totals), *table.lines()]
     texts = [styled(line, "bold" if is_header else "") for line, is_header in lines]
     if not is_terminal():
         typer.echo("\n".join(texts))
