@@ -8,7 +8,7 @@ DYNOXIDE := build/dynoxide/node_modules/@dynoxide/linux-x64/dynoxide
 SYSTEM_PYTHON := $(shell for each in python3 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 
-# The minors of Spark with a jar each, or versions of them such as 4.0.1: `make test-spark SPARK=4.1`.
+# The minors of Spark with a jar each, or versions of them such as 4.0.1: `make test-spark SPARK=4.1`. `next` is what comes.
 SPARK ?= all
 SPARKS := 3.5 4.0 4.1 4.2 4.3
 
@@ -59,6 +59,12 @@ test-spark-%: build/spark-%/.ready
 	@build/spark-$*/bin/python jvm-bridge/build.py
 	@DYNASTATE_EXAMPLES=$${DYNASTATE_EXAMPLES:-5} build/spark-$*/bin/python -m pytest -n $(WORKERS) --dist loadgroup -m every_spark \
 		-W 'ignore:unclosed:ResourceWarning' -W 'ignore:The distutils package:DeprecationWarning' tests/contract/provider tests/spark tests/process/test_maven.py $(PYTEST)
+
+# The newest pre-release, or a release that is not supported yet; where there is neither, nothing.
+test-spark-next: $(READY)
+	@next=$$($(PYTHON) jvm-bridge/build.py --next) || exit; \
+	if test -n "$$next"; then $(MAKE) --no-print-directory test-spark-$$next; \
+	else echo "no Spark after the newest supported one can be had: nothing to test"; fi
 
 .PRECIOUS: build/spark-%/.ready
 build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)

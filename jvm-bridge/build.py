@@ -4,6 +4,7 @@
     python jvm-bridge/build.py --sources DIR --jar FILE   other Scala trees that use it (tests, benchmarks)
     python jvm-bridge/build.py --all                      the bridge for every Spark in SPARKS
     python jvm-bridge/build.py --fetch 4.1                pyspark in an environment of its own, build/spark-4.1/
+    python jvm-bridge/build.py --next                     print the version of the next pyspark, if there is one
     python jvm-bridge/build.py --install PYTHON OPTION... packages into the environment of an interpreter, by uv
 
 Nothing but Java 17 and an installed pyspark is needed: no Maven, no sbt. `--all` and `--fetch` download what is
@@ -60,13 +61,13 @@ def java() -> str:
 
 
 def pyspark() -> tuple[str, Path]:
-    """Minor version of the installed pyspark, if it is supported, and the folder of its jars."""
+    """Minor version of the installed pyspark, if it is supported or newer, and the folder of its jars."""
     try:
         import pyspark
     except ImportError:
         fail("pyspark is missing; run 'make setup', or pip install pyspark")
     minor = ".".join(pyspark.__version__.split(".")[:2])
-    if minor not in SPARKS:
+    if minor not in SPARKS and number(minor) < number(newest()):
         fail(f"pyspark {pyspark.__version__} is installed; the bridge is for Spark {', '.join(SPARKS)}")
     return minor, Path(pyspark.__file__).parent / "jars"
 
@@ -83,21 +84,40 @@ def fetch(spark: str) -> Path:
     return interpreter
 
 
+def newest() -> str:
+    """The newest supported minor."""
+    return list(SPARKS)[-1]
+
+
+def next_spark() -> str | None:
+    """The newest pyspark of the registry that runs on this Python, pre-releases included, if it is not supported."""
+    version = SPARKS[newest()]
+    command = ["pip", "compile", "--prerelease", "allow", "--no-deps", "--no-header", "--no-annotate", "-"]
+    resolved = uv(*command, "--python", sys.executable, requirement=f"pyspark>={version}").strip()
+    return None if resolved == f"pyspark=={version}" else resolved.removeprefix("pyspark==")
+
+
 def install(interpreter: Path | str, *options: str) -> None:
     """Install packages into the environment of an interpreter. The options are those of `pip install`.
 
-    uv does it in a fifth of pip's time. It does not read pip's configuration, so it gets the index that is set there.
-    Its cache is not used: it would hold 3.5 GB after all Sparks.
+    uv does it in a fifth of pip's time. Its cache is not used: it would hold 3.5 GB after all Sparks.
     """
+    uv("pip", "install", "--no-cache", "--python", str(interpreter), *options)
+
+
+def uv(*arguments: str, requirement: str = "") -> str:
+    """Run uv, and return what it prints. It does not read pip's configuration, so it gets the index of that."""
     variables = dict(os.environ)
     if "UV_DEFAULT_INDEX" not in variables:
         command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
         setting = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
         index = variables.get("PIP_INDEX_URL") or setting
         variables |= {"UV_DEFAULT_INDEX": index} if index else {}
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-cache", "--python", str(interpreter)]
-    if subprocess.run([*uv, *options], env=variables, check=False).returncode != 0:
-        fail(f"uv could not install {' '.join(options)}; its message is above")
+    command = [sys.executable, "-m", "uv", *arguments, "--quiet"]
+    done = subprocess.run(command, env=variables, input=requirement, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        fail(f"uv failed at {' '.join(arguments)}; its message is above")
+    return done.stdout
 
 
 def package_version() -> str:
@@ -199,6 +219,7 @@ def main() -> None:
     parser.add_argument("--classpath", type=Path, nargs="+", default=[], help="what else those trees need")
     parser.add_argument("--all", action="store_true", help="the bridge for every Spark we support")
     parser.add_argument("--fetch", metavar="SPARK", help="only install this pyspark below build/")
+    parser.add_argument("--next", action="store_true", help="only print the version of the next pyspark")
     parser.add_argument("--install", nargs=argparse.REMAINDER, metavar="PYTHON OPTION", help="only install packages")
     parser.add_argument("--check-java", action="store_true", help="only check whether a usable Java is installed")
     options = parser.parse_args()
@@ -206,6 +227,8 @@ def main() -> None:
         java()
     elif options.fetch:
         fetch(options.fetch)
+    elif options.next:
+        print(next_spark() or "")
     elif options.install:
         install(*options.install)
     elif options.all:
@@ -222,7 +245,7 @@ def build(sources: list[Path] | None, jar: Path | None, classpath: list[Path]) -
     bridge = bridge_jar(minor)
     resources = {"META-INF/LICENSE": (ROOT / "LICENSE").read_text(), "dynastate-version.txt": package_version()}
     is_new = compile_to(bridge, bridge_trees(minor), [], resources)
-    for old in set(bridge.parent.glob("*.jar")) - set(map(bridge_jar, SPARKS)):
+    for old in set(bridge.parent.glob("*.jar")) - set(map(bridge_jar, [*SPARKS, minor])):
         old.unlink()
     print(("built " if is_new else "up to date: ") + str(bridge.relative_to(ROOT)))
     if sources is not None and jar is not None:
