@@ -16,7 +16,7 @@ SPARKS := 3.5 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories judged kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -118,6 +118,11 @@ histories: RUNS = 100
 histories: setup fast-engine
 	@DYNASTATE_SEED=$(SEED) DYNASTATE_HISTORIES=$(RUNS) $(PYTHON) -m pytest -q -s -m 'not slow' tests/contract/provider/test_histories.py
 
+# Histories of real sidecars that porcupine judges; with MUTATION, of sidecars that are broken by it.
+judged: RUNS = 10
+judged: $(READY) dynoxide
+	@$(PYTHON) -m tests.judged $(SEED) $(RUNS) $(MUTATION)
+
 # Many more kills than the tests have, of the query whose checkpoint is in DynamoDB.
 KILLS ?= 200
 kills: setup fast-engine
@@ -172,9 +177,11 @@ bench: setup
 bench-network: setup
 	@status=0; for each in distance distance_stores serving; do $(PYTHON) benchmarks/$$each.py || status=1; done; exit $$status
 
-# The world itself: its percentiles are those of the sources, and it throttles as the documentation says.
+# The world itself: its percentiles are those of the sources, and it throttles as the documentation says. And the judge
+# of histories, which needs a network once.
 test-network:
-	@cd benchmarks/network && test -z "$$(gofmt -l .)" && go vet ./... && go test -count=1 ./...
+	@for each in benchmarks/network tests/judged/judge; do \
+		(cd $$each && test -z "$$(gofmt -l .)" && go vet ./... && go test -count=1 ./...) || exit 1; done
 
 # Small benchmarks of rows in memory: `make jmh JMH='get -prof gc'`. They need Maven and a network once, and no JDK, as do the races.
 jmh: setup

@@ -270,7 +270,11 @@ class _Handler(BaseHTTPRequestHandler):
         return proceed
 
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        length = int(self.headers.get("Content-Length", "0"))
+        raw = self.rfile.read(length)
+        if len(raw) < length:  # its client has died
+            self.close_connection = True
+            return
         proxy = self.server.proxy
         try:
             request = self._understand(raw)

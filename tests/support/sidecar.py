@@ -56,10 +56,14 @@ class Opened(NamedTuple):
 class Talk:
     """One connection to the sidecar, as the JVM holds it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, within_s: float = WITHIN_S) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(WITHIN_S)
-        self._socket.connect(str(path))
+        self._socket.settimeout(within_s)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
         self._stream = self._socket.makefile("rb")
 
     def send(self, *frames: bytes) -> None:
@@ -67,15 +71,17 @@ class Talk:
             self._socket.sendall(frame)
 
     def receive(self) -> Any:
-        """Receive the next message, or None if the sidecar has closed."""
+        """Receive the next message, or None if the sidecar has closed, or was killed."""
         try:
             header = self._stream.read(protocol.HEADER.size)
+            if len(header) < protocol.HEADER.size:
+                return None
+            length, number = protocol.HEADER.unpack(header)
+            size = protocol.check_length(length)
+            body = self._stream.read(size)
         except ConnectionResetError:  # it closed with frames of ours unread
             return None
-        if not header:
-            return None
-        length, number = protocol.HEADER.unpack(header)
-        return protocol.decode(number, self._stream.read(protocol.check_length(length)))
+        return protocol.decode(number, body) if len(body) == size else None
 
     def answer(self) -> Any:
         """Receive the next message, which must come."""
@@ -164,7 +170,13 @@ class Talk:
 class Sidecar:
     """The process, started as the JVM starts it."""
 
-    def __init__(self, mode: int = 0o700, environment: dict[str, str] | None = None, owner: int = -1) -> None:
+    def __init__(
+        self,
+        mode: int = 0o700,
+        environment: dict[str, str] | None = None,
+        owner: int = -1,
+        module: str = "dynastate.sidecar",
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="dynastate-"))
         self.folder.chmod(mode)
         os.chown(self.folder, owner, -1)
@@ -172,7 +184,7 @@ class Sidecar:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         keys = credentials() if environment is None else environment
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dynastate.sidecar"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -186,8 +198,8 @@ class Sidecar:
         self.process.stdin.flush()
         self.said = self.process.stdout.readline()
 
-    def connect(self) -> Talk:
-        self._talks.append(Talk(self.path))
+    def connect(self, within_s: float = WITHIN_S) -> Talk:
+        self._talks.append(Talk(self.path, within_s))
         return self._talks[-1]
 
     def end(self) -> int:

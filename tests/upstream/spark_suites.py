@@ -98,8 +98,6 @@ SUITES: Final = (
             ("aggregation", ("streaming.StreamingAggregationSuite",), ""),
             ("session-window", ("SessionWindow",), ONCE),
             ("several-operators", ("streaming.MultiStatefulOperatorsSuite",), ""),
-            ("inner-join", ("streaming.StreamingInnerJoinSuite",), ""),
-            ("outer-join", ("streaming.StreamingOuterJoinSuite",), ""),
             ("full-outer-join", ("streaming.StreamingFullOuterJoinSuite",), ""),
             ("left-semi-join", ("streaming.StreamingLeftSemiJoinSuite",), ""),
             (
@@ -107,7 +105,6 @@ SUITES: Final = (
                 ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
                 "",
             ),
-            ("group-state-initial", ("streaming.FlatMapGroupsWithStateWithInitialStateSuite",), ""),
         )
     ),
 )

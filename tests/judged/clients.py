@@ -1,0 +1,150 @@
+"""Clients of sidecars that may die at any moment, which note their calls; and the hosts of these sidecars."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import dynastate
+from dynastate.dynamodb.embedded import credentials
+from dynastate.format.keys import Attempt, VersionId
+from dynastate.format.parts import StoredChunk
+from dynastate.settings import Settings
+from dynastate.sidecar import protocol
+from dynastate.sidecar.protocol import Begin, Commit, Open
+from tests.judged.calls import ABORTED, OK, OUTCOMES, Call, Record, digests, named
+from tests.judged.launcher import MODULE, MUTATION
+from tests.support.engine_driver import fold
+from tests.support.frames import ABORT, TOKEN, append, hello
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, Changes
+from tests.support.sidecar import ROWS, Sidecar, Talk, chunk_of, spark_names
+
+#: So long a client waits for a message. Then it closes the connection, as Spark does that kills a task.
+PATIENCE_S: Final = 4.0
+#: Probabilities: a task aborts; is killed while it commits; is suspended before it commits.
+ABORTS, KILLED, NAPS = 0.05, 0.08, 0.15
+NAP_S: Final = 1.5
+
+
+class Host:
+    """Runs one sidecar at a time, mutated or not."""
+
+    def __init__(self, settings: Settings, mutation: str) -> None:
+        self._hello = hello(TOKEN, dynastate.__version__, json.dumps(spark_names(settings)))
+        self._environment = credentials() | {MUTATION: mutation}
+        self._sidecars = [self._start()]
+
+    def _start(self) -> Sidecar:
+        return Sidecar(environment=self._environment, module=MODULE)
+
+    def connect(self) -> Talk | None:
+        """A connection after HELLO; None: the sidecar has died, or is stopped."""
+        with suppress(OSError):
+            talk = self._sidecars[-1].connect(PATIENCE_S)
+            with suppress(OSError):
+                talk.send(self._hello)
+                if talk.receive() is not None:
+                    return talk
+            talk.close()
+        return None
+
+    def kill(self) -> None:
+        """Kill the sidecar (-9), and start another."""
+        self._sidecars[-1].process.kill()
+        self._sidecars.append(self._start())
+
+    def stop(self) -> None:
+        os.kill(self._sidecars[-1].process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self._sidecars[-1].process.pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        return "".join(sidecar.log() for sidecar in self._sidecars)
+
+    def close(self) -> None:
+        for sidecar in self._sidecars:
+            sidecar.close()
+
+
+@dataclass
+class Client:
+    """A task, or a reader: one thread with a connection."""
+
+    number: int
+    record: Record
+    talk: Talk
+
+    def open(self, store: str, version: int, by: Attempt) -> VersionId | None:
+        """Open a version and read all of it. Returns what was found, or None."""
+        call = Call(self.number, "open", store, version, named(by))
+        with self.record.noting(call), suppress(OSError):
+            self.talk.send(protocol.encode(Open(store, version, by, ())))
+            return self._opened(call)
+        return None
+
+    def _opened(self, call: Call) -> VersionId | None:
+        chunks: list[StoredChunk] = []
+        found: VersionId | None = None
+        while (answer := self.talk.receive()) is not None:
+            if isinstance(answer, protocol.Found):  # it voids all before
+                found, chunks = VersionId(answer.version, answer.attempt), []
+            elif isinstance(answer, ROWS):
+                chunks.append(chunk_of(answer))
+            elif isinstance(answer, protocol.Opened):
+                assert found is not None
+                call.outcome, call.found, call.rows = OK, named(found.attempt), digests(fold(chunks))
+                return found
+            elif _failed(call, answer):
+                return None
+        return None
+
+    def commit(
+        self, store: str, run: int, base: VersionId, by: Attempt, chunks: list[Changes], chance: random.Random
+    ) -> str:
+        """Make an attempt of a run at the version after a base, or abort it. Returns the outcome."""
+        call = Call(self.number, "commit", store, base.version + 1, named(by), run=run, parent=named(base.attempt))
+        with self.record.noting(call), suppress(OSError):
+            self.talk.send(protocol.encode(Begin(store, f"run-{run}", QUERY, CHECKPOINT, *base, by)))
+            for changes in chunks:
+                call.changes |= dict.fromkeys(_texts(changes)) | digests(_puts(changes))
+                self.talk.send(append(changes))
+            if chance.random() < NAPS:
+                time.sleep(chance.uniform(0, NAP_S))
+            if chance.random() < ABORTS:
+                call.outcome = ABORTED
+                self.talk.send(ABORT)
+                return call.outcome
+            self.talk.send(protocol.encode(Commit({0: 0}, SCHEMA)))
+            if chance.random() < KILLED:
+                time.sleep(chance.uniform(0, 0.1))
+                self.talk.close()
+                return call.outcome
+            answer = self.talk.receive()
+            if isinstance(answer, protocol.Committed):
+                call.outcome = OK
+            elif answer is not None:
+                _failed(call, answer)
+        return call.outcome
+
+
+def _texts(changes: Changes) -> list[str]:
+    return [key.decode() for key in changes]
+
+
+def _puts(changes: Changes) -> dict[bytes, bytes]:
+    return {key: value for key, value in changes.items() if value is not None}
+
+
+def _failed(call: Call, answer: Any) -> bool:
+    """Note an error. Other answers are of no interest."""
+    if not isinstance(answer, protocol.Error):
+        return False
+    call.outcome, call.error = OUTCOMES[answer.kind], answer.message
+    return True

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// commit is a call by which a run makes version 1 of a store with one row, whose value is the attempt.
+func commit(run int, attempt, outcome string, begin, end int64) *call {
+	row := map[string]*string{"row": &attempt}
+	return &call{Op: "commit", Store: "s", Version: 1, Run: run, Attempt: attempt, Changes: row, Outcome: outcome, Begin: begin, End: end}
+}
+
+// child is a commit of version 2.
+func child(run int, attempt, parent string, begin, end int64) *call {
+	one := commit(run, attempt, ok, begin, end)
+	one.Version, one.Parent = 2, parent
+	return one
+}
+
+// open is a call that finds an attempt of version 1, or none if found is ""; named is the attempt that it names.
+func open(named, found string, begin, end int64) *call {
+	one := &call{Op: "open", Store: "s", Version: 1, Attempt: named, Outcome: missing, Begin: begin, End: end}
+	if found != "" {
+		one.Outcome, one.Found, one.Rows = ok, found, map[string]string{"row": found}
+	}
+	return one
+}
+
+func failed(outcome string, one *call) *call {
+	one.Outcome, one.Error = outcome, "because"
+	return one
+}
+
+func withRows(rows map[string]string, one *call) *call {
+	one.Rows = rows
+	return one
+}
+
+// write writes a history to a new file.
+func write(t *testing.T, calls []*call) string {
+	path := filepath.Join(t.TempDir(), "history.jsonl")
+	var lines []string
+	for _, one := range calls {
+		line, err := json.Marshal(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, string(line))
+	}
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func verdict(t *testing.T, calls []*call) ([]conviction, error) {
+	file, err := os.Open(write(t, calls))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	history, err := read(file)
+	if err != nil {
+		return nil, err
+	}
+	_, convictions, err := judge(history)
+	return convictions, err
+}
+
+func TestHistoriesThatAreExplained(t *testing.T) {
+	for name, calls := range map[string][]*call{
+		"a version is there after its commit":     {open("", "", 1, 2), commit(1, "a", ok, 3, 4), open("", "a", 5, 6), open("a", "a", 5, 6)},
+		"while it commits it may be there or not": {commit(1, "a", ok, 1, 9), open("", "", 2, 3), open("", "a", 4, 5)},
+		"of twins the last one wins":              {commit(1, "a", ok, 1, 2), commit(1, "b", ok, 3, 4), open("", "b", 5, 6), open("a", "a", 5, 6)},
+		"twins at once, in either order":          {commit(1, "a", ok, 1, 9), commit(1, "b", ok, 1, 9), open("", "a", 10, 11)},
+		"a newer run wins over a late zombie":     {commit(1, "a", ok, 1, 2), commit(2, "b", ok, 3, 4), commit(1, "c", ok, 5, 6), open("", "b", 7, 8), open("c", "c", 7, 8)},
+		"an unknown commit that never happened":   {commit(1, "a", unknown, 1, 2), open("", "", 3, 4), open("a", "", 3, 4)},
+		"an unknown commit that came late":        {commit(1, "a", noAnswer, 1, 2), open("", "", 3, 4), open("", "a", 5, 6)},
+		"a commit that failed, or was aborted":    {commit(1, "a", unavailable, 1, 2), commit(1, "b", aborted, 1, 2), open("a", "", 3, 4), open("b", "", 3, 4)},
+		"a run that a newer one replaced":         {commit(1, "a", ok, 1, 2), commit(2, "b", ok, 3, 4), failed(configuration, commit(1, "c", ok, 5, 6))},
+		"an open that failed says nothing":        {commit(1, "a", ok, 1, 2), failed(unavailable, open("", "", 3, 4)), failed(noAnswer, open("a", "", 3, 4))},
+		"a version consists of its parent's rows": {commit(1, "a", ok, 1, 2), child(1, "b", "a", 3, 4), {Op: "open", Store: "s", Version: 2, Outcome: ok, Found: "b", Rows: map[string]string{"row": "b"}, Begin: 5, End: 6}},
+	} {
+		convictions, err := verdict(t, calls)
+		if err != nil || len(convictions) > 0 {
+			t.Errorf("%s: %v %v", name, err, convictions)
+		}
+	}
+}
+
+func TestHistoriesThatNoOrderExplains(t *testing.T) {
+	for name, calls := range map[string][]*call{
+		"a commit that returned is lost":       {commit(1, "a", ok, 1, 2), open("", "", 3, 4)},
+		"an attempt that returned is lost":     {commit(1, "a", ok, 1, 2), commit(1, "b", ok, 1, 2), open("a", "", 3, 4)},
+		"a commit that failed is a version":    {commit(1, "a", unavailable, 1, 2), open("", "a", 3, 4)},
+		"an aborted attempt is a version":      {commit(1, "a", aborted, 1, 2), open("a", "a", 3, 4)},
+		"a version goes back":                  {commit(1, "a", unknown, 1, 2), open("", "a", 3, 4), open("", "", 5, 6)},
+		"the first of twins wins":              {commit(1, "a", ok, 1, 2), commit(1, "b", ok, 3, 4), open("", "a", 5, 6)},
+		"twins take turns":                     {commit(1, "a", ok, 1, 9), commit(1, "b", ok, 1, 9), open("", "a", 10, 11), open("", "b", 12, 13), open("", "a", 14, 15)},
+		"a zombie wins over a newer run":       {commit(1, "a", ok, 1, 2), commit(2, "b", ok, 3, 4), commit(1, "c", ok, 5, 6), open("", "c", 7, 8)},
+		"an attempt that nobody made":          {commit(1, "a", ok, 1, 2), open("", "z", 3, 4)},
+		"another attempt than the named one":   {commit(1, "a", ok, 1, 2), commit(1, "b", ok, 1, 2), open("a", "b", 3, 4)},
+		"a row is lost":                        {commit(1, "a", ok, 1, 2), withRows(map[string]string{}, open("", "a", 3, 4))},
+		"a row is another one's":               {commit(1, "a", ok, 1, 2), withRows(map[string]string{"row": "b"}, open("", "a", 3, 4))},
+		"a row is invented":                    {commit(1, "a", ok, 1, 2), withRows(map[string]string{"row": "a", "more": "b"}, open("", "a", 3, 4))},
+		"a version that is corrupt":            {commit(1, "a", ok, 1, 2), failed("corrupt", open("", "", 3, 4))},
+		"a run is refused, and none is newer":  {failed(configuration, commit(1, "a", ok, 1, 2))},
+		"a run is refused before a newer one":  {commit(1, "a", ok, 1, 2), failed(configuration, commit(1, "b", ok, 3, 4)), commit(2, "c", ok, 5, 6)},
+		"a version of a newer run is extended": {commit(1, "a", ok, 1, 2), commit(2, "b", ok, 3, 4), child(1, "c", "b", 5, 6)},
+		"a version above one that never was":   {child(1, "b", "a", 3, 4)},
+	} {
+		convictions, err := verdict(t, calls)
+		if err != nil || len(convictions) != 1 {
+			t.Errorf("%s: %v %v", name, err, convictions)
+		}
+	}
+}
+
+func TestHistoriesThatCannotBeJudged(t *testing.T) {
+	for name, calls := range map[string][]*call{
+		"runs that began at once":   {commit(1, "a", ok, 1, 5), commit(2, "b", ok, 3, 6)},
+		"a run without its earlier": {commit(2, "b", ok, 3, 6)},
+		"an attempt made twice":     {commit(1, "a", ok, 1, 2), commit(1, "a", ok, 3, 4)},
+		"an end before its begin":   {commit(1, "a", ok, 2, 1)},
+		"a commit without an id":    {commit(1, "", ok, 1, 2)},
+	} {
+		if _, err := verdict(t, calls); err == nil {
+			t.Errorf("%s: it was judged", name)
+		}
+	}
+}
+
+func TestAConvictionHasFewCallsAndAPicture(t *testing.T) {
+	calls := []*call{commit(1, "a", ok, 1, 2), commit(1, "b", ok, 3, 4), open("", "a", 5, 6)}
+	for i := int64(10); i < 50; i++ {
+		calls = append(calls, open("b", "b", i, i+1), open("", "b", i, i+1))
+	}
+	path, folder := write(t, calls), t.TempDir()
+	convicted, err := report(folder, path)
+	if err != nil || !convicted {
+		t.Fatal(convicted, err)
+	}
+	picture, err := os.ReadFile(filepath.Join(folder, "history-1.html"))
+	if err != nil || !strings.Contains(string(picture), "open s 1") {
+		t.Error("there is no picture", err)
+	}
+	convictions, err := verdict(t, calls)
+	if err != nil || len(convictions) != 1 || len(convictions[0].calls) != 3 {
+		t.Error("not three calls", err, convictions)
+	}
+}

@@ -1,0 +1,52 @@
+"""Histories of real sidecars on dynoxide, over a network with faults, judged by porcupine; and the judge, tried.
+
+The first one is of a new seed each time. `make judged` plays more.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.judged.judging import Verdict, build_judge, judge
+from tests.judged.play import BATCHES_BEFORE_NEXT, play
+
+#: Each convicts a mutation with a probability of some 0.9.
+HISTORIES_MAX = 4
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def judge_program() -> Path:
+    if shutil.which("go") is None:
+        assert not os.environ.get("CI"), "Go is missing, which builds the judge"
+        pytest.skip("Go is missing, which builds the judge")
+    return build_judge()
+
+
+def _judged(program: Path, folder: Path, seed: int, mutation: str = "") -> Verdict:
+    folder.mkdir(exist_ok=True)
+    history = play(seed, folder / "dynamodb", mutation, batches=BATCHES_BEFORE_NEXT + 1)
+    assert {"commit ok", "open ok"} <= set(history.record.counts())
+    history.record.write(folder / f"{mutation or 'history'}-{seed}.jsonl")
+    return judge(program, folder / f"{mutation or 'history'}-{seed}.jsonl")
+
+
+def test_an_order_of_the_calls_explains_a_history(judge_program: Path, tmp_path: Path) -> None:
+    """Whatever is killed, stopped, lost and late: versions are registers, and rows a function of their attempt."""
+    seed = int(os.environ.get("DYNASTATE_SEED", "0")) or random.SystemRandom().randrange(10**6, 10**9)
+    verdict = _judged(judge_program, tmp_path, seed)
+    assert not verdict.is_convicted, f"try it again: make judged SEED={seed} RUNS=1\n{verdict.text}"
+
+
+@pytest.mark.parametrize("mutation", ["skips_inline_changes", "drops_unprocessed_items"])
+def test_the_judge_convicts_a_mutation(judge_program: Path, tmp_path: Path, mutation: str) -> None:
+    """In one of a few histories: a part of them may not reach what is broken."""
+    verdicts = (_judged(judge_program, tmp_path / str(seed), seed, mutation) for seed in range(1, 1 + HISTORIES_MAX))
+    verdict = next(verdict for verdict in verdicts if verdict.is_convicted)
+    assert "no order explains these calls; picture: " in verdict.text
+    assert " open judged/0/" in verdict.text
