@@ -346,13 +346,13 @@ class CleanUp:
         pinned = [keys.versions_of(key) for key in sorted(self._graph.pinned)]
         gaps = zip([0, *(each.stop for each in pinned)], [*(each.start for each in pinned), below], strict=True)
         ranges = [keys.parts_range(start, min(end, below)) for start, end in gaps if start < min(end, below)]
-        listed = {entry.id for entry in self._graph.entries()}.difference(entry.id for entry in deleted)
+        listed = {entry.maker for entry in self._graph.entries()}.difference(entry.maker for entry in deleted)
         makers = ((key, keys.maker_of_part(key)) for low, high in ranges for key in self._list("delta", low, high))
         return [key for key, maker in makers if maker is not None and maker not in listed]
 
     def find_orphan_objects(self, below: int, deleted: Sequence[VersionEntry]) -> list[ObjectId]:
         """The objects with parts below a version that no list names. A list of names costs as much as a PUT."""
-        named = {entry.id for entry in self._graph.entries()}.difference(entry.id for entry in deleted)
+        named = {entry.maker for entry in self._graph.entries()}.difference(entry.maker for entry in deleted)
         return [each for each, maker in self._list_objects(delta_prefix, below) if maker not in named]
 
     def _list_objects(self, prefix: Callable[[str], str], below: int) -> Iterator[tuple[ObjectId, tuple[int, Attempt]]]:

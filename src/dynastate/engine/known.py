@@ -42,6 +42,8 @@ class KnownStores:
         #: The errors of corrupt snapshots, by their ids.
         self._skipped: Cache[Attempt, CorruptStateError] = Cache(SKIPPED_MAX)
         self._epochs: Cache[str, int] = Cache(EPOCHS_MAX)
+        #: How often erasing had begun and ended when a store was first read.
+        self._erasures: Cache[str, int] = Cache(STORES_MAX)
         self._accounts: Cache[str, StoreAccount] = Cache(STORES_MAX)
         self._lock = threading.Lock()
 
@@ -75,6 +77,10 @@ class KnownStores:
         with self._lock:
             self._epochs.put(store, max(self.newest_epoch(store), epoch), 1)
 
+    def erasures(self, store: str) -> int | None:
+        """How often erasing had begun and ended when the store was first read, or None if it was not read."""
+        return self._erasures.get(store)
+
     def forget_above(self, store: str, epoch: int) -> None:
         """Forget a store that was dropped and made again: its meta item has a lower epoch than the known one."""
         with self._lock:
@@ -89,6 +95,7 @@ class KnownStores:
         """
         if graph.meta is not None:
             self.saw_epoch(graph.store, graph.meta.epoch)
+            self._erasures.get_or_put(graph.store, graph.meta.erasures, 1)
         for snapshot in graph.snapshots():
             error = self._skipped.get(snapshot.id)
             # A snapshot that clean-up deletes also looks corrupt to its readers.

@@ -61,7 +61,8 @@ class Maintenance:
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
 
         Returns the attempt, and the meter, which also counts the writes of the snapshot. The attempt is None if no
-        snapshot is needed, another executor is making it, or a newer run writes to the store.
+        snapshot is needed, another executor is making it, a newer run writes to the store, or version lists refuse the
+        run: the rows in its memory may have been erased.
         """
         tables = self._tables.metered(Meter())
         route = self._known_stores.route(store, version, attempt)
@@ -71,7 +72,7 @@ class Maintenance:
                 return None, tables.meter
         graph = read_graph(tables, self._known_stores, store, lowest=0, highest=version)  # 1
         epoch = newest_epoch(graph.meta, run_id)
-        if epoch is None:
+        if epoch is None or (graph.refuses(run_id) and not is_asked_for):
             return None, tables.meter
         base, deltas = graph.route(version, attempt)
         last_snapshot = graph.snapshot(base.version, base.attempt)

@@ -189,6 +189,15 @@ def refuse_deleting(tables: Tables, store: str, meta: StoreMeta) -> None:
     )
 
 
+def refuse_erasing(store: str, meta: StoreMeta) -> None:
+    """Refuse to change a store from which rows are erased."""
+    if meta.erasing:
+        raise ConfigurationError(
+            "rows are erased from this store, or that was cut off: wait, or end it with the same dynastate erase",
+            store=store,
+        )
+
+
 def _refuse_used(tables: Tables, namespace: str, run: QueryRun) -> None:
     """Refuse a run from another location than the stores of partition 0, which every query has."""
     for store, meta in first_stores(tables, namespace).items():

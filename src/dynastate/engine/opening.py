@@ -276,7 +276,7 @@ class VersionOpener:
         except CorruptStateError as error:
             self._known_stores.routes.drop(store)
             route = self._find_route(store, entries[-1].version, entries[-1].attempt, None)
-            if {each.attempt for each in entries} <= {each.attempt for each in route.entries}:
+            if all(each in route.entries for each in entries):  # neither deleted nor, by erasing, rewritten
                 raise
             raise RouteInvalidError(str(error.args[0]), **error.facts) from error
 

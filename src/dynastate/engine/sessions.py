@@ -11,7 +11,7 @@ from typing import Final
 from dynastate.engine.cache import Cache
 from dynastate.engine.graphs import find_meta, read_graph
 from dynastate.engine.known import KnownStores
-from dynastate.engine.namespaces import is_entered, list_store, refuse_deleting, refuse_location
+from dynastate.engine.namespaces import is_entered, list_store, refuse_deleting, refuse_erasing, refuse_location
 from dynastate.engine.objects import enter_location
 from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
@@ -115,10 +115,12 @@ class Sessions:
             if run_epoch is not None:
                 self._known_stores.forget_above(store, run_epoch)
             self._known_stores.saw_epoch(store, meta.epoch)
+            self._refuse_erased(store, meta)
             if run.id in meta.epochs:
                 enter_location(tables, store, meta, self._location)
                 return Session(store, run.id, meta.epochs[run.id], meta.shards)
             refuse_deleting(tables, store, meta)
+            refuse_erasing(store, meta)
             changes = _entered(store, meta, run, base=base, time=time)
             is_known = meta.query == run.query and self._recorded.get((key.namespace, run.id))
             if not (is_known or is_entered(tables, store, meta, run)):  # 2
@@ -128,6 +130,16 @@ class Sessions:
                 changes[OBJECTS] = meta.objects | {self._location}
             advance_epoch(tables, key, run.id, epochs=meta.epochs, attributes=changes)  # 4
         raise UnavailableError("too many query runs open this store at once", store=store, run=run.id)
+
+    def _refuse_erased(self, store: str, meta: StoreMeta) -> None:
+        """Refuse a run if rows were erased after this executor read the store: it may have them in memory."""
+        known_erasures = self._known_stores.erasures(store)
+        if known_erasures is not None and known_erasures < meta.erasures:
+            raise ConfigurationError(
+                "rows were erased from this store since this executor has read it, and it may still have them in "
+                "memory: end the Spark application, and start the query again",
+                store=store,
+            )
 
     def _dropped_epoch(self, tables: Tables, store: str, base: int) -> int:
         """The newest epoch of the dropped store that a new store replaces, or 0. Late requests have a lower epoch.

@@ -7,7 +7,7 @@ from typing import Final
 
 from dynastate.format.items import FORMAT, Item
 from dynastate.format.keys import SPECS, Key
-from dynastate.format.meta import DELETING, DROPPED, EPOCH, EPOCHS, FORKS, oldest_runs
+from dynastate.format.meta import DELETING, DROPPED, EPOCH, EPOCHS, ERASING, FORKS, oldest_runs
 from dynastate.format.version_list import REFUSED, VERSIONS, base_gone, not_awaited, run_refused
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Condition, Update
@@ -73,7 +73,7 @@ def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int],
     """Advance the epoch of a meta item or record by one, replace the oldest run by this run, and set `attributes`.
 
     It also removes the mark of a drop. Returns False if the item has other `epochs`, or a drop deletes the store's
-    items.
+    items, or rows of the store are erased.
 
     The condition compares all epochs, so that a long delayed request cannot replace the newest run. To compare the
     newest epoch is not enough: a store that was dropped and made again counts from 1.
@@ -81,7 +81,7 @@ def advance_epoch(tables: Tables, key: Key, run: str, epochs: Mapping[str, int],
     epoch, oldest = 1 + max(epochs.values()), oldest_runs(epochs)
     newer_epochs = {name: number for name, number in epochs.items() if name not in oldest}
     changes: Item = {EPOCH: epoch, EPOCHS: {**newer_epochs, run: epoch}}
-    condition = Condition(equal={EPOCHS: {**epochs}}, unequal={DROPPED: DELETING})
+    condition = Condition(equal={EPOCHS: {**epochs}}, absent=[ERASING], unequal={DROPPED: DELETING})
     return tables.update(key, Update(condition, sets=changes | attributes, removes=[DROPPED])) is not None
 
 

@@ -24,6 +24,8 @@ OBJECTS: Final = 4
 ADDED: Final = 5
 #: The empty extra of version entries that were imported.
 IMPORTED: Final = 6
+#: The extra of version entries whose parts were written again, when rows were erased: the id in the keys of the parts.
+REWRITTEN: Final = 7
 
 _CRC = struct.Struct("<I")
 VARINT_BYTES_MAX: Final = 10

@@ -113,6 +113,10 @@ class VersionGraph:
         began = {entry.epoch: FORK for entry in self.entries() if entry.epoch <= fork_epoch} if fork_epoch else {}
         return began | {epoch: run for run, epoch in query_runs(self.meta).items()}
 
+    def refuses(self, run_id: str) -> bool:
+        """Whether a version list refuses the commits of a run."""
+        return any(run_id in runs for runs in self.refused.values())
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no store: no items, or only fences and schemas, which a drop and a refused commit leave."""

@@ -18,6 +18,7 @@ QUERIES_KEPT: Final = 16
 #: none of them is replaced or deleted while it is there.
 EPOCH, EPOCHS, LOCATIONS, HEIGHTS, OBJECTS = "epoch", "epochs", "locations", "heights", "objects"
 DROPPED, FORKS, FORKED, ORIGIN, PIN, PINS = "dropped", "forks", "forked", "origin", "pin", "pins"
+ERASING, ERASURES = "erasing", "erasures"
 #: The values of `dropped`. The next run removes the mark, unless items are being deleted.
 MARKED, DELETING = 1, 2
 #: In a schema item, and in a version list of a fork: its last writer. A drop deletes an item only if its writer is
@@ -58,6 +59,7 @@ class StoreMeta:
     still depends on, and its `pin` is in `forks` of these items.
     `forks` are the pins of forks that depend on the item. A store that was `forked` may lack items that a fork needed
     long after the others. A store that is to be `dropped` is MARKED, and then DELETING.
+    While rows are erased from it, `erasing` is the digest of the erased keys. `erasures` counts beginnings and ends.
     """
 
     shards: int
@@ -75,6 +77,8 @@ class StoreMeta:
     forks: frozenset[str] = frozenset()
     forked: frozenset[str] = frozenset()
     dropped: int = 0
+    erasing: str = ""
+    erasures: int = 0
     package: str = field(default="", metadata=_SHOWN)
     created: str = field(default="", metadata=_SHOWN)
 
@@ -252,8 +256,13 @@ def query_runs(meta: StoreMeta) -> dict[str, int]:
 
 
 def newest_epoch(meta: StoreMeta | None, run_id: str) -> int | None:
-    """The epoch of a run, or None if it is not the newest run of the store. A run enters before it writes."""
-    return meta.epoch if meta is not None and meta.epochs.get(run_id) == meta.epoch else None
+    """The epoch of a run that may make snapshots and clean up, or None. A run enters before it writes.
+
+    It is None if the run is not the newest one of the store, and while rows are erased.
+    """
+    if meta is None or meta.erasing:
+        return None
+    return meta.epoch if meta.epochs.get(run_id) == meta.epoch else None
 
 
 def oldest_runs(epochs: Mapping[str, int]) -> list[str]:

@@ -4,12 +4,13 @@ entry := format:u8 body crc32:u32                                      crc32 ove
 body  := version attempt:16 parent:16 epoch schema:8 time
          parts records raw_bytes stored_bytes digest:8 families (family keys)* extras
 extras := count (tag length bytes)*            tag 1: home, in forks; 2: bounds; 3: inline; 4: objects; 5: added;
-                                               6: imported, empty
+                                               6: imported, empty; 7: rewritten
 home  := shards length store
 bounds := (lowest:u8 highest:u8)*                                      for each part, if there are several
 inline := codec:u8 packed                                              the one chunk of a commit without parts
 objects := length location size*                                       the first parts, which are in objects of S3
 added   := values                                                      zigzag: values that its parent does not have
+rewritten := id:16                                                     in the keys of its parts, not the attempt
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DROPPED_EPOCH: Final = "epoch"
 VERSIONS: Final = "versions"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000
-_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS, binary.ADDED, binary.IMPORTED)
+_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS, binary.ADDED, binary.IMPORTED, binary.REWRITTEN)
 
 
 class InlineChanges(NamedTuple):
@@ -57,6 +58,7 @@ class VersionEntry:
     `added` is the number of values that it has more than its parent (negative: fewer), or None if the writer did not
     count. A row has one value, a list all of its values.
     `is_imported`: it was written in full, as a snapshot, and its parent was never made.
+    `rewritten` is the id in the keys of its parts, in place of the attempt, if rows were erased from them; else None.
     """
 
     version: int
@@ -77,6 +79,7 @@ class VersionEntry:
     objects: ObjectParts | None = None
     added: int | None = None
     is_imported: bool = False
+    rewritten: Attempt | None = None
 
     @property
     def id(self) -> VersionId:
@@ -87,6 +90,11 @@ class VersionEntry:
         return VersionId(self.version - 1, self.parent)
 
     @property
+    def maker(self) -> VersionId:
+        """The version and the id in the keys of its parts."""
+        return VersionId(self.version, self.rewritten or self.attempt)
+
+    @property
     def items(self) -> range:
         """The parts that are items, by sequence."""
         return range(len(self.objects.sizes) if self.objects else 0, self.parts)
@@ -94,7 +102,7 @@ class VersionEntry:
     def stream(self, store: str) -> ObjectStream | None:
         """The stream of its parts in objects, or None if it has none."""
         origin = self.home.store if self.home else store
-        return self.objects and delta_stream(self.objects.location, origin, self.version, self.attempt)
+        return self.objects and delta_stream(self.objects.location, origin, *self.maker)
 
     def object_ids(self, store: str) -> list[ObjectId]:
         """The objects with its parts."""
@@ -112,7 +120,7 @@ def part_keys(store: str, entry: VersionEntry, shards: int, sequences: Sequence[
     """The keys of all parts of a version, or of some, in sequence."""
     home = entry.home or Home(store, shards)
     numbers = range(entry.parts) if sequences is None else sequences
-    return (part_key(home.store, entry.version, entry.attempt, sequence, shards=home.shards) for sequence in numbers)
+    return (part_key(home.store, *entry.maker, sequence, shards=home.shards) for sequence in numbers)
 
 
 def encode_entry(store: str, entry: VersionEntry) -> bytes:
@@ -126,6 +134,7 @@ def encode_entry(store: str, entry: VersionEntry) -> bytes:
     extras |= {binary.OBJECTS: _encode_objects(entry.objects)} if entry.objects else {}
     extras |= {binary.ADDED: binary.varint(binary.signed(entry.added))} if entry.added is not None else {}
     extras |= {binary.IMPORTED: b""} if entry.is_imported else {}
+    extras |= {binary.REWRITTEN: entry.rewritten} if entry.rewritten else {}
     return binary.seal(store, head + sizes + entry.digest + families + binary.encode_extras(extras))
 
 
@@ -156,6 +165,7 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
     is_imported = binary.IMPORTED in extras
     if is_imported and not extras[binary.IMPORTED].at_end():
         raise CorruptStateError("version entry has a mark that is too long", store=store, version=version)
+    rewritten = Attempt(extras[binary.REWRITTEN].rest()) if binary.REWRITTEN in extras else None
     return VersionEntry(
         version,
         attempt,
@@ -175,6 +185,7 @@ def decode_entry(store: str, raw: bytes) -> VersionEntry:
         objects=objects,
         added=added,
         is_imported=is_imported,
+        rewritten=rewritten,
     )
 
 
@@ -259,8 +270,8 @@ def run_refused(key: Key, run: str) -> ConfigurationError:
     """The error of a commit whose run a version list refuses."""
     return ConfigurationError(
         "this run may not commit any more: while it ran, its namespace was dropped (dynastate drop), or adopted for "
-        "another checkpoint (dynastate adopt). Stop this query; after a drop its state is gone, so start it with a new "
-        "checkpoint",
+        "another checkpoint (dynastate adopt), or rows were erased (dynastate erase). Stop this query; after a drop its "
+        "state is gone, so start it with a new checkpoint",
         run=run,
         **where(key),
     )

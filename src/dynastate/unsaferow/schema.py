@@ -136,13 +136,13 @@ _FAMILY: Final[dict[str, type]] = {
 }
 
 
-def described_families(text: str) -> list[dict[str, Any]]:
-    """The column families that a schema item describes (docs/storage-format.md), without those that were dropped.
+def described_families(text: str, *, with_dropped: bool = False) -> list[dict[str, Any]]:
+    """The column families that a schema item describes (docs/storage-format.md), by default without dropped ones.
 
     Types and key encoders are not checked, so that families which dynastate cannot read are described too.
     """
     try:
-        families = [each for each in json.loads(text)["families"] if not each.get("dropped")]
+        families = [each for each in json.loads(text)["families"] if with_dropped or not each.get("dropped")]
         for family in families:
             wrong = [name for name, kind in _FAMILY.items() if not isinstance(family[name], kind)]
             if not isinstance(family.get("earlier_values", []), list):

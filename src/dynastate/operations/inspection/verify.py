@@ -244,7 +244,7 @@ class _Check:
 
     def _versions(self) -> Iterator[_Named]:
         """The entries of version lists, in the order of keys."""
-        for entry in sorted(self._names.graph.entries(), key=lambda entry: entry.id):
+        for entry in sorted(self._names.graph.entries(), key=lambda entry: entry.maker):
             runs = partial(entry_runs, self._store, entry, shards=self._shards, sequences=range(entry.parts))
             key = keys.version_list_key(self._store, entry.version)
             yield _Named(key, entry, runs, frozenset([entry.id]))

@@ -10,7 +10,7 @@ from functools import partial
 from dynastate import runtime
 from dynastate.engine.catalog import read_version_lists
 from dynastate.engine.graphs import read_metas
-from dynastate.engine.namespaces import read_record
+from dynastate.engine.namespaces import read_record, refuse_erasing
 from dynastate.engine.updates import advance_epoch
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.checkpoint import SCHEME
@@ -123,6 +123,7 @@ def _adopt(tables: Tables, store: str, location: str) -> set[str]:
             return other_runs
         if meta.dropped:
             raise ConfigurationError("this store is being dropped, so it cannot be adopted", store=store)
+        refuse_erasing(store, meta)
         refuse_runs(tables, store, other_runs)  # 1
         highest = max(VersionGraph(store, read_version_lists(tables, store).items()).versions(), default=0)
         new_epoch = meta.epoch + 1

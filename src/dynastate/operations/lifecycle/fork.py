@@ -26,6 +26,7 @@ from dynastate.engine.namespaces import (
     not_complete,
     read_fork,
     read_namespace,
+    refuse_erasing,
 )
 from dynastate.engine.opening import retry_routes
 from dynastate.engine.updates import add_to_set, unchanged
@@ -518,7 +519,9 @@ class _StoreFork:
     def _pin(self, names: Collection[str]) -> None:
         add_to_set(self._tables, keys.meta_key(self._origin), FORKED, ["yes"])
         items = {sort: self._pinned(sort) for sort in sorted(names, key=lambda sort: (sort != META, sort))}
-        if parse_meta(self._origin, items[META]).dropped:
+        meta = parse_meta(self._origin, items[META])
+        refuse_erasing(self._origin, meta)
+        if meta.dropped:
             raise ConfigurationError("this store is being dropped, so it cannot be forked", store=self._origin)
         for snapshot, _ in self._snapshots:
             item = items[keys.snapshot_key(self._origin, snapshot.version, snapshot.attempt).sort]

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from dynastate import runtime
 from dynastate.engine.catalog import find_stores, read_version_lists, whole_namespace
 from dynastate.engine.graphs import find_meta, meta_items
-from dynastate.engine.namespaces import list_store, read_namespace
+from dynastate.engine.namespaces import list_store, read_namespace, refuse_erasing
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.graph import VersionGraph
@@ -504,6 +504,7 @@ def _refuse(store: str, meta: StoreMeta, location: str) -> None:
     """Refuse a store with rows in another store, or in the copy's location."""
     if meta.dropped:
         raise ConfigurationError("this store is being dropped, so it cannot be copied", store=store)
+    refuse_erasing(store, meta)
     if meta.origin:
         raise ConfigurationError(
             "this store is a fork, whose rows are in part those of its origin; copy the origin, and fork the copy",

@@ -1,0 +1,155 @@
+"""The keys to erase, and the rows that have them: by the columns of each column family's keys. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.reader.json_rows import json_text
+from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
+from dynastate.unsaferow.nested import Struct, or_none
+from dynastate.unsaferow.schema import described_families, parse_schema
+from dynastate.unsaferow.types import DataType
+
+#: A key to erase: values in JSON's types by the names of columns. It may have some of a family's columns only.
+GivenKey = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class GivenKeys:
+    """The keys to erase. Refuse none at all, and a key without columns."""
+
+    keys: Sequence[GivenKey]
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise ConfigurationError("give at least one key to erase")
+        for key in self.keys:
+            if not isinstance(key, Mapping) or not key:
+                raise ConfigurationError(
+                    "a key to erase is an object of JSON with at least one column", got=repr(key)[:100]
+                )
+
+    @property
+    def digest(self) -> str:
+        """A text of 32 hex digits that names these keys, in whatever order they are given."""
+        return hashlib.sha256("\n".join(sorted(map(_canonical, self.keys))).encode()).hexdigest()[:32]
+
+    def hashes(self) -> list[str]:
+        """SHA-256 of each key, as canonical JSON, in hex digits."""
+        return [hashlib.sha256(_canonical(key).encode()).hexdigest() for key in self.keys]
+
+
+def _canonical(key: GivenKey) -> str:
+    return json.dumps(key, sort_keys=True, separators=(",", ":"), default=str)
+
+
+class _Column(NamedTuple):
+    """A column of a key, or a field within one: the names that lead to it, and its type."""
+
+    path: tuple[str, ...]
+    kind: DataType
+
+    def json_of(self, key: Mapping[str, Any]) -> Any:
+        """Its value in a decoded key, in JSON's types."""
+        value: Any = key
+        for name in self.path:
+            value = None if value is None else value[name]
+        return or_none(lambda value: self.kind.to_json(self.kind.normal(value)), value)
+
+    def json_of_given(self, value: Any) -> Any:
+        """A given value as `json_of` gives it. Refuse a value of another type."""
+        try:
+            return or_none(lambda value: self.kind.to_json(self.kind.normal(self.kind.from_json(value))), value)
+        except (ValueError, TypeError) as wrong:
+            example = json_text(or_none(self.kind.to_json, self.kind.example))
+            raise ConfigurationError(
+                f"column {self.path[-1]} of the key must be of type {self.kind.name}, such as {example}: {wrong}",
+                value=repr(value)[:100],
+            ) from wrong
+
+
+def _columns(struct: Struct, path: tuple[str, ...] = ()) -> Iterator[_Column]:
+    """The columns of a struct, and then the fields within them."""
+    columns = [_Column((*path, name), kind) for name, kind in zip(struct.names, struct.types, strict=True)]
+    yield from columns
+    for column in columns:
+        if isinstance(column.kind, Struct):
+            yield from _columns(column.kind, column.path)
+
+
+@dataclass
+class _Form:
+    """One form of a family's keys: their encoder, and the given keys by the columns that they have."""
+
+    encoder: KeyEncoder
+    wanted: list[tuple[list[_Column], set[str]]] = field(default_factory=list)
+
+    def matches(self, raw: bytes) -> bool:
+        if not self.wanted:
+            return False
+        key = self.encoder.decode(raw)
+        return any(json_text([each.json_of(key) for each in columns]) in values for columns, values in self.wanted)
+
+
+class KeyMatcher:
+    """Tells which keys of a store's families are to be erased.
+
+    A key of a family matches a given key if it has all columns of the given key, as columns or as fields within
+    columns, with equal values. Values are equal that Spark groups as equal. `schemas` are the texts of the store's
+    schema items, also of those that no version names.
+    """
+
+    def __init__(self, given: GivenKeys, store: str, schemas: Iterable[str]) -> None:
+        self._store = store
+        self._forms: dict[int, dict[str, _Form]] = {}
+        #: Families whose keys do not have the columns of any given key, by name.
+        self.without_columns: set[str] = set()
+        for text in schemas:
+            for described in described_families(text, with_dropped=True):
+                self._add(given, described)
+
+    def _add(self, given: GivenKeys, described: Mapping[str, Any]) -> None:
+        forms = self._forms.setdefault(described["id"], {})
+        name = json.dumps([described["key"], described["key_encoder"]], sort_keys=True)
+        if name in forms:
+            return
+        key = parse_schema(described["key"])
+        form = _Form(make_encoder(key, described["key_encoder"], self._store.rpartition("/")[2]))
+        columns: dict[str, _Column] = {}
+        for column in _columns(form.encoder.columns):
+            columns.setdefault(column.path[-1], column)
+        by_names: dict[tuple[str, ...], set[str]] = {}
+        for given_key in given.keys:
+            names = tuple(sorted(given_key))
+            if all(each in columns for each in names):
+                values = json_text([columns[each].json_of_given(given_key[each]) for each in names])
+                by_names.setdefault(names, set()).add(values)
+        form.wanted = [([columns[each] for each in names], values) for names, values in by_names.items()]
+        if not form.wanted:
+            self.without_columns.add(described["name"])
+        forms[name] = form
+
+    def matches(self, family: int, raw: bytes) -> bool:
+        """Whether a stored key is to be erased.
+
+        Raises:
+            CorruptStateError: the store has no such family, or the key is not one of its keys.
+        """
+        forms = self._forms.get(family)
+        if not forms:
+            raise CorruptStateError("a row is of a column family that no schema has", store=self._store, family=family)
+        errors: list[CorruptStateError] = []
+        for form in forms.values():
+            try:
+                if form.matches(raw):
+                    return True
+            except CorruptStateError as error:  # a family that was removed and made again has several forms
+                errors.append(error)
+        if len(errors) == len(forms):
+            raise errors[0]
+        return False
