@@ -36,7 +36,15 @@ DROPPED_EPOCH: Final = "epoch"
 VERSIONS: Final = "versions"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000
-_EXTRAS: Final = (binary.HOME, binary.BOUNDS, binary.INLINE, binary.OBJECTS, binary.ADDED, binary.IMPORTED, binary.REWRITTEN)
+_EXTRAS: Final = (
+    binary.HOME,
+    binary.BOUNDS,
+    binary.INLINE,
+    binary.OBJECTS,
+    binary.ADDED,
+    binary.IMPORTED,
+    binary.REWRITTEN,
+)
 
 
 class InlineChanges(NamedTuple):
@@ -270,8 +278,8 @@ def run_refused(key: Key, run: str) -> ConfigurationError:
     """The error of a commit whose run a version list refuses."""
     return ConfigurationError(
         "this run may not commit any more: while it ran, its namespace was dropped (dynastate drop), or adopted for "
-        "another checkpoint (dynastate adopt), or rows were erased (dynastate erase). Stop this query; after a drop its "
-        "state is gone, so start it with a new checkpoint",
+        "another checkpoint (dynastate adopt), or rows were erased (dynastate erase). Stop this query; after a drop "
+        "its state is gone, so start it with a new checkpoint",
         run=run,
         **where(key),
     )

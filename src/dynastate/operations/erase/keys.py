@@ -143,13 +143,16 @@ class KeyMatcher:
         forms = self._forms.get(family)
         if not forms:
             raise CorruptStateError("a row is of a column family that no schema has", store=self._store, family=family)
-        errors: list[CorruptStateError] = []
-        for form in forms.values():
-            try:
-                if form.matches(raw):
-                    return True
-            except CorruptStateError as error:  # a family that was removed and made again has several forms
-                errors.append(error)
+        # A family that was removed and made again may have several forms.
+        answers = [_answer(form, raw) for form in forms.values()]
+        errors = [answer for answer in answers if isinstance(answer, CorruptStateError)]
         if len(errors) == len(forms):
             raise errors[0]
-        return False
+        return True in answers
+
+
+def _answer(form: _Form, raw: bytes) -> bool | CorruptStateError:
+    try:
+        return form.matches(raw)
+    except CorruptStateError as error:
+        return error

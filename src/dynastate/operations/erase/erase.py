@@ -1,0 +1,316 @@
+"""Erasing rows by their keys: the stores, the plan, and the steps (docs/decisions/0042)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from dynastate.engine.graphs import find_meta, read_metas
+from dynastate.engine.known import KnownStores
+from dynastate.engine.namespaces import read_fork
+from dynastate.engine.reader import PartReader
+from dynastate.errors import ConfigurationError, UnavailableError
+from dynastate.format.items import Item, item_bytes
+from dynastate.format.keys import Key, VersionId, meta_key
+from dynastate.format.meta import DROPPED, EPOCHS, EPOCHS_KEPT, ERASING, ERASURES, StoreMeta, query_runs
+from dynastate.format.objects import ObjectId
+from dynastate.format.parts import PART_OVERHEAD_BYTES
+from dynastate.format.snapshot import DONE
+from dynastate.format.version_list import list_item
+from dynastate.operations.erase.keys import GivenKeys
+from dynastate.operations.erase.rewrite import Rewriter, Rewritten
+from dynastate.operations.erase.scan import StoreScan, Unnamed, find_unnamed, read_names, scan_store
+from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
+from dynastate.operations.pins import forks_of
+from dynastate.operations.scope import each_store
+from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter, units_of_write
+from dynastate.storage.tables import Tables, delete_all, delete_own_objects
+from dynastate.storage.update import Condition, Update
+
+#: Requests under way for each store.
+_THREADS: Final = 2
+#: How often a store is read until nothing is left to erase.
+_PASSES_MAX: Final = 3
+
+
+@dataclass(frozen=True)
+class ErasePlan:
+    """What an erase would do: `groups` of stores that share rows, each a store with its forks and origins.
+
+    `rows` are the rows with one of the keys, of all versions together. `versions` and `snapshots` have such rows.
+    `unnamed` are items and objects that nothing names: of failed attempts, or left by an erase that was cut off. They
+    are deleted whatever they have. `families` lack the columns of each key, so no row of them is erased. Units are
+    about what the writes take; `read_units` is what the plan has taken, and about half of what the reads will take.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    keys: int
+    rows: int
+    versions: int
+    snapshots: int
+    unnamed: int
+    families: tuple[str, ...]
+    write_units: int
+    read_units: int
+    is_under_way: bool
+
+    @property
+    def stores(self) -> list[str]:
+        return [store for group in self.groups for store in group]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.rows or self.unnamed or self.is_under_way)
+
+
+@dataclass(frozen=True)
+class ErasedStore:
+    """What was done with a store, and what it has now: parts and buckets that were read without an erased row."""
+
+    store: str
+    rows: int
+    versions: tuple[VersionId, ...]
+    snapshots: tuple[VersionId, ...]
+    deleted: tuple[Key, ...]
+    objects_deleted: tuple[ObjectId, ...]
+    clean_versions: tuple[VersionId, ...]
+    clean_snapshots: tuple[VersionId, ...]
+
+
+@dataclass
+class _Done:
+    """What the passes over one store have done so far."""
+
+    rows: set[tuple[int, bytes]] = field(default_factory=set)
+    rewritten: Rewritten = field(default_factory=Rewritten)
+    keys: list[Key] = field(default_factory=list)
+    objects: list[ObjectId] = field(default_factory=list)
+
+
+def groups_of(tables: Tables, stores: Sequence[str]) -> list[list[str]]:
+    """The stores, each in a group with the stores that share rows with it: its forks and origins, in any number.
+
+    Refuse a store whose origin is not in these tables, and a fork that is not complete.
+    """
+    groups: list[list[str]] = []
+    seen: set[str] = set()
+    for store in stores:
+        if store in seen:
+            continue
+        group, waiting = [], [store]
+        while waiting:
+            name = waiting.pop(0)
+            if name in group:
+                continue
+            group.append(name)
+            waiting += _relatives(tables, name)
+        seen |= set(group)
+        groups.append(group)
+    for namespace in sorted({store.split("/", maxsplit=1)[0] for store in seen}):
+        if read_fork(tables, namespace) is not None:
+            raise ConfigurationError(
+                f"a fork is being made, or was cut off: complete it with the same dynastate fork, or dynastate drop "
+                f"{namespace}, and erase again",
+                namespace=namespace,
+            )
+    return groups
+
+
+def _relatives(tables: Tables, store: str) -> list[str]:
+    """The origin of a store, and the forks that depend on it."""
+    meta = read_meta(tables, store)
+    relatives = []
+    if meta.origin:
+        if find_meta(tables, meta.origin) is None:
+            raise ConfigurationError(
+                "the origin of this fork is not in these tables, and may have the rows: erase them in the tables that "
+                "it is in",
+                store=store,
+                origin=meta.origin,
+            )
+        relatives.append(meta.origin)
+    forks = forks_of(meta.forks)
+    for fork, fork_meta in read_metas(tables, forks).items():
+        if fork_meta.pin in meta.forks:  # else the fork was dropped
+            relatives.append(fork)
+    return relatives
+
+
+def plan_erase(
+    tables: Tables, stores: Sequence[str], given: GivenKeys, progress: ProgressCallback = no_progress
+) -> ErasePlan:
+    """Read all versions and snapshots of stores, with their forks and origins, and count what an erase would change.
+
+    Refuse what cannot be erased whole: a store that is corrupt or is being dropped, a fork that is not complete.
+    """
+    tables = tables.metered(Meter())
+    groups = groups_of(tables, stores)
+    by_first = {group[0]: group for group in groups}
+    metas = read_metas(tables, [store for group in groups for store in group])
+    for store, meta in metas.items():
+        _refuse_other(store, meta, given)
+
+    def plan(view: Tables, first: str) -> tuple[list[StoreScan], list[Unnamed], int]:
+        with closing(_reader()) as reader:
+            scans = {store: scan_store(view, reader, store, given) for store in by_first[first]}
+        unnamed = [find_unnamed(view, store, scans) for store in scans]
+        return list(scans.values()), unnamed, sum(map(_units, scans.values()))
+
+    plans = each_store(tables, list(by_first), plan, progress, until_failure=True).all()
+    scans = [scan for group_scans, _, _ in plans for scan in group_scans]
+    unnamed_count = sum(len(each.keys) + len(each.objects) for _, group, _ in plans for each in group)
+    touched = [scan for scan in scans if scan.row_ids]
+    return ErasePlan(
+        groups=tuple(map(tuple, groups)),
+        keys=len(given.keys),
+        rows=sum(len(scan.row_ids) for scan in scans),
+        versions=sum(len(scan.changes) for scan in scans),
+        snapshots=sum(bool(scan.touched(manifest)) for scan in touched for _, manifest in scan.snapshots()),
+        unnamed=unnamed_count,
+        families=tuple(sorted({name for scan in scans for name in scan.matcher.without_columns})),
+        write_units=sum(units for _, _, units in plans) + unnamed_count,
+        read_units=tables.meter.read_units,
+        is_under_way=any(meta.erasing for meta in metas.values()),
+    )
+
+
+def _reader() -> PartReader:
+    return PartReader(_THREADS, KnownStores(0))
+
+
+def _refuse_other(store: str, meta: StoreMeta, given: GivenKeys) -> None:
+    if meta.erasing not in ("", given.digest):
+        raise ConfigurationError(
+            "other keys are erased from this store, or that was cut off: end it with the same dynastate erase first, "
+            "with the same keys",
+            store=store,
+        )
+
+
+def _units(scan: StoreScan) -> int:
+    """About the write units that a store takes: rewritten items are written, and the old ones deleted."""
+    units = 0
+    for key, listed in scan.graph.lists.items():
+        units += 2 * units_of_write(item_bytes(list_item(key, [raw for raw, _ in listed])))
+    for entry in scan.graph.entries():
+        if entry.id in scan.changes and entry.parts:
+            units += 2 * entry.parts * units_of_write(PART_OVERHEAD_BYTES + entry.stored_bytes // entry.parts)
+    for _, manifest in scan.snapshots():
+        for number in scan.touched(manifest):
+            bucket = manifest.buckets[number]
+            units += 2 * bucket.parts * units_of_write(PART_OVERHEAD_BYTES + bucket.stored_bytes // bucket.parts)
+        units += 3 if scan.touched(manifest) else 0
+    return units + 2
+
+
+def erase_stores(
+    tables: Tables, plan: ErasePlan, given: GivenKeys, progress: ProgressCallback = no_progress
+) -> list[ErasedStore]:
+    """Erase the rows with these keys from all versions and snapshots of a plan's stores.
+
+    1. Mark all stores in their meta items: no run enters, no fork or snapshot is made. (Crash: the stores can be read,
+       and queries are refused with an error that says to repeat this.)
+    2. For each group of stores: refuse the commits of all runs that have entered; read everything; rewrite the versions
+       and snapshots with such rows; delete what nothing names. Read everything again: nothing may be left. (Crash: the
+       same. Versions can be read at every moment, with or without the rows.)
+    3. Remove the marks. (Crash: the same.)
+
+    Repeated with the same keys, it completes an erase that was cut off.
+
+    Raises:
+        ConfigurationError: a store is being dropped, or other keys are being erased from it; or a fork has begun
+            meanwhile.
+        UnavailableError: something keeps writing to a store; or DynamoDB does.
+    """
+    stores = plan.stores
+    by_first = {group[0]: list(group) for group in plan.groups}
+    each_store(tables, stores, partial(_mark, given=given), until_failure=True).all()  # 1
+    if sorted(map(sorted, groups_of(tables, stores))) != sorted(map(sorted, plan.groups)):
+        raise ConfigurationError("a fork of this state was made or dropped meanwhile; erase again", store=stores[0])
+
+    def erase(view: Tables, first: str) -> list[ErasedStore]:
+        return _erase_group(view, by_first[first], given)
+
+    erased = each_store(tables, list(by_first), erase, progress, until_failure=True).all()  # 2
+    each_store(tables, stores, partial(_unmark, given=given), until_failure=True).all()  # 3
+    return [each for group in erased for each in group]
+
+
+def _mark(tables: Tables, store: str, given: GivenKeys) -> None:
+    """Mark a store, and count the beginning."""
+    for _ in range(EPOCHS_KEPT):
+        meta = read_meta(tables, store)
+        _refuse_other(store, meta, given)
+        if meta.erasing:
+            return
+        if meta.dropped:
+            raise ConfigurationError("this store is being dropped: end that first", store=store)
+        sets: Item = {ERASING: given.digest, ERASURES: meta.erasures + 1}
+        tables.update(meta_key(store), Update(_unmarked(meta), sets=sets))
+    raise UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
+
+
+def _unmarked(meta: StoreMeta) -> Condition:
+    """The condition that a meta item has the same runs, and is not marked."""
+    counted: Item = {ERASURES: meta.erasures} if meta.erasures else {}
+    absent = [ERASING, DROPPED] + ([] if meta.erasures else [ERASURES])
+    return Condition(equal={EPOCHS: {**meta.epochs}, **counted}, absent=absent)
+
+
+def _unmark(tables: Tables, store: str, given: GivenKeys) -> None:
+    """Remove the mark of a store, and count the end. Without the mark nothing happens: only an answer was lost."""
+    meta = read_meta(tables, store)
+    if meta.erasing == given.digest:
+        condition = Condition(equal={ERASING: given.digest, ERASURES: meta.erasures})
+        tables.update(meta_key(store), Update(condition, sets={ERASURES: meta.erasures + 1}, removes=[ERASING]))
+
+
+def _erase_group(tables: Tables, group: Sequence[str], given: GivenKeys) -> list[ErasedStore]:
+    """Erase rows from a store, its forks and origins: what one of them no longer names, another may."""
+    for store in group:
+        refuse_runs(tables, store, set(query_runs(read_meta(tables, store))))
+    done = {store: _Done() for store in group}
+    with closing(_reader()) as reader:
+        for _ in range(_PASSES_MAX):
+            scans = {store: scan_store(tables, reader, store, given) for store in group}
+            unnamed = {store: find_unnamed(tables, store, scans) for store in group}
+            is_clean = not any(scan.row_ids for scan in scans.values())
+            is_clean &= all(each.stage == DONE for scan in scans.values() for each in scan.graph.snapshots())
+            if is_clean and not any(each.keys or each.objects for each in unnamed.values()):
+                return [_erased(scan, done[store]) for store, scan in scans.items()]
+            for store, scan in scans.items():
+                done[store].rows |= scan.row_ids
+                rewritten = Rewriter(tables, reader, scan).rewrite()
+                done[store].rewritten.versions += rewritten.versions
+                done[store].rewritten.snapshots += rewritten.snapshots
+            _sweep(tables, done)
+    raise UnavailableError("something keeps writing to this store: stop the query, and erase again", store=group[0])
+
+
+def _sweep(tables: Tables, done: dict[str, _Done]) -> None:
+    """Delete what no store of a group names any more."""
+    group = {store: read_names(tables, store) for store in done}
+    for store in group:
+        unnamed = find_unnamed(tables, store, group)
+        delete_all(tables, unnamed.keys)
+        delete_own_objects(tables, unnamed.objects)
+        done[store].keys += unnamed.keys
+        done[store].objects += unnamed.objects
+
+
+def _erased(scan: StoreScan, done: _Done) -> ErasedStore:
+    return ErasedStore(
+        scan.store,
+        rows=len(done.rows),
+        versions=tuple(done.rewritten.versions),
+        snapshots=tuple(done.rewritten.snapshots),
+        deleted=tuple(done.keys),
+        objects_deleted=tuple(done.objects),
+        clean_versions=tuple(entry.id for entry in scan.graph.entries()),
+        clean_snapshots=tuple(each.of for each, _ in scan.snapshots()),
+    )

@@ -1,0 +1,123 @@
+"""Erasing: no byte of the erased rows is left, and all other rows are what they were, at every version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from dynastate.engine.engine import Engine
+from dynastate.errors import ConfigurationError
+from dynastate.format.keys import meta_key
+from dynastate.format.meta import parse_meta
+from dynastate.operations.erase.erase import ErasedStore, ErasePlan, erase_stores, plan_erase
+from dynastate.operations.erase.keys import GivenKeys
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
+from dynastate.storage.tables import Tables
+from tests.support.contents import graph
+from tests.support.crashes import each_request
+from tests.support.engine_driver import Engines, begin
+from tests.support.memory_tables import MemoryTables
+from tests.support.samples import attempt, chunk
+from tests.support.search import places_with
+from tests.support.store_builder import StoreBuilder, counted, family, user
+
+pytestmark = pytest.mark.usefixtures("always_worth_it")
+
+#: The person whose rows are erased, and what only those rows contain.
+PERSON, SECRET = "marked-person", "marked-value"
+MARKS = PERSON.encode(), SECRET.encode()
+GIVEN = GivenKeys([user(PERSON)])
+Change = tuple[dict[str, Any], dict[str, Any] | None]
+#: The changes of versions: the person comes, changes, goes, comes again; some versions have no other change.
+VERSIONS: Sequence[Sequence[Change]] = [
+    [(user("a"), counted(1)), (user(PERSON), counted(1, SECRET))],
+    [(user("b"), counted(1))],
+    [(user(PERSON), counted(2, SECRET))],
+    [(user(PERSON), None), (user("b"), None)],
+    [(user("c"), counted(1))],
+    [(user(PERSON), counted(3, SECRET)), (user("c"), counted(2))],
+    *([(user("a"), counted(number))] for number in range(6)),
+    [(user(PERSON), counted(4, SECRET))],
+    *([(user("a"), counted(number))] for number in range(9)),
+]
+SNAPSHOTS = (3, 7, 15)
+
+
+def build(engine: Engine, tables: Tables, store: str, *, with_person: bool = True) -> StoreBuilder:
+    """Make a store of these versions, with snapshots of some."""
+    builder = StoreBuilder(engine, store)
+    builder.counts_values = True
+    for number, changes in enumerate(VERSIONS, 1):
+        builder.commit(*(each for each in changes if with_person or each[0] != user(PERSON)))
+        if number in SNAPSHOTS:
+            assert compact_store(engine, tables, store)
+    return builder
+
+
+def rows_at_each(tables: Tables, store: str, family_name: str = "") -> dict[int, list[dict[str, Any]]]:
+    with StateReader(tables, Settings(), store, family_name) as state:
+        versions = {version: state.at(version) for version in state.versions()}
+        rows = {version: sorted(view, key=repr) for version, view in versions.items()}
+        assert {version: len(view) for version, view in versions.items()} == {v: len(r) for v, r in rows.items()}
+        return rows
+
+
+def erase(tables: Tables, *stores: str, given: GivenKeys = GIVEN) -> tuple[ErasePlan, list[ErasedStore]]:
+    plan = plan_erase(tables, stores, given)
+    return plan, erase_stores(tables, plan, given)
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 256])
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_nothing_is_left_of_a_key(
+    engines: Engines, tables: Tables, store: str, inline_bytes: int, compression: str
+) -> None:
+    """It is in parts or in version entries, and in snapshots; the search finds it before, and not after."""
+    engine = engines(inline_bytes=inline_bytes, compression=compression)
+    build(engine, tables, store)
+    twin = store.replace("/default", "/twin")
+    build(engine, tables, twin, with_person=False)
+    before = rows_at_each(tables, store)
+    found = places_with(tables, [store], *MARKS)
+    assert {place.split("/")[0] for place in found} >= {"snapshot list" if inline_bytes else "delta 00000000000000000001"}
+    assert any(place.startswith("snapshot bucket") for place in found)
+    attempts = [entry.id for entry in graph(tables, store).entries()]
+
+    plan, (erased,) = erase(tables, store)
+
+    assert (plan.rows, plan.versions, plan.snapshots, plan.unnamed) == (1, 5, 3, 0)
+    assert erased.rows == 1
+    assert len(erased.versions) == plan.versions
+    assert not places_with(tables, [store], *MARKS)
+    assert [entry.id for entry in graph(tables, store).entries()] == attempts
+    after = rows_at_each(tables, store)
+    assert after == {version: [row for row in rows if row["user"] != PERSON] for version, rows in before.items()}
+    assert after == rows_at_each(tables, twin)
+    report = verify(tables, store, with_record=False)
+    assert not report.findings
+    assert [entry.keys for entry in graph(tables, store).entries()] == [
+        entry.keys for entry in graph(tables, twin).entries()
+    ]
+    assert [entry.added for entry in graph(tables, store).entries()] == [
+        entry.added for entry in graph(tables, twin).entries()
+    ]
+    assert plan_erase(tables, [store], GIVEN).is_empty
+
+
+def test_killed_at_each_request_and_repeated(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Between the two, every version can be read, with or without the rows; then nothing is left of them."""
+    build(memory_engine, memory, store)
+    before = rows_at_each(memory, store)
+    expected = {version: [row for row in rows if row["user"] != PERSON] for version, rows in before.items()}
+    for _ in each_request(lambda tables: erase(tables, store), memory):
+        for version, rows in rows_at_each(memory, store).items():
+            assert rows in (before[version], expected[version])
+        erase(memory, store)
+        assert not places_with(memory, [store], *MARKS)
+        assert rows_at_each(memory, store) == expected
+        assert not verify(memory, store, with_record=False).findings
