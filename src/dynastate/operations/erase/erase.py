@@ -217,7 +217,7 @@ def erase_stores(
        and queries are refused with an error that says to repeat this.)
     2. For each group of stores: refuse the commits of all runs that have entered; read everything; rewrite the versions
        and snapshots with such rows; delete what nothing names. Read everything again: nothing may be left. (Crash: the
-       same. Versions can be read at every moment, with or without the rows.)
+       same. Versions can be read at every moment; erased rows may be there in an earlier form.)
     3. Remove the marks. (Crash: the same.)
 
     Repeated with the same keys, it completes an erase that was cut off.

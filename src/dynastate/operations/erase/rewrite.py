@@ -48,7 +48,7 @@ class Rewriter:
         self.rewritten = Rewritten()
 
     def rewrite(self) -> Rewritten:
-        """Rewrite what has erased rows. At every moment the store can be read, with or without them.
+        """Rewrite what has erased rows. At every moment all other rows can be read.
 
         1. Delete the items of snapshots that are not done.
         2. From the last version list to the first: write the remaining parts of its versions under new ids, then
