@@ -27,7 +27,7 @@ Exit codes:
   0    Done, and nothing is wrong.
   1    The answer is no: 'verify', 'doctor', 'config' or 'tables check' found
        something wrong, 'get' or 'history' no such key, or 'drop', 'adopt',
-       'copy', 'rollback', 'checkpoint' or 'repartition' was not confirmed;
+       'erase', 'copy', 'rollback', 'checkpoint' or 'repartition' was not confirmed;
        'failover' found that the query cannot continue in the other Region.
   2    It could not be done, or not for all stores, or the command line is
        wrong. The last lines on standard error say why.
@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "top": ("top",),
     "ui": ("ui",),
     "maintain": ("compact", "clean", "fork", "adopt", "drop"),
+    "erase": ("erase",),
     "copy": ("copy",),
     "failover": ("failover",),
     "rollback": ("rollback",),

@@ -206,6 +206,12 @@ def make_s3_client_and_session(settings: Settings, profile: str = "") -> tuple[A
     return _make(settings, "s3", endpoint, options=options, variables=variables, profile=profile)
 
 
+def make_sts_client(settings: Settings, profile: str = "") -> Any:  # a boto3 client has no type of its own
+    """A boto3 client of STS for these settings. It raises the errors of `make_client_and_session`."""
+    variables = "AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"
+    return _make(settings, "sts", "", options={}, variables=variables, profile=profile)[0]
+
+
 def _make(
     settings: Settings,
     service: str,

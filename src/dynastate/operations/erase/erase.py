@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.known import KnownStores
@@ -42,9 +42,9 @@ class ErasePlan:
     """What an erase would do: `groups` of stores that share rows, each a store with its forks and origins.
 
     `rows` are the rows with one of the keys, of all versions together. `versions` and `snapshots` have such rows.
-    `unnamed` are items and objects that nothing names: of failed attempts, or left by an erase that was cut off. They
-    are deleted whatever they have. `families` lack the columns of each key, so no row of them is erased. Units are
-    about what the writes take; `read_units` is what the plan has taken, and about half of what the reads will take.
+    `unnamed` are items and objects that nothing names, and unfinished snapshots: of failed attempts, or left by an
+    erase that was cut off. They are deleted whatever they have. `families` lack the columns of each key, so no row of
+    them is erased. `write_units` are about those that an erase takes, and `read_units` those that the plan has taken.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -80,6 +80,14 @@ class ErasedStore:
     objects_deleted: tuple[ObjectId, ...]
     clean_versions: tuple[VersionId, ...]
     clean_snapshots: tuple[VersionId, ...]
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What was done with each store, and the cost."""
+
+    stores: tuple[ErasedStore, ...]
+    meter: Meter
 
 
 @dataclass
@@ -155,15 +163,13 @@ def plan_erase(
     for store, meta in metas.items():
         _refuse_other(store, meta, given)
 
-    def plan(view: Tables, first: str) -> tuple[list[StoreScan], list[Unnamed], int]:
+    def plan(view: Tables, first: str) -> _Scans:
         with closing(_reader()) as reader:
-            scans = {store: scan_store(view, reader, store, given) for store in by_first[first]}
-        unnamed = [find_unnamed(view, store, scans) for store in scans]
-        return list(scans.values()), unnamed, sum(map(_units, scans.values()))
+            return _scan(view, reader, by_first[first], given)
 
     plans = each_store(tables, list(by_first), plan, progress, until_failure=True).all()
-    scans = [scan for group_scans, _, _ in plans for scan in group_scans]
-    unnamed_count = sum(len(each.keys) + len(each.objects) for _, group, _ in plans for each in group)
+    scans = [scan for group in plans for scan in group.stores.values()]
+    unnamed_count = sum(group.unnamed_count for group in plans)
     touched = [scan for scan in scans if scan.row_ids]
     return ErasePlan(
         groups=tuple(map(tuple, groups)),
@@ -173,7 +179,7 @@ def plan_erase(
         snapshots=sum(bool(scan.touched(manifest)) for scan in touched for _, manifest in scan.snapshots()),
         unnamed=unnamed_count,
         families=tuple(sorted({name for scan in scans for name in scan.matcher.without_columns})),
-        write_units=sum(units for _, _, units in plans) + unnamed_count,
+        write_units=sum(map(_units, scans)) + unnamed_count,
         read_units=tables.meter.read_units,
         is_under_way=any(meta.erasing for meta in metas.values()),
     )
@@ -208,10 +214,10 @@ def _units(scan: StoreScan) -> int:
     return units + 2
 
 
-def erase_stores(
-    tables: Tables, plan: ErasePlan, given: GivenKeys, progress: ProgressCallback = no_progress
-) -> list[ErasedStore]:
+def erase_stores(tables: Tables, plan: ErasePlan, given: GivenKeys, progress: ProgressCallback = no_progress) -> Erased:
     """Erase the rows with these keys from all versions and snapshots of a plan's stores.
+
+    If the plan is empty, the stores are only read again.
 
     1. Mark all stores in their meta items: no run enters, no fork or snapshot is made. (Crash: the stores can be read,
        and queries are refused with an error that says to repeat this.)
@@ -227,8 +233,15 @@ def erase_stores(
             meanwhile.
         UnavailableError: something keeps writing to a store; or DynamoDB does.
     """
-    stores = plan.stores
+    tables, stores = tables.metered(Meter()), plan.stores
     by_first = {group[0]: list(group) for group in plan.groups}
+    if plan.is_empty:
+
+        def confirm(view: Tables, first: str) -> list[ErasedStore]:
+            return _confirm_group(view, by_first[first], given)
+
+        confirmed = each_store(tables, list(by_first), confirm, progress, until_failure=True).all()
+        return Erased(tuple(each for group in confirmed for each in group), tables.meter)
     each_store(tables, stores, partial(_mark, given=given), until_failure=True).all()  # 1
     if sorted(map(sorted, groups_of(tables, stores))) != sorted(map(sorted, plan.groups)):
         raise ConfigurationError("a fork of this state was made or dropped meanwhile; erase again", store=stores[0])
@@ -238,7 +251,7 @@ def erase_stores(
 
     erased = each_store(tables, list(by_first), erase, progress, until_failure=True).all()  # 2
     each_store(tables, stores, partial(_unmark, given=given), until_failure=True).all()  # 3
-    return [each for group in erased for each in group]
+    return Erased(tuple(each for group in erased for each in group), tables.meter)
 
 
 def _mark(tables: Tables, store: str, given: GivenKeys) -> None:
@@ -270,6 +283,17 @@ def _unmark(tables: Tables, store: str, given: GivenKeys) -> None:
         tables.update(meta_key(store), Update(condition, sets={ERASURES: meta.erasures + 1}, removes=[ERASING]))
 
 
+def _confirm_group(tables: Tables, group: Sequence[str], given: GivenKeys) -> list[ErasedStore]:
+    """Read stores that have no such rows. Refuse them if they have some by now."""
+    with closing(_reader()) as reader:
+        scans = _scan(tables, reader, group, given)
+        if not scans.is_clean:
+            raise ConfigurationError(
+                "a query has written to this store meanwhile: stop it, and erase again", store=group[0]
+            )
+        return [_erased(scan, _Done()) for scan in scans.stores.values()]
+
+
 def _erase_group(tables: Tables, group: Sequence[str], given: GivenKeys) -> list[ErasedStore]:
     """Erase rows from a store, its forks and origins: what one of them no longer names, another may."""
     for store in group:
@@ -277,19 +301,42 @@ def _erase_group(tables: Tables, group: Sequence[str], given: GivenKeys) -> list
     done = {store: _Done() for store in group}
     with closing(_reader()) as reader:
         for _ in range(_PASSES_MAX):
-            scans = {store: scan_store(tables, reader, store, given) for store in group}
-            unnamed = {store: find_unnamed(tables, store, scans) for store in group}
-            is_clean = not any(scan.row_ids for scan in scans.values())
-            is_clean &= all(each.stage == DONE for scan in scans.values() for each in scan.graph.snapshots())
-            if is_clean and not any(each.keys or each.objects for each in unnamed.values()):
-                return [_erased(scan, done[store]) for store, scan in scans.items()]
-            for store, scan in scans.items():
+            scans = _scan(tables, reader, group, given)
+            if scans.is_clean:
+                return [_erased(scan, done[store]) for store, scan in scans.stores.items()]
+            for store, scan in scans.stores.items():
                 done[store].rows |= scan.row_ids
                 rewritten = Rewriter(tables, reader, scan).rewrite()
                 done[store].rewritten.versions += rewritten.versions
                 done[store].rewritten.snapshots += rewritten.snapshots
             _sweep(tables, done)
     raise UnavailableError("something keeps writing to this store: stop the query, and erase again", store=group[0])
+
+
+class _Scans(NamedTuple):
+    """The stores of a group, and what nothing names there."""
+
+    stores: dict[str, StoreScan]
+    unnamed: dict[str, Unnamed]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no row is to be erased, nothing is unnamed, and no snapshot is unfinished."""
+        scans = self.stores.values()
+        is_done = all(each.stage == DONE for scan in scans for each in scan.graph.snapshots())
+        is_named = not any(each.keys or each.objects for each in self.unnamed.values())
+        return is_done and is_named and not any(scan.row_ids for scan in scans)
+
+    @property
+    def unnamed_count(self) -> int:
+        """The number of unnamed items and objects, and of unfinished snapshots."""
+        unfinished = sum(each.stage != DONE for scan in self.stores.values() for each in scan.graph.snapshots())
+        return unfinished + sum(len(each.keys) + len(each.objects) for each in self.unnamed.values())
+
+
+def _scan(tables: Tables, reader: PartReader, group: Sequence[str], given: GivenKeys) -> _Scans:
+    scans = {store: scan_store(tables, reader, store, given) for store in group}
+    return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group})
 
 
 def _sweep(tables: Tables, done: dict[str, _Done]) -> None:

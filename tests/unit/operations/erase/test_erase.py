@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from dynastate.engine.engine import Engine
-from dynastate.errors import ConfigurationError
-from dynastate.format.keys import meta_key
-from dynastate.format.meta import parse_meta
 from dynastate.operations.erase.erase import ErasedStore, ErasePlan, erase_stores, plan_erase
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
@@ -20,11 +17,10 @@ from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.support.contents import graph
 from tests.support.crashes import each_request
-from tests.support.engine_driver import Engines, begin
+from tests.support.engine_driver import Engines
 from tests.support.memory_tables import MemoryTables
-from tests.support.samples import attempt, chunk
 from tests.support.search import places_with
-from tests.support.store_builder import StoreBuilder, counted, family, user
+from tests.support.store_builder import StoreBuilder, counted, user
 
 pytestmark = pytest.mark.usefixtures("always_worth_it")
 
@@ -75,9 +71,9 @@ def others(rows: dict[int, list[dict[str, Any]]]) -> dict[int, list[dict[str, An
     return {version: [row for row in each if row["user"] != PERSON] for version, each in rows.items()}
 
 
-def erase(tables: Tables, *stores: str, given: GivenKeys = GIVEN) -> tuple[ErasePlan, list[ErasedStore]]:
+def erase(tables: Tables, *stores: str, given: GivenKeys = GIVEN) -> tuple[ErasePlan, Sequence[ErasedStore]]:
     plan = plan_erase(tables, stores, given)
-    return plan, erase_stores(tables, plan, given)
+    return plan, erase_stores(tables, plan, given).stores
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 256])
@@ -92,7 +88,9 @@ def test_nothing_is_left_of_a_key(
     build(engine, tables, twin, with_person=False)
     before = rows_at_each(tables, store)
     found = places_with(tables, [store], *MARKS)
-    assert {place.split("/")[0] for place in found} >= {"snapshot list" if inline_bytes else "delta 00000000000000000001"}
+    assert {place.split("/")[0] for place in found} >= {
+        "snapshot list" if inline_bytes else "delta 00000000000000000001"
+    }
     assert any(place.startswith("snapshot bucket") for place in found)
     attempts = [entry.id for entry in graph(tables, store).entries()]
 

@@ -1,0 +1,187 @@
+"""Erasing beside runs, forks, other commands and other erases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynastate.engine.engine import Engine
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
+from dynastate.format.keys import VersionId, meta_key
+from dynastate.format.meta import parse_meta
+from dynastate.operations.erase.erase import erase_stores, plan_erase
+from dynastate.operations.erase.keys import GivenKeys
+from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.compact import compact_store
+from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
+from dynastate.storage.tables import Tables
+from tests.support.engine_driver import Engines, begin, take_snapshot
+from tests.support.faults import Dying
+from tests.support.forks import fork, new_of
+from tests.support.memory_tables import MemoryTables
+from tests.support.samples import SCHEMA, attempt, noise
+from tests.support.search import places_with
+from tests.support.store_builder import StoreBuilder, counted, user
+
+pytestmark = pytest.mark.usefixtures("always_worth_it")
+
+PERSON = "marked-person"
+GIVEN = GivenKeys([user(PERSON)])
+
+
+def build(engine: Engine, store: str, versions: int = 12) -> StoreBuilder:
+    """Make a store in which each version changes the person's row and another one."""
+    builder = StoreBuilder(engine, store)
+    for number in range(1, versions + 1):
+        builder.commit((user(PERSON), counted(number)), (user("a"), counted(number)))
+    return builder
+
+
+def erase(tables: Tables, *stores: str, given: GivenKeys = GIVEN) -> None:
+    erase_stores(tables, plan_erase(tables, stores, given), given)
+
+
+def cut_off(tables: MemoryTables, store: str) -> None:
+    """Erase, with a crash after the store was marked."""
+    plan = plan_erase(tables, [store], GIVEN)
+    with pytest.raises(UnavailableError):
+        erase_stores(Dying(tables, 6, applied=True), plan, GIVEN)
+    assert parse_meta(store, tables.items[meta_key(store)]).erasing == GIVEN.digest
+
+
+def rows(tables: Tables, store: str) -> list[dict[str, Any]]:
+    with StateReader(tables, Settings(), store) as state:
+        return sorted(state, key=repr)
+
+
+def test_the_query_goes_on(engines: Engines, tables: Tables, store: str) -> None:
+    """From the newest version, in an application that has read nothing before."""
+    builder = build(engines(), store)
+    erase(tables, store)
+    resumed = StoreBuilder(engines(), store, run="run-2")
+    resumed.version = builder.version
+    resumed.commit((user("a"), counted(99)))
+    assert rows(tables, store) == [{"user": "a", "count": 99, "note": ""}]
+    assert not verify(tables, store, with_record=False).findings
+
+
+def test_a_commit_under_way_is_refused(engines: Engines, tables: Tables, store: str) -> None:
+    """Its parts are deleted, and its error says what was done."""
+    engine = engines()
+    builder = build(engine, store)
+    late = begin(engine, store, attempt(999), {b"k": PERSON.encode()}, base=builder.version)
+    late.flush()
+    late._pending.wait(5)  # its parts are there
+    erase(tables, store)
+    with pytest.raises(ConfigurationError, match=r"may not commit any more.*dynastate erase"):
+        late.commit({0: 1}, SCHEMA)
+    assert not places_with(tables, [store], PERSON.encode())
+
+
+def test_an_executor_that_has_read_the_rows_is_refused(engines: Engines, tables: Tables, store: str) -> None:
+    """A run that has not written yet may have the rows in memory; another application may go on."""
+    builder = build(engines(), store)
+    reading = engines()
+    reading.open(store, *builder.version)
+    erase(tables, store)
+    under_way = begin(reading, store, attempt(998), base=builder.version, run="run-2")
+    with pytest.raises(ConfigurationError, match="end the Spark application, and start the query again"):
+        under_way.commit({0: 1}, SCHEMA)
+    begin(engines(), store, attempt(997), base=builder.version, run="run-3").commit({0: 1}, SCHEMA)
+
+
+def test_no_run_enters_and_no_fork_is_made_meanwhile(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """The errors say to repeat the command, which then completes it."""
+    builder = build(engines(memory), store)
+    cut_off(memory, store)
+    starting = begin(engines(memory), store, attempt(998), base=builder.version, run="run-2")
+    with pytest.raises(ConfigurationError, match="end it with the same dynastate erase"):
+        starting.commit({0: 1}, SCHEMA)
+    with pytest.raises(ConfigurationError, match="end it with the same dynastate erase"):
+        fork(memory, store)
+    drop_stores(memory, [new_of(store)])
+    with pytest.raises(ConfigurationError, match="end it with the same dynastate erase"):
+        adopt_stores(memory, [store], "file:/elsewhere/state")
+    with pytest.raises(ConfigurationError, match="other keys are erased from this store"):
+        plan_erase(memory, [store], GivenKeys([user("a")]))
+    erase(memory, store)
+    assert not places_with(memory, [store], PERSON.encode())
+    fork(memory, store)
+
+
+def test_no_snapshot_of_an_old_run(engines: Engines, tables: Tables, store: str) -> None:
+    """Its executor has the rows in memory: a snapshot under way is deleted, and none begins."""
+    engine = engines()
+    builder = build(engine, store)
+    state = {key: values[0] for (_, key), values in builder.state.items()}
+    under_way = take_snapshot(engine, store, builder.version, state)
+    assert under_way is not None
+    erase(tables, store)
+    assert not under_way.commit()
+    assert take_snapshot(engine, store, builder.version, state) is None
+    assert plan_erase(tables, [store], GIVEN).is_empty
+    assert not places_with(tables, [store], PERSON.encode())
+
+
+@pytest.mark.parametrize("named", ["origin", "fork"])
+def test_forks_and_origins_are_erased_together(engines: Engines, tables: Tables, store: str, named: str) -> None:
+    """Whichever is named; afterwards each has its rows, and the fork can be dropped."""
+    engine, new = engines(), new_of(store)
+    builder = build(engine, store, 8)
+    assert compact_store(engine, tables, store)
+    builder.commit((user(PERSON), counted(100)), (user("b"), counted(1)))
+    fork(tables, store)
+    of_fork = StoreBuilder(engine, new, run="test")
+    of_fork.version = builder.version
+    of_fork.commit((user(PERSON), counted(7)), (user("c"), counted(1)))
+    before = {each: rows(tables, each) for each in (store, new)}
+    plan = plan_erase(tables, [store if named == "origin" else new], GIVEN)
+    assert {*plan.stores} == {store, new}
+    erase_stores(tables, plan, GIVEN)
+    assert not places_with(tables, [store, new], PERSON.encode())
+    for each in (store, new):
+        assert rows(tables, each) == [row for row in before[each] if row["user"] != PERSON]
+        assert not verify(tables, each, with_record=False).findings
+    drop_stores(tables, [new])
+    assert not verify(tables, store, with_record=False).findings
+
+
+def test_objects_are_erased(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Versions and snapshots with objects in S3 have items then; their objects are deleted."""
+    engine = engines(memory, objects="s3://bucket/state", objects_threshold_kb=1)
+    builder = StoreBuilder(engine, store)
+    long = {"count": 1, "note": noise(4_000).hex()}
+    for number in range(1, 6):
+        builder.commit((user(PERSON if number == 2 else f"user-{number}"), long))
+    assert compact_store(engine, memory, store)
+    before, objects = rows(memory, store), dict(memory.objects.objects)
+    assert len(objects) > 5
+    erase(memory, store)
+    assert rows(memory, store) == [row for row in before if row["user"] != PERSON]
+    assert len(objects.keys() - memory.objects.objects.keys()) == 2
+    assert not verify(memory, store, with_record=False).findings
+
+
+def test_a_corrupt_store_is_refused(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Nobody knows what it has; nothing is written."""
+    build(engines(memory), store)
+    lost = next(key for key in memory.items if key.role == "delta")
+    del memory.items[lost]
+    items = dict(memory.items)
+    with pytest.raises(CorruptStateError, match="a part that a version list or a manifest names is not in its table"):
+        plan_erase(memory, [store], GIVEN)
+    assert memory.items == items
+
+
+def test_versions_made_since_are_erased_too(engines: Engines, tables: Tables, store: str) -> None:
+    """A plan may be older than the newest version of a query that was stopped since."""
+    builder = build(engines(), store)
+    plan = plan_erase(tables, [store], GIVEN)
+    builder.commit((user(PERSON), counted(100)))
+    erase_stores(tables, plan, GIVEN)
+    assert not places_with(tables, [store], PERSON.encode())
+    assert builder.version == VersionId(13, attempt(13))

@@ -1,0 +1,94 @@
+"""Which rows have a key: by the columns of each family's keys, also as a part or a field of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.operations.erase.keys import GivenKeys, KeyMatcher
+from dynastate.unsaferow.key_encoders import make_encoder
+from dynastate.unsaferow.schema import parse_schema
+from tests.support.store_builder import family, struct
+
+STORE = "ns/0/0/default"
+USER_AND_TIME = (("user", "string"), ("time", "long"))
+PREFIX = {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec", "numColsPrefixKey": 1}
+RANGE = {"keyStateEncoderType": "RangeKeyScanStateEncoderSpec", "orderingOrdinals": [1]}
+FAMILIES = [
+    family(),
+    family(1, "sessions", USER_AND_TIME, key_encoder=PREFIX),
+    family(
+        2,
+        "timers",
+        (("time", "long"), ("key", struct((("user", "string"),)))),
+        key_encoder=RANGE | {"orderingOrdinals": [0]},
+    ),
+    family(3, "scores", (("score", "double"),)),
+    family(4, "gone", USER_AND_TIME, key_encoder=RANGE, dropped=True),
+]
+SCHEMA = json.dumps({"families": FAMILIES})
+
+
+def encode(number: int, key: dict[str, Any]) -> bytes:
+    described = FAMILIES[number]
+    return make_encoder(parse_schema(described["key"]), described["key_encoder"], "default").encode(key)
+
+
+def matcher(*keys: dict[str, Any]) -> KeyMatcher:
+    return KeyMatcher(GivenKeys(keys), STORE, [SCHEMA])
+
+
+def test_a_key_a_prefix_and_a_field_of_a_composite_key() -> None:
+    """The column is found wherever it is in the key, also of a family that was removed."""
+    of_a = matcher({"user": "a"})
+    for number, key in (
+        (0, {"user": "{}"}),
+        (1, {"user": "{}", "time": 1}),
+        (2, {"time": 5, "key": {"user": "{}"}}),
+        (4, {"user": "{}", "time": -1}),
+    ):
+        for name, is_wanted in (("a", True), ("b", False)):
+            filled = json.loads(json.dumps(key).replace("{}", name))
+            assert of_a.matches(number, encode(number, filled)) == is_wanted
+    assert not of_a.matches(3, encode(3, {"score": 1.0}))
+    assert of_a.without_columns == {"scores"}
+
+
+def test_all_columns_of_a_given_key_count() -> None:
+    of_one = matcher({"user": "a", "time": 1}, {"user": "b", "time": 2})
+    keys = [{"user": user, "time": time} for user in "ab" for time in (1, 2)]
+    assert [of_one.matches(1, encode(1, key)) for key in keys] == [True, False, False, True]
+    assert not of_one.matches(0, encode(0, {"user": "a"}))
+
+
+@pytest.mark.parametrize(("given", "stored"), [(0.0, -0.0), ("NaN", float("nan")), (None, None), (2, 2.0)])
+def test_values_that_spark_groups_as_equal(given: Any, stored: float | None) -> None:
+    assert matcher({"score": given}).matches(3, encode(3, {"score": stored}))
+    assert not matcher({"score": given}).matches(3, encode(3, {"score": 1.5}))
+
+
+def test_wrong_keys_are_refused() -> None:
+    """A value of another type would match nothing, and nobody would notice."""
+    with pytest.raises(ConfigurationError, match="column user of the key must be of type string"):
+        matcher({"user": 5})
+    for wrong in ([], [{}], ["a"]):
+        with pytest.raises(ConfigurationError, match="at least one"):
+            GivenKeys(wrong)  # type: ignore[arg-type]
+
+
+def test_a_row_of_no_family_is_refused() -> None:
+    with pytest.raises(CorruptStateError, match="a row is of a column family that no schema has"):
+        matcher({"user": "a"}).matches(9, b"")
+    with pytest.raises(CorruptStateError):
+        matcher({"user": "a"}).matches(0, b"short")
+
+
+def test_a_digest_names_the_keys_in_any_order() -> None:
+    one, two = {"user": "a", "time": 1}, {"user": "b"}
+    assert GivenKeys([one, two]).digest == GivenKeys([two, dict(reversed(one.items()))]).digest
+    assert GivenKeys([one]).digest != GivenKeys([two]).digest
+    assert GivenKeys([two]).hashes() == [hashlib.sha256(b'{"user":"b"}').hexdigest()]
