@@ -94,7 +94,7 @@ def erase(
         call.say(
             f"{scope}: {plural(rows, 'row')} erased, {plural(items, 'item')} deleted, "
             f"{plural(receipt.write_units, 'write unit')}, {plural(receipt.read_units, 'read unit')}, "
-            f"${dollars(receipt.dollars)}"
+            f"{dollars(receipt.dollars)} dollars"
         )
 
 
@@ -140,5 +140,5 @@ def _show(call: Call, scope: str, plan: ErasePlan, cost: float) -> None:
     else:
         call.say(
             f"it takes about {plural(plan.write_units, 'write unit')} and {plural(3 * plan.read_units, 'read unit')}: "
-            f"${dollars(cost)}"
+            f"{dollars(cost)} dollars"
         )

@@ -1,0 +1,111 @@
+"""The command erase: what it shows, its question, its receipt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynastate.dynamodb import identity
+from dynastate.engine.engine import Engine
+from dynastate.errors import UnavailableError
+from dynastate.operations.lifecycle import drop
+from tests.support.command_line import refused, run, shown
+from tests.support.store_builder import StoreBuilder, counted, family, user
+from tests.unit.cli.conftest import NamedTables
+
+KEY = '{"user": "a"}'
+
+
+def build(engine: Engine, namespace: str) -> StoreBuilder:
+    """Make a store with a row of user a in two of three versions, and a family without users."""
+    builder = StoreBuilder(engine, f"{namespace}/0/0/default", family(), family(1, "scores", (("score", "long"),)))
+    builder.commit((user("a"), counted(1)), (user("b"), counted(1)))
+    builder.commit((user("b"), counted(2)))
+    builder.commit((user("a"), counted(3)))
+    return builder
+
+
+def test_it_asks_and_says_what_it_did(engine: Engine) -> None:
+    """Nothing is done without a yes; a second time there is nothing to erase, and nothing is asked."""
+    build(engine, "asks")
+    asked = run("erase", "asks", "--key", KEY, typed="n\n")
+    assert asked.code == 1
+    assert "asks, 1 store: 1 row of 1 key, in 2 versions and 0 snapshots" in asked.out
+    assert "column families whose keys lack these columns: scores" in " ".join(asked.out.split())
+    assert "it takes about" in asked.out
+    assert "Erase these rows? The query must not run." in asked.err
+    assert shown("get", "asks/0", KEY, "--family", "default")["count"] == 3
+    done = run("erase", "asks", "--key", KEY, typed="y\n")
+    assert done.code == 0
+    assert "looking for 0 s whether a query writes to asks" in done.err
+    assert "asks: 1 row erased" in done.out
+    assert run("get", "asks/0", KEY, "--family", "default").code == 1
+    again = run("erase", "asks", "--key", KEY)
+    assert "nothing is to be erased" in again.out
+    assert "?" not in again.err
+
+
+def test_the_receipt(engine: Engine, tables: NamedTables, tmp_path: Path) -> None:
+    """Its keys are hashed, and it says who erased, what, and what is left to others."""
+    store = build(engine, "receipt").store
+    file = tmp_path / "keys.ndjson"
+    file.write_text(f'{KEY}\n\n{{"user": "z"}}\n')
+    receipt = shown("erase", "receipt/0", "--keys", str(file), "--yes")
+    assert receipt["keys"] == [hashlib.sha256(f'{{"user":"{name}"}}'.encode()).hexdigest() for name in "az"]
+    assert receipt["principal"].startswith("arn:aws:sts::")
+    assert receipt["tables"] == list(tables.names.values())
+    (erased,) = receipt["stores"]
+    assert (erased["store"], erased["rows"], receipt["rows"]) == (store, 1, 1)
+    assert [each["version"] for each in erased["versions_rewritten"]] == [1, 3]
+    assert [each["version"] for each in erased["versions_without_the_keys"]] == [1, 2, 3]
+    assert len(erased["items_deleted"]) == 2
+    assert receipt["families_without_the_columns"] == ["scores"]
+    assert receipt["write_units"] > 0
+    assert any("point-in-time recovery" in each for each in receipt["not_covered"])
+    assert '"a"' not in json.dumps(receipt)
+    empty = shown("erase", "receipt/0", "--key", KEY, "--yes")
+    assert (empty["rows"], empty["write_units"]) == (0, 0)
+
+
+def test_without_sts_it_erases_all_the_same(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network may have no route to STS; the receipt then names nobody, and standard error says why."""
+    build(engine, "nobody")
+
+    def fail(*_: object) -> str:
+        raise UnavailableError("AWS STS does not say whose credentials these are: no route")
+
+    monkeypatch.setattr(identity, "caller_of", fail)
+    result = run("erase", "nobody", "--key", KEY, "--yes", "--json")
+    assert json.loads(result.out)["principal"] is None
+    assert "the receipt will not name who erased: AWS STS does not say" in result.err
+
+
+def test_what_is_refused(engine: Engine, tmp_path: Path) -> None:
+    build(engine, "refuses")
+    assert "give at least one key" in refused("erase", "refuses")
+    assert "a key to erase is not JSON" in refused("erase", "refuses", "--key", "user=a")
+    assert "column user of the key must be of type string" in refused("erase", "refuses", "--key", '{"user": 5}')
+    assert "erase whole operators" in refused("erase", "refuses/0/0", "--key", KEY)
+    assert "no store of this namespace" in refused("erase", "nothing-there", "--key", KEY)
+    assert "does not exist" in refused("erase", "refuses", "--keys", str(tmp_path / "none"))
+
+
+def test_a_query_that_writes_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for after the question, as in a drop."""
+    builder = build(engine, "written")
+    look = drop.look
+
+    def committing(*arguments: Any) -> drop.Look:
+        first_look = look(*arguments)
+        builder.commit()
+        return first_look
+
+    monkeypatch.setattr(drop, "look", committing)
+    result = run("erase", "written", "--key", KEY, "--yes")
+    assert result.code == 2
+    assert "a query writes to this state: stop it" in result.err
+    assert shown("get", "written/0", KEY, "--family", "default")["count"] == 3
