@@ -194,6 +194,7 @@ ELSEWHERE = {
     "checkpoint": "it needs a checkpoint: tests/spark/test_moved_checkpoint.py",
     "rollback": "it needs a checkpoint: tests/spark/test_rollback.py",
     "drop": "it has a test of its own",
+    "erase": "it needs a stopped query with the key: tests/unit/cli/test_erase.py",
     "--install-completion": "it depends on the shell: tests/process/test_cli.py",
     "--show-completion": "the same",
 }

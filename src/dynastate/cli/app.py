@@ -27,8 +27,9 @@ Exit codes:
   0    Done, and nothing is wrong.
   1    The answer is no: 'verify', 'doctor', 'config' or 'tables check' found
        something wrong, 'get' or 'history' no such key, or 'drop', 'adopt',
-       'erase', 'copy', 'rollback', 'checkpoint' or 'repartition' was not confirmed;
-       'failover' found that the query cannot continue in the other Region.
+       'erase', 'copy', 'rollback', 'checkpoint' or 'repartition' was not
+       confirmed; 'failover' found that the query cannot continue in the other
+       Region.
   2    It could not be done, or not for all stores, or the command line is
        wrong. The last lines on standard error say why.
   130  Interrupted by Ctrl-C. 'local', 'top' and 'ui' end with 0 then.

@@ -37,7 +37,8 @@ def erase(
         typer.Option("--key", metavar="KEY", help="Columns of a key, as a JSON object; once for each key."),
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option("--keys", metavar="FILE", help="A file of such objects, one a line.", dir_okay=False)
+        Path | None,
+        typer.Option("--keys", metavar="FILE", help="A file of such objects, one a line.", exists=True, dir_okay=False),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:

@@ -35,7 +35,7 @@ def test_it_asks_and_says_what_it_did(engine: Engine) -> None:
     asked = run("erase", "asks", "--key", KEY, typed="n\n")
     assert asked.code == 1
     assert "asks, 1 store: 1 row of 1 key, in 2 versions and 0 snapshots" in asked.out
-    assert "column families whose keys lack these columns: scores" in " ".join(asked.out.split())
+    assert "keys lack these columns, so that nothing is erased: scores" in " ".join(asked.out.split())
     assert "it takes about" in asked.out
     assert "Erase these rows? The query must not run." in asked.err
     assert shown("get", "asks/0", KEY, "--family", "default")["count"] == 3
