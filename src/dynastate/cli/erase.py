@@ -58,10 +58,10 @@ def erase(
 
     if scope.count("/") > 1:
         raise ConfigurationError("erase whole operators: give namespace, or namespace/operator", scope=scope)
-    given, began, prices = _given(key or [], keys), runtime.now(), Prices.of(call.settings)
+    erased_keys, began, prices = _keys_of(key or [], keys), runtime.now(), Prices.of(call.settings)
     with call.tables() as tables, progress("stores") as report:
         names = stores_in(tables, scope)
-        plan = plan_erase(tables, [*names.current, *names.earlier], given, report)
+        plan = plan_erase(tables, [*names.current, *names.earlier], erased_keys, report)
         lists = look(tables, plan.stores, report)
     if not call.as_json:
         _show(call, scope, plan, prices.nanodollars(plan.write_units, 3 * plan.read_units) / 1e9)
@@ -74,13 +74,13 @@ def erase(
         if not plan.is_empty:
             look_again(tables, scope, lists, IS_WRITTEN)
         with progress("stores") as report:
-            erased = erase_stores(tables, plan, given, report)
+            erased = erase_stores(tables, plan, erased_keys, report)
     units = erased.meter.write_units + erased.meter.delete_units
     read_units = erased.meter.read_units + plan.read_units
     receipt = Receipt(
         scope,
         tables.names,
-        given,
+        erased_keys,
         plan,
         stores=erased.stores,
         began=began,
@@ -99,7 +99,7 @@ def erase(
         )
 
 
-def _given(texts: list[str], file: Path | None) -> GivenKeys:
+def _keys_of(texts: list[str], file: Path | None) -> GivenKeys:
     """The keys of the options. Refuse a text that is not JSON."""
     from dynastate.operations.erase.keys import GivenKeys
     from dynastate.reader.json_rows import parse_json

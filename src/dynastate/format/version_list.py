@@ -98,9 +98,14 @@ class VersionEntry:
         return VersionId(self.version - 1, self.parent)
 
     @property
+    def part_id(self) -> Attempt:
+        """The id in the keys of its parts."""
+        return self.rewritten or self.attempt
+
+    @property
     def maker(self) -> VersionId:
-        """The version and the id in the keys of its parts."""
-        return VersionId(self.version, self.rewritten or self.attempt)
+        """The version id in the keys of its parts."""
+        return VersionId(self.version, self.part_id)
 
     @property
     def items(self) -> range:
@@ -110,7 +115,7 @@ class VersionEntry:
     def stream(self, store: str) -> ObjectStream | None:
         """The stream of its parts in objects, or None if it has none."""
         origin = self.home.store if self.home else store
-        return self.objects and delta_stream(self.objects.location, origin, *self.maker)
+        return self.objects and delta_stream(self.objects.location, origin, self.version, self.part_id)
 
     def object_ids(self, store: str) -> list[ObjectId]:
         """The objects with its parts."""
@@ -128,7 +133,7 @@ def part_keys(store: str, entry: VersionEntry, shards: int, sequences: Sequence[
     """The keys of all parts of a version, or of some, in sequence."""
     home = entry.home or Home(store, shards)
     numbers = range(entry.parts) if sequences is None else sequences
-    return (part_key(home.store, *entry.maker, sequence, shards=home.shards) for sequence in numbers)
+    return (part_key(home.store, entry.version, entry.part_id, sequence, shards=home.shards) for sequence in numbers)
 
 
 def encode_entry(store: str, entry: VersionEntry) -> bytes:

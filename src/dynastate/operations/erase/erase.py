@@ -91,7 +91,7 @@ class Erased:
 
 
 @dataclass
-class _Done:
+class _Work:
     """What the passes over one store have done so far."""
 
     rows: set[tuple[int, bytes]] = field(default_factory=set)
@@ -106,9 +106,9 @@ def groups_of(tables: Tables, stores: Sequence[str]) -> list[list[str]]:
     Refuse a store whose origin is not in these tables, and a fork that is not complete.
     """
     groups: list[list[str]] = []
-    seen: set[str] = set()
+    grouped: set[str] = set()
     for store in stores:
-        if store in seen:
+        if store in grouped:
             continue
         group, waiting = [], [store]
         while waiting:
@@ -117,9 +117,9 @@ def groups_of(tables: Tables, stores: Sequence[str]) -> list[list[str]]:
                 continue
             group.append(name)
             waiting += _relatives(tables, name)
-        seen |= set(group)
+        grouped |= set(group)
         groups.append(group)
-    for namespace in sorted({store.split("/", maxsplit=1)[0] for store in seen}):
+    for namespace in sorted({store.split("/", maxsplit=1)[0] for store in grouped}):
         if read_fork(tables, namespace) is not None:
             raise ConfigurationError(
                 f"a fork is being made, or was cut off: complete it with the same dynastate fork, or dynastate drop "
@@ -150,7 +150,7 @@ def _relatives(tables: Tables, store: str) -> list[str]:
 
 
 def plan_erase(
-    tables: Tables, stores: Sequence[str], given: GivenKeys, progress: ProgressCallback = no_progress
+    tables: Tables, stores: Sequence[str], erased_keys: GivenKeys, progress: ProgressCallback = no_progress
 ) -> ErasePlan:
     """Read all versions and snapshots of stores, with their forks and origins, and count what an erase would change.
 
@@ -161,11 +161,11 @@ def plan_erase(
     by_first = {group[0]: group for group in groups}
     metas = read_metas(tables, [store for group in groups for store in group])
     for store, meta in metas.items():
-        _refuse_other(store, meta, given)
+        _refuse_other(store, meta, erased_keys)
 
     def plan(view: Tables, first: str) -> _Scans:
         with closing(_reader()) as reader:
-            return _scan(view, reader, by_first[first], given)
+            return _scan(view, reader, by_first[first], erased_keys)
 
     plans = each_store(tables, list(by_first), plan, progress, until_failure=True).all()
     scans = [scan for group in plans for scan in group.stores.values()]
@@ -173,7 +173,7 @@ def plan_erase(
     touched = [scan for scan in scans if scan.row_ids]
     return ErasePlan(
         groups=tuple(map(tuple, groups)),
-        keys=len(given.keys),
+        keys=len(erased_keys.keys),
         rows=sum(len(scan.row_ids) for scan in scans),
         versions=sum(len(scan.changes) for scan in scans),
         snapshots=sum(bool(scan.touched(manifest)) for scan in touched for _, manifest in scan.snapshots()),
@@ -189,8 +189,8 @@ def _reader() -> PartReader:
     return PartReader(_THREADS, KnownStores(0))
 
 
-def _refuse_other(store: str, meta: StoreMeta, given: GivenKeys) -> None:
-    if meta.erasing not in ("", given.digest):
+def _refuse_other(store: str, meta: StoreMeta, erased_keys: GivenKeys) -> None:
+    if meta.erasing not in ("", erased_keys.digest):
         raise ConfigurationError(
             "other keys are erased from this store, or that was cut off: end it with the same dynastate erase first, "
             "with the same keys",
@@ -214,7 +214,9 @@ def _units(scan: StoreScan) -> int:
     return units + 2
 
 
-def erase_stores(tables: Tables, plan: ErasePlan, given: GivenKeys, progress: ProgressCallback = no_progress) -> Erased:
+def erase_stores(
+    tables: Tables, plan: ErasePlan, erased_keys: GivenKeys, progress: ProgressCallback = no_progress
+) -> Erased:
     """Erase the rows with these keys from all versions and snapshots of a plan's stores.
 
     If the plan is empty, the stores are only read again.
@@ -238,32 +240,32 @@ def erase_stores(tables: Tables, plan: ErasePlan, given: GivenKeys, progress: Pr
     if plan.is_empty:
 
         def confirm(view: Tables, first: str) -> list[ErasedStore]:
-            return _confirm_group(view, by_first[first], given)
+            return _confirm_group(view, by_first[first], erased_keys)
 
         confirmed = each_store(tables, list(by_first), confirm, progress, until_failure=True).all()
         return Erased(tuple(each for group in confirmed for each in group), tables.meter)
-    each_store(tables, stores, partial(_mark, given=given), until_failure=True).all()  # 1
+    each_store(tables, stores, partial(_mark, erased_keys=erased_keys), until_failure=True).all()  # 1
     if sorted(map(sorted, groups_of(tables, stores))) != sorted(map(sorted, plan.groups)):
         raise ConfigurationError("a fork of this state was made or dropped meanwhile; erase again", store=stores[0])
 
     def erase(view: Tables, first: str) -> list[ErasedStore]:
-        return _erase_group(view, by_first[first], given)
+        return _erase_group(view, by_first[first], erased_keys)
 
     erased = each_store(tables, list(by_first), erase, progress, until_failure=True).all()  # 2
-    each_store(tables, stores, partial(_unmark, given=given), until_failure=True).all()  # 3
+    each_store(tables, stores, partial(_unmark, erased_keys=erased_keys), until_failure=True).all()  # 3
     return Erased(tuple(each for group in erased for each in group), tables.meter)
 
 
-def _mark(tables: Tables, store: str, given: GivenKeys) -> None:
+def _mark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
     """Mark a store, and count the beginning."""
     for _ in range(EPOCHS_KEPT):
         meta = read_meta(tables, store)
-        _refuse_other(store, meta, given)
+        _refuse_other(store, meta, erased_keys)
         if meta.erasing:
             return
         if meta.dropped:
             raise ConfigurationError("this store is being dropped: end that first", store=store)
-        sets: Item = {ERASING: given.digest, ERASURES: meta.erasures + 1}
+        sets: Item = {ERASING: erased_keys.digest, ERASURES: meta.erasures + 1}
         tables.update(meta_key(store), Update(_unmarked(meta), sets=sets))
     raise UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
 
@@ -275,41 +277,41 @@ def _unmarked(meta: StoreMeta) -> Condition:
     return Condition(equal={EPOCHS: {**meta.epochs}, **counted}, absent=absent)
 
 
-def _unmark(tables: Tables, store: str, given: GivenKeys) -> None:
+def _unmark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
     """Remove the mark of a store, and count the end. Without the mark nothing happens: only an answer was lost."""
     meta = read_meta(tables, store)
-    if meta.erasing == given.digest:
-        condition = Condition(equal={ERASING: given.digest, ERASURES: meta.erasures})
+    if meta.erasing == erased_keys.digest:
+        condition = Condition(equal={ERASING: erased_keys.digest, ERASURES: meta.erasures})
         tables.update(meta_key(store), Update(condition, sets={ERASURES: meta.erasures + 1}, removes=[ERASING]))
 
 
-def _confirm_group(tables: Tables, group: Sequence[str], given: GivenKeys) -> list[ErasedStore]:
+def _confirm_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[ErasedStore]:
     """Read stores that have no such rows. Refuse them if they have some by now."""
     with closing(_reader()) as reader:
-        scans = _scan(tables, reader, group, given)
+        scans = _scan(tables, reader, group, erased_keys)
         if not scans.is_clean:
             raise ConfigurationError(
                 "a query has written to this store meanwhile: stop it, and erase again", store=group[0]
             )
-        return [_erased(scan, _Done()) for scan in scans.stores.values()]
+        return [_erased(scan, _Work()) for scan in scans.stores.values()]
 
 
-def _erase_group(tables: Tables, group: Sequence[str], given: GivenKeys) -> list[ErasedStore]:
+def _erase_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[ErasedStore]:
     """Erase rows from a store, its forks and origins: what one of them no longer names, another may."""
     for store in group:
         refuse_runs(tables, store, set(query_runs(read_meta(tables, store))))
-    done = {store: _Done() for store in group}
+    work = {store: _Work() for store in group}
     with closing(_reader()) as reader:
         for _ in range(_PASSES_MAX):
-            scans = _scan(tables, reader, group, given)
+            scans = _scan(tables, reader, group, erased_keys)
             if scans.is_clean:
-                return [_erased(scan, done[store]) for store, scan in scans.stores.items()]
+                return [_erased(scan, work[store]) for store, scan in scans.stores.items()]
             for store, scan in scans.stores.items():
-                done[store].rows |= scan.row_ids
+                work[store].rows |= scan.row_ids
                 rewritten = Rewriter(tables, reader, scan).rewrite()
-                done[store].rewritten.versions += rewritten.versions
-                done[store].rewritten.snapshots += rewritten.snapshots
-            _sweep(tables, done)
+                work[store].rewritten.versions += rewritten.versions
+                work[store].rewritten.snapshots += rewritten.snapshots
+            _sweep(tables, work)
     raise UnavailableError("something keeps writing to this store: stop the query, and erase again", store=group[0])
 
 
@@ -334,30 +336,30 @@ class _Scans(NamedTuple):
         return unfinished + sum(len(each.keys) + len(each.objects) for each in self.unnamed.values())
 
 
-def _scan(tables: Tables, reader: PartReader, group: Sequence[str], given: GivenKeys) -> _Scans:
-    scans = {store: scan_store(tables, reader, store, given) for store in group}
+def _scan(tables: Tables, reader: PartReader, group: Sequence[str], erased_keys: GivenKeys) -> _Scans:
+    scans = {store: scan_store(tables, reader, store, erased_keys) for store in group}
     return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group})
 
 
-def _sweep(tables: Tables, done: dict[str, _Done]) -> None:
+def _sweep(tables: Tables, work: dict[str, _Work]) -> None:
     """Delete what no store of a group names any more."""
-    group = {store: read_names(tables, store) for store in done}
+    group = {store: read_names(tables, store) for store in work}
     for store in group:
         unnamed = find_unnamed(tables, store, group)
         delete_all(tables, unnamed.keys)
         delete_own_objects(tables, unnamed.objects)
-        done[store].keys += unnamed.keys
-        done[store].objects += unnamed.objects
+        work[store].keys += unnamed.keys
+        work[store].objects += unnamed.objects
 
 
-def _erased(scan: StoreScan, done: _Done) -> ErasedStore:
+def _erased(scan: StoreScan, work: _Work) -> ErasedStore:
     return ErasedStore(
         scan.store,
-        rows=len(done.rows),
-        versions=tuple(done.rewritten.versions),
-        snapshots=tuple(done.rewritten.snapshots),
-        deleted=tuple(done.keys),
-        objects_deleted=tuple(done.objects),
+        rows=len(work.rows),
+        versions=tuple(work.rewritten.versions),
+        snapshots=tuple(work.rewritten.snapshots),
+        deleted=tuple(work.keys),
+        objects_deleted=tuple(work.objects),
         clean_versions=tuple(entry.id for entry in scan.graph.entries()),
         clean_snapshots=tuple(each.of for each, _ in scan.snapshots()),
     )

@@ -87,13 +87,13 @@ class _Form:
     """One form of a family's keys: their encoder, and the given keys by the columns that they have."""
 
     encoder: KeyEncoder
-    wanted: list[tuple[list[_Column], set[str]]] = field(default_factory=list)
+    values: list[tuple[list[_Column], set[str]]] = field(default_factory=list)
 
     def matches(self, raw: bytes) -> bool:
-        if not self.wanted:
+        if not self.values:
             return False
         key = self.encoder.decode(raw)
-        return any(json_text([each.json_of(key) for each in columns]) in values for columns, values in self.wanted)
+        return any(json_text([each.json_of(key) for each in columns]) in values for columns, values in self.values)
 
 
 class KeyMatcher:
@@ -104,16 +104,16 @@ class KeyMatcher:
     schema items, also of those that no version names.
     """
 
-    def __init__(self, given: GivenKeys, store: str, schemas: Iterable[str]) -> None:
+    def __init__(self, erased_keys: GivenKeys, store: str, schemas: Iterable[str]) -> None:
         self._store = store
         self._forms: dict[int, dict[str, _Form]] = {}
         #: Families whose keys do not have the columns of any given key, by name.
         self.without_columns: set[str] = set()
         for text in schemas:
             for described in described_families(text, with_dropped=True):
-                self._add(given, described)
+                self._add(erased_keys, described)
 
-    def _add(self, given: GivenKeys, described: Mapping[str, Any]) -> None:
+    def _add(self, erased_keys: GivenKeys, described: Mapping[str, Any]) -> None:
         forms = self._forms.setdefault(described["id"], {})
         name = json.dumps([described["key"], described["key_encoder"]], sort_keys=True)
         if name in forms:
@@ -124,13 +124,13 @@ class KeyMatcher:
         for column in _columns(form.encoder.columns):
             columns.setdefault(column.path[-1], column)
         by_names: dict[tuple[str, ...], set[str]] = {}
-        for given_key in given.keys:
+        for given_key in erased_keys.keys:
             names = tuple(sorted(given_key))
             if all(each in columns for each in names):
                 values = json_text([columns[each].json_of_given(given_key[each]) for each in names])
                 by_names.setdefault(names, set()).add(values)
-        form.wanted = [([columns[each] for each in names], values) for names, values in by_names.items()]
-        if not form.wanted:
+        form.values = [([columns[each] for each in names], values) for names, values in by_names.items()]
+        if not form.values:
             self.without_columns.add(described["name"])
         forms[name] = form
 

@@ -28,7 +28,7 @@ class Receipt:
 
     scope: str
     tables: Mapping[Role, str]
-    given: GivenKeys
+    erased_keys: GivenKeys
     plan: ErasePlan
     stores: Sequence[ErasedStore]
     began: datetime
@@ -42,7 +42,7 @@ class Receipt:
         return {
             "scope": self.scope,
             "tables": list(self.tables.values()),
-            "keys": self.given.hashes(),
+            "keys": self.erased_keys.hashes(),
             "principal": self.principal or None,
             "began": self.began.isoformat(timespec="seconds"),
             "ended": self.ended.isoformat(timespec="seconds"),

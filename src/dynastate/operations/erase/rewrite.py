@@ -102,7 +102,7 @@ class Rewriter:
         tally, bounds, writer = Tally(), bytearray(), ItemWriter(self._tables)
         for codec, chunk in self._remaining(chunks):
             items = part_items(
-                self._store, entry.version, rewritten, tally.parts, self._meta.shards, chunk, codec=codec
+                self._store, entry.version, rewritten, tally.parts, shards=self._meta.shards, chunk=chunk, codec=codec
             )
             for _, item in items:
                 tally.add_part(part_of(item))

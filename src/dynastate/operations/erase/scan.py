@@ -59,8 +59,8 @@ class StoreNames:
 
     def snapshots(self) -> list[tuple[Snapshot, SnapshotManifest]]:
         """The snapshots that are done, with their manifests, in the order of versions."""
-        done = sorted(self.graph.done_snapshots(), key=lambda each: each.of)
-        return [(each, self.manifests[each.id]) for each in done]
+        snapshots = sorted(self.graph.done_snapshots(), key=lambda snapshot: snapshot.of)
+        return [(each, self.manifests[each.id]) for each in snapshots]
 
 
 @dataclass
@@ -101,20 +101,20 @@ class StoreScan(StoreNames):
         live: dict[VersionId, LiveRows | None] = {EMPTY: {}}
         corrected: dict[VersionId, VersionEntry] = {}
         for entry in self.graph.entries():
-            before = live[entry.parent_id] if entry.parent_id in live else self._rows_at(entry.parent_id)
-            if entry.is_imported or before is None:
+            earlier_rows = live[entry.parent_id] if entry.parent_id in live else self._rows_at(entry.parent_id)
+            if entry.is_imported or earlier_rows is None:
                 after = self._rows_at(entry.id)
             else:
-                after = _after(before, self.changes.get(entry.id, ()))
+                after = _after(earlier_rows, self.changes.get(entry.id, ()))
             live[entry.id] = after
-            new_entry = _without(entry, before, after, is_touched=entry.id in self.changes)
+            new_entry = _without(entry, earlier_rows, after, is_touched=entry.id in self.changes)
             if new_entry != entry:
                 corrected[entry.id] = new_entry
         return corrected
 
     def _rows_at(self, version_id: VersionId) -> LiveRows | None:
         """The rows with erased keys at a version with a snapshot. Returns None if it has none."""
-        snapshot = self.graph.snapshot(*version_id)
+        snapshot = self.graph.snapshot(version_id.version, version_id.attempt)
         return None if snapshot is None else self.rows_of(self.manifests[snapshot.id])
 
 
@@ -131,7 +131,9 @@ def _after(rows: LiveRows, changes: Sequence[Change]) -> LiveRows:
     return counts
 
 
-def _without(entry: VersionEntry, before: LiveRows | None, after: LiveRows | None, *, is_touched: bool) -> VersionEntry:
+def _without(
+    entry: VersionEntry, earlier_rows: LiveRows | None, after: LiveRows | None, *, is_touched: bool
+) -> VersionEntry:
     """An entry with the counts that remain. They are not known for a version that cannot be read."""
     if after is None:
         return replace(entry, added=None) if is_touched else entry
@@ -140,8 +142,8 @@ def _without(entry: VersionEntry, before: LiveRows | None, after: LiveRows | Non
     if any(count < 0 for count in keys.values()):
         raise CorruptStateError("a version has more keys than its entry counts", version=entry.version)
     added = entry.added
-    if added is not None and before is not None:
-        added -= sum(after.values()) - sum(before.values())
+    if added is not None and earlier_rows is not None:
+        added -= sum(after.values()) - sum(earlier_rows.values())
     return replace(entry, keys=keys, added=added)
 
 
@@ -153,7 +155,7 @@ def read_names(tables: Tables, store: str) -> StoreNames:
     return StoreNames(store, graph, {each.id: read_manifest(tables, store, each) for each in graph.done_snapshots()})
 
 
-def scan_store(tables: Tables, reader: PartReader, store: str, given: GivenKeys) -> StoreScan:
+def scan_store(tables: Tables, reader: PartReader, store: str, erased_keys: GivenKeys) -> StoreScan:
     """Read all versions and snapshots of a store, and find its rows with erased keys.
 
     Raises:
@@ -169,7 +171,7 @@ def scan_store(tables: Tables, reader: PartReader, store: str, given: GivenKeys)
         for sort, item in graph.descriptions.items()
         if sort.startswith("schema/")
     ]
-    scan = StoreScan(store, graph, names.manifests, KeyMatcher(given, store, schemas))
+    scan = StoreScan(store, graph, names.manifests, KeyMatcher(erased_keys, store, schemas))
     shards = graph.required_meta.shards
     for entry in graph.entries():
         changes = [
@@ -196,7 +198,7 @@ def scan_store(tables: Tables, reader: PartReader, store: str, given: GivenKeys)
 def _bucket_of(chunk: StoredChunk) -> BucketName:
     maker = maker_of_bucket(chunk.key)
     assert maker is not None  # noqa: S101  # for mypy: a bucket's chunk has the key of a bucket
-    return BucketName(*maker)
+    return BucketName._make(maker)
 
 
 def _refuse(tables: Tables, graph: VersionGraph) -> None:
@@ -246,7 +248,7 @@ def find_unnamed(tables: Tables, store: str, group: Mapping[str, StoreNames]) ->
         if (part := maker_of_part(key)) is not None:
             return sequence not in parts.get(part, ())
         if (bucket := maker_of_bucket(key)) is not None:
-            return sequence >= buckets.get(BucketName(*bucket), 0)
+            return sequence >= buckets.get(BucketName._make(bucket), 0)
         manifest = maker_of_manifest(key)
         return manifest is not None and manifest not in manifests
 
@@ -265,4 +267,4 @@ def _keys(tables: Tables, store: str, shards: int) -> Iterator[Key]:
     for shard in range(shards):
         for role, low, high in ranges:
             yield from tables.list_keys(role, store_shard(store, shard), low, high)
-    yield from tables.list_keys("snapshot", store_shard(store, 0), *MANIFEST_RANGE)
+    yield from tables.list_keys("snapshot", store_shard(store, 0), MANIFEST_RANGE[0], MANIFEST_RANGE[1])
