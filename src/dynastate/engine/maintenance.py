@@ -61,8 +61,8 @@ class Maintenance:
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
 
         Returns the attempt, and the meter, which also counts the writes of the snapshot. The attempt is None if no
-        snapshot is needed, another executor is making it, a newer run writes to the store, or version lists refuse the
-        run: the rows in its memory may have been erased.
+        snapshot is needed, another executor is making it, or a newer run writes to the store. It is None, too, if
+        version lists refuse the run: the rows in its memory may have been erased.
         """
         tables = self._tables.metered(Meter())
         route = self._known_stores.route(store, version, attempt)

@@ -72,14 +72,14 @@ def test_the_receipt(engine: Engine, tables: NamedTables, tmp_path: Path) -> Non
 
 
 def test_without_sts_it_erases_all_the_same(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network may have no route to STS; the receipt then names nobody, and standard error says why."""
-    build(engine, "nobody")
+    """A network may have no route to STS; the receipt then has no principal, and standard error says why."""
+    build(engine, "unnamed")
 
     def fail(*_: object) -> str:
         raise UnavailableError("AWS STS does not say whose credentials these are: no route")
 
     monkeypatch.setattr(identity, "caller_of", fail)
-    result = run("erase", "nobody", "--key", KEY, "--yes", "--json")
+    result = run("erase", "unnamed", "--key", KEY, "--yes", "--json")
     assert json.loads(result.out)["principal"] is None
     assert "the receipt will not name who erased: AWS STS does not say" in result.err
 

@@ -39,7 +39,7 @@ _PASSES_MAX: Final = 3
 
 @dataclass(frozen=True)
 class ErasePlan:
-    """What an erase would do: `groups` of stores that share rows, each a store with its forks and origins.
+    """The plan of an erase: `groups` of stores that share rows, each a store with its forks and origins.
 
     `rows` are the rows with one of the keys, of all versions together. `versions` and `snapshots` have such rows.
     `unnamed` are items and objects that nothing names, and unfinished snapshots: of failed attempts, or left by an
@@ -70,7 +70,7 @@ class ErasePlan:
 
 @dataclass(frozen=True)
 class ErasedStore:
-    """What was done with a store, and what it has now: parts and buckets that were read without an erased row."""
+    """A store without the rows: its rewritten versions and snapshots, what was deleted, and what was read in the end."""
 
     store: str
     rows: int
@@ -84,7 +84,7 @@ class ErasedStore:
 
 @dataclass(frozen=True)
 class Erased:
-    """What was done with each store, and the cost."""
+    """The stores without the rows, and the cost."""
 
     stores: tuple[ErasedStore, ...]
     meter: Meter
@@ -92,7 +92,7 @@ class Erased:
 
 @dataclass
 class _Work:
-    """What the passes over one store have done so far."""
+    """The work of all passes over one store so far."""
 
     rows: set[tuple[int, bytes]] = field(default_factory=set)
     rewritten: Rewritten = field(default_factory=Rewritten)
@@ -267,7 +267,7 @@ def _mark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
             raise ConfigurationError("this store is being dropped: end that first", store=store)
         sets: Item = {ERASING: erased_keys.digest, ERASURES: meta.erasures + 1}
         tables.update(meta_key(store), Update(_unmarked(meta), sets=sets))
-    raise UnavailableError("runs of a query keep entering this store; stop the query first", store=store)
+    raise UnavailableError("a query keeps entering this store; stop it, and erase again", store=store)
 
 
 def _unmarked(meta: StoreMeta) -> Condition:

@@ -24,7 +24,7 @@ NOT_COVERED: Final = (
 
 @dataclass(frozen=True)
 class Receipt:
-    """What was erased, when and by whom; `principal` is an ARN, or empty if AWS does not name it."""
+    """A record of an erase for others. `principal` is the ARN of whoever erased, or empty if AWS does not name it."""
 
     scope: str
     tables: Mapping[Role, str]

@@ -161,7 +161,7 @@ def scan_store(tables: Tables, reader: PartReader, store: str, erased_keys: Give
     Raises:
         ConfigurationError: the store's rows cannot all be erased here: it is being dropped, or has objects in a
             location of other tables.
-        CorruptStateError: an item is lost or corrupt, so that nobody knows what it has.
+        CorruptStateError: an item is lost or corrupt, so that its rows are not known.
     """
     names = read_names(tables, store)
     graph = names.graph
@@ -207,8 +207,8 @@ def _refuse(tables: Tables, graph: VersionGraph) -> None:
         raise ConfigurationError("this store is being dropped: end that first", store=graph.store)
     if others := other_locations(tables, meta.objects):
         raise ConfigurationError(
-            "this store may have rows in objects of other tables, which are not changed from here: erase the keys "
-            "there, and then, with dynastate repartition, move this query to a namespace with objects of its own",
+            "this store may have rows in objects of other tables, which are not changed from here. Erase the keys "
+            "there. Then move this query to a namespace with objects of its own, with dynastate repartition",
             store=graph.store,
             location=others[0],
         )

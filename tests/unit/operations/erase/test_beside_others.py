@@ -167,7 +167,7 @@ def test_objects_are_erased(engines: Engines, memory: MemoryTables, store: str) 
 
 
 def test_a_corrupt_store_is_refused(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """Nobody knows what it has; nothing is written."""
+    """Its rows are not known; nothing is written."""
     build(engines(memory), store)
     lost = next(key for key in memory.items if key.role == "delta")
     del memory.items[lost]

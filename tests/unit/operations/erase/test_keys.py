@@ -72,7 +72,7 @@ def test_values_that_spark_groups_as_equal(given: Any, stored: float | None) -> 
 
 
 def test_wrong_keys_are_refused() -> None:
-    """A value of another type would match nothing, and nobody would notice."""
+    """A value of another type would match nothing, without an error."""
     with pytest.raises(ConfigurationError, match="column user of the key must be of type string"):
         matcher({"user": 5})
     for wrong in ([], [{}], ["a"]):
