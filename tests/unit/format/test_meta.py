@@ -23,6 +23,8 @@ OPTIONAL: dict[str, Any] = {
     "pin": "id",
     **dict.fromkeys(("objects", "pins", "forks", "forked"), frozenset(["text"])),
     "dropped": DELETING,
+    "erasing": "digest",
+    "erasures": 3,
     "package": "0.2.0",
     "created": "2025-01-01",
 }

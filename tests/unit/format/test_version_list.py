@@ -44,6 +44,7 @@ ENTRIES = st.builds(
         shards=st.integers(1, SHARDS_MAX),
     ),
     added=st.none() | st.integers(-(2**63), 2**63 - 1),
+    rewritten=st.none() | ATTEMPTS,
 )
 
 

@@ -70,7 +70,7 @@ class ErasePlan:
 
 @dataclass(frozen=True)
 class ErasedStore:
-    """A store without the rows: its rewritten versions and snapshots, what was deleted, and what was read in the end."""
+    """A store without the rows: what was rewritten, what was deleted, and what was read in the end."""
 
     store: str
     rows: int

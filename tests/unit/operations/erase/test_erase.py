@@ -113,6 +113,7 @@ def test_nothing_is_left_of_a_key(
     assert plan_erase(tables, [store], GIVEN).is_empty
 
 
+@pytest.mark.slow
 def test_killed_at_each_request_and_repeated(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
     """Between the two, all other rows can be read at every version; then nothing is left of the erased ones."""
     build(memory_engine, memory, store, versions=14)
