@@ -16,7 +16,7 @@ SPARKS := 3.5 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-wheel test-aws sim mutations histories judged kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations histories judged kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -73,6 +73,11 @@ build/spark-%/.ready: pyproject.toml constraints.txt | $(READY)
 	@build/spark-$*/bin/python -c 'import pyspark; print(f"pyspark=={pyspark.__version__}")' >> build/spark-$*/constraints.txt
 	@$(PYTHON) jvm-bridge/build.py --install build/spark-$*/bin/python --constraint build/spark-$*/constraints.txt --editable '.[test]'
 	@touch $@
+
+# Queries that begin on Spark 3.5, and continue on 4.0 and the newest minor, each in an environment of its own.
+test-upgrade: $(patsubst %,build/spark-%/.ready,3.5 4.0) setup
+	@build/spark-3.5/bin/python -m pytest -n 0 -W 'ignore:unclosed:ResourceWarning' \
+		-W 'ignore:The distutils package:DeprecationWarning' tests/spark/test_upgrade.py $(PYTEST)
 
 # With a jar for every minor; CI has `JARS=4.1`, with those for one older minor and the newest. Files in it have the time
 # that those in the jars have, so that two builds are equal.
