@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,19 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.engine.catalog import find_stores
+from dynastate.format.checkpoint import EVERY_ITEM, Checkpoint
 from dynastate.format.items import StorageSize, item_bytes
 from dynastate.format.keys import SPECS, store_shard
+from dynastate.operations.cost.log import LogUsage, usage_of_logs
 from dynastate.operations.cost.prediction import DAY_S, Workload, predict
 from dynastate.operations.cost.usage import usage_of_namespace
 from dynastate.operations.lifecycle.runs import read_meta
 from dynastate.operations.monitoring.reports import QueryUsage, ReportFile, usage_of_queries
+from dynastate.storage.meter import units_of_write
 from tests.spark.conftest import CONF, Sessions
 from tests.spark.operators import CASES, sums
 from tests.spark.streams import Source, Sources, make_rows, make_source, run
+from tests.spark.test_checkpoint_in_dynamodb import IN_DYNAMODB
 from tests.support.jvm import ROOT
 from tests.support.processes import wait_until
 
@@ -77,7 +82,11 @@ def spent(progress: Path, batches: range) -> QueryUsage:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_formula_is_what_is_counted(fresh_stores: None, sessions: Sessions, tables: BotoTables, folder: Path) -> None:
-    """The formula is within 15 % of later batches and maintenance; its workload is that of earlier batches."""
+    """The formula is within 15 % of later batches and maintenance; its workload is that of earlier batches.
+
+    So is that of the query's log in DynamoDB. Its deletes come 24 at a time from each part of the log: of every file
+    that was written one delete was paid, or it is still there.
+    """
     choose = random.Random(SEED)  # noqa: S311  # test data
     files = [
         [dict(row) | {"id": choose.randrange(KEYS)} for row in make_rows(SEED, file, rows=80)]
@@ -91,15 +100,20 @@ def test_formula_is_what_is_counted(fresh_stores: None, sessions: Sessions, tabl
         f"{CONF}.dynastate.namespace": folder.name,
         f"{CONF}.dynastate.writePrice": "1",
         f"{CONF}.dynastate.readPrice": "0.2",
+        "spark.sql.streaming.fileSource.log.cleanupDelay": "1ms",
     }
-    session, progress = sessions(conf), folder / "progress.json"
+    session, progress = sessions({**conf, **IN_DYNAMODB}), folder / "progress.json"
+    before = costs_of_logs(session)
+    checkpoint = f"dynastate://{folder.name}/query"
     listen(session, progress)
     source.release(WARM)
     frame = sums(source.stream(session), "id")
-    run(frame, folder / "checkpoint")
+    run(frame, checkpoint)
     (storage,) = usage_of_namespace(tables, folder.name).values()
     stores = list(find_stores(tables, folder.name))
     figures: dict[str, Any] = storage.workload()
+    (log_usage,) = usage_of_logs(tables, folder.name)
+    spent_on_log: list[Counter[str]] = []
     source.release()
 
     def pause(batch: DataFrame, _: int) -> DataFrame:
@@ -108,9 +122,10 @@ def test_formula_is_what_is_counted(fresh_stores: None, sessions: Sessions, tabl
         while sizes != (last_sizes := [listed(tables, store) for store in stores]):
             sizes = last_sizes
             time.sleep(PAUSE_S)
+        spent_on_log.append(costs_of_logs(session))
         return batch
 
-    run(frame, folder / "checkpoint", disturb=pause)
+    run(frame, checkpoint, disturb=pause)
     # The first batches of the second run load the state, and the last maintenance has no batch after it.
     usage = spent(progress, range(WARM + 3, WARM + MEASURED))
     print(usage, figures)  # noqa: T201  # shown when it fails
@@ -124,6 +139,34 @@ def test_formula_is_what_is_counted(fresh_stores: None, sessions: Sessions, tabl
     assert expected.read_units == pytest.approx(usage.read_units, rel=WITHIN)
     assert expected.delete_units == pytest.approx(usage.delete_units, rel=WITHIN)
     assert usage.nanodollars == 1_000 * (usage.write_units + usage.delete_units) + 200 * usage.read_units
+
+    check_log(spent_on_log[3:], workload, log_usage)
+    total = costs_of_logs(session)
+    total.subtract(before)
+    log_shard = store_shard(Checkpoint(folder.name, "query").store, 0)
+    left = sum(units_of_write(item_bytes(item)) for _, item in tables.query("snapshot", log_shard, *EVERY_ITEM))
+    assert total["writeUnits"] - total["deleteUnits"] == left + 1  # the namespace lists the checkpoint
+    assert total["deleteUnits"] > left
+
+
+def check_log(spent: list[Counter[str]], workload: Workload, usage: LogUsage) -> None:
+    """The prediction for a log fits to what it had spent in each batch."""
+    counted = Counter(spent[-1])
+    counted.subtract(spent[0])
+    with_log = replace(workload, log_files=usage.files_a_batch, log_file_units=usage.write_units / usage.files)
+    log = predict(with_log).log * ((len(spent) - 1) / workload.batches_a_day)
+    print(counted, log, usage)  # noqa: T201  # shown when it fails
+    assert usage.files_a_batch == pytest.approx(3, rel=WITHIN)
+    assert log.requests == pytest.approx(counted["requests"], rel=WITHIN)
+    assert log.write_units == pytest.approx(counted["writeUnits"], rel=WITHIN)
+    assert log.read_units == log.delete_units
+    assert counted["readUnits"] == counted["deleteUnits"] > 0
+
+
+def costs_of_logs(session: SparkSession) -> Counter[str]:
+    """What this process has spent on logs of queries until now."""
+    costs = session._jvm.io.dynastate.bridge.CheckpointCosts  # type: ignore[union-attr]  # it has a JVM
+    return Counter({name: costs.of(name) for name in ("requests", "writeUnits", "readUnits", "deleteUnits")})
 
 
 @pytest.mark.slow

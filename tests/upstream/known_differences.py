@@ -89,6 +89,13 @@ SPARK_35: Final[Reasons] = {
             "simple count, update mode - recovery from checkpoint uses state format version 1",
         ),
         "StreamingDeduplicationSuite": ("SPARK-39650: recovery from checkpoint having all columns as value schema",),
+        "StreamingInnerJoinSuite": ("SPARK-26187 restore the stream-stream inner join query from Spark 2.4",),
+        "StreamingOuterJoinSuite": ("SPARK-26187 restore the stream-stream outer join query from Spark 2.4",),
+    },
+    "a row of state format 1 has a long where its schema has an int, and is refused": {
+        "FlatMapGroupsWithStateWithInitialStateSuite": (
+            "flatMapGroupsWithState - initial state - processing time timeout - state format version 1",
+        )
     },
 }
 #: By the minor of Spark whose suites they are of.

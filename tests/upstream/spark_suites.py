@@ -98,6 +98,8 @@ SUITES: Final = (
             ("aggregation", ("streaming.StreamingAggregationSuite",), ""),
             ("session-window", ("SessionWindow",), ONCE),
             ("several-operators", ("streaming.MultiStatefulOperatorsSuite",), ""),
+            ("inner-join", ("streaming.StreamingInnerJoinSuite",), ""),
+            ("outer-join", ("streaming.StreamingOuterJoinSuite",), ""),
             ("full-outer-join", ("streaming.StreamingFullOuterJoinSuite",), ""),
             ("left-semi-join", ("streaming.StreamingLeftSemiJoinSuite",), ""),
             (
@@ -105,6 +107,7 @@ SUITES: Final = (
                 ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
                 "",
             ),
+            ("group-state-initial", ("streaming.FlatMapGroupsWithStateWithInitialStateSuite",), ""),
         )
     ),
 )
