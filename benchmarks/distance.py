@@ -61,6 +61,8 @@ P99_BATCHES = 100
 WORLD_CORES_MAX = 0.05
 #: The most of a batch with its checkpoint in S3, by the store of that query.
 NO_FILES_AT_MOST = {OURS: 0.5, ROCKSDB: 0.32}
+#: The most of RocksDB's first batch after a restart, with its checkpoint in S3.
+FIRST_BATCH_AT_MOST = 0.5
 #: The most of the time from the start of a query in its session to the end of its next batch.
 RESTART_AT_MOST = 0.4
 #: How far the price of a batch may be from that of `predict`, as a part of it.
@@ -143,9 +145,9 @@ CELLS = {
     "checkpoint-64": Cell(restarts=5, stores=(OURS, ROCKSDB, NO_FILES)),
     "2-slots": Cell(slots=2),
     "32-slots": Cell(slots=32),
-    "restart-after-snapshot": replace(LARGE, partitions=2, changes=0),
-    "restart-mid-interval": replace(LARGE, partitions=2, changes=400_000),
-    "restart-25-stores": replace(LARGE, partitions=25, changes=0),
+    "restart-after-snapshot": replace(LARGE, partitions=2, changes=0, stores=STORES),
+    "restart-mid-interval": replace(LARGE, partitions=2, changes=400_000, stores=STORES),
+    "restart-25-stores": replace(LARGE, partitions=25, changes=0, stores=STORES),
     "new-table": replace(LARGE, world=("-new-table",)),
     "hot-partition": replace(LARGE, partitions=1, world=("-new-table", "-partitions", "1")),
 }
@@ -452,12 +454,16 @@ def targets(by_cell: Mapping[str, Mapping[str, Figures]]) -> list[Target]:
 
 def targets_of_rocksdb(name: str, by_store: Mapping[str, Figures]) -> list[Target]:
     """Those of one cell that compare dynastate with RocksDB."""
-    if not {OURS, ROCKSDB} <= set(by_store):
+    if ROCKSDB not in by_store:
         return []
     if CELLS[name].is_restart:
-        ratio = by_store[OURS]["batch_ms"] / by_store[ROCKSDB]["batch_ms"]
-        return [Target(f"{name}, first batch: dynastate / RocksDB", ratio, 0.5)]
-    if EMPTY not in by_store or name not in STATE_AT_MOST:
+        return [
+            Target(f"{name}, first batch: {text} / RocksDB", ratio, FIRST_BATCH_AT_MOST)
+            for store, text in ((OURS, "dynastate"), (NO_FILES, "dynastate, checkpoint in DynamoDB"))
+            if store in by_store
+            for ratio in [by_store[store]["batch_ms"] / by_store[ROCKSDB]["batch_ms"]]
+        ]
+    if not {OURS, EMPTY} <= set(by_store) or name not in STATE_AT_MOST:
         return []
     judged = []
     fewest = min(figures["batches"] for figures in by_store.values())
@@ -475,7 +481,7 @@ def targets_of_rocksdb(name: str, by_store: Mapping[str, Figures]) -> list[Targe
 
 def targets_without_files(name: str, by_store: Mapping[str, Figures]) -> list[Target]:
     """Those of one cell that compare a checkpoint in DynamoDB with others in S3."""
-    if NO_FILES not in by_store:
+    if NO_FILES not in by_store or CELLS[name].is_restart:
         return []
     batch_ms, restart_ms = (by_store[NO_FILES][figure] for figure in ("batch_ms", "restart_ms"))
     judged = [
