@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynastate.cli.options import Call, Namespace, command
+from dynastate.cli.options import Call, Namespace, command, naming_target
 from dynastate.cli.output import progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
@@ -53,7 +53,8 @@ def copy(
         "endpoint": to_endpoint,
         "objects": to_objects,
     }
-    other = replace(call.settings, **{name: value for name, value in options.items() if value})
+    with naming_target(options):
+        other = replace(call.settings, **{name: value for name, value in options.items() if value})
     if other == call.settings and to_aws_profile in ("", profile):
         raise ConfigurationError(
             "the target is the source; give another table, Region, endpoint or AWS profile with the options --to-…"

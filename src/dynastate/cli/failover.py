@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynastate.cli.options import Call, Namespace, command
+from dynastate.cli.options import Call, Namespace, command, naming_target
 from dynastate.cli.output import facts, in_options, progress
 from dynastate.counts import plural
 from dynastate.errors import ConfigurationError
@@ -48,8 +48,9 @@ def failover(
     from dynastate.operations.checkpoints import open_checkpoint
     from dynastate.operations.regions.failover import plan_failover
 
-    other = _target(call.settings, to_region, to_endpoint)
-    with open_tables(other) as target, progress("stores") as report:
+    options = {"region": to_region, "endpoint": to_endpoint}
+    # What is wrong with the source is among the plan's problems: an error is the target's.
+    with naming_target(options), open_tables(_target(call.settings, options)) as target, progress("stores") as report:
         files = open_checkpoint(target, checkpoint) if checkpoint else None
         plan = plan_failover(open_tables, call.settings, target, namespace, checkpoint=files, progress=report)
     if not call.json(asdict(plan) | {"source": facts(plan.source), "target": facts(plan.target)}):
@@ -58,10 +59,11 @@ def failover(
         raise typer.Exit(1)
 
 
-def _target(source: Settings, region: str, endpoint: str) -> Settings:
+def _target(source: Settings, options: Mapping[str, str]) -> Settings:
     """The settings of the target. The source's endpoint is its Region's, so another Region does not get it."""
     from dynastate.dynamodb.client import endpoint_of, region_of
 
+    region, endpoint = options["region"], options["endpoint"]
     default = "" if region else source.endpoint
     target = replace(source, region=region or source.region, endpoint=endpoint or default)
     target_region = region_of(target)

@@ -156,7 +156,7 @@ def _show_cleaned(call: Call, outcomes: Outcomes[Cleaned], checkpoints: Sequence
 def _described(cleaned: Cleaned) -> str:
     items = plural(cleaned.items, "item")
     if cleaned.is_earlier:
-        state = f"is kept: {cleaned.kept}" if cleaned.kept else f"is deleted, with {items}"
+        state = f"is not deleted: {cleaned.kept}" if cleaned.kept else f"is deleted, with {items}"
         return f"{cleaned.store}: of an earlier query, {state}"
     units = plural(cleaned.write_units, "write unit")
     text = f"{cleaned.store}: {items} deleted, {units}; versions from {cleaned.oldest} on stay"

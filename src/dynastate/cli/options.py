@@ -19,7 +19,7 @@ from dynastate.cli.help import Command
 from dynastate.cli.origins import NAMES, Origins, find_origins, unknown_variables, variable_of
 from dynastate.cli.output import Output
 from dynastate.errors import CorruptStateError, DynastateError, VersionMissingError
-from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
+from dynastate.settings import DELTA_TABLE, PREFIX, SNAPSHOT_TABLE, Settings, spark_name
 
 if TYPE_CHECKING:
     from dynastate.dynamodb.boto_tables import BotoTables
@@ -194,6 +194,17 @@ def _named_by(origins: Origins) -> Iterator[None]:
         yield
     except DynastateError as error:
         origins.name_origins(error)
+        raise
+
+
+@contextmanager
+def naming_target(options: Mapping[str, str]) -> Iterator[None]:
+    """Errors name the option `--to-…` that gave a setting of the target, by the settings' fields."""
+    try:
+        yield
+    except DynastateError as error:
+        for name in (name for name, value in options.items() if value):
+            error.name_setting(f"{PREFIX}{spark_name(name)}", f"--to-{name.replace('_', '-')}")
         raise
 
 

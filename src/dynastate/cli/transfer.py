@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +18,6 @@ from dynastate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dynastate.progress import ProgressCallback
-    from dynastate.settings import Settings
     from dynastate.spark.transfer.repartition import Estimate
     from dynastate.spark.transfer.rows import Change, Difference
     from dynastate.spark.transfer.steps import Moved
@@ -71,7 +67,7 @@ def import_(
 
     It starts a local Spark; on a cluster call dynastate.import_checkpoint(spark, OLD, NEW) instead.
     """
-    with _spark(call, "import", old, conf, namespace=namespace) as (spark, report):
+    with _spark(call, "import", conf, old=old, new=new, namespace=namespace, origin="spark") as (spark, report):
         from dynastate.spark.transfer.importing import import_checkpoint
 
         result = import_checkpoint(spark, old, new, namespace=namespace, progress=report)
@@ -112,7 +108,7 @@ def repartition(
         if not yes:
             typer.confirm(f"Repartition to {plural(partitions, 'partition')}?", err=True, abort=True)
 
-    with _spark(call, "repartition", old, conf, namespace=namespace) as (spark, report):
+    with _spark(call, "repartition", conf, old=old, new=new, namespace=namespace) as (spark, report):
         from dynastate.spark.transfer.repartition import repartition as run
 
         result = run(spark, old, new, partitions, namespace=namespace, progress=report, confirm=confirm)
@@ -138,7 +134,7 @@ def export_checkpoint(
     The state in DynamoDB and OLD are only read. It starts a local Spark; on a cluster call
     dynastate.export_checkpoint(spark, OLD, NEW, STORE) instead.
     """
-    with _spark(call, "export-checkpoint", old, conf) as (spark, report):
+    with _spark(call, "export-checkpoint", conf, old=old, new=new, to_store=store) as (spark, report):
         from dynastate.spark.transfer.export import export_checkpoint as run
 
         result = run(spark, old, new, store, progress=report)
@@ -173,7 +169,7 @@ def migrate(
     starts a local Spark; on a cluster call dynastate.migrate(spark, OLD, NEW, function, schema) instead.
     """
     change = _function(with_)
-    with _spark(call, "migrate", old, conf, namespace=namespace) as (spark, report):
+    with _spark(call, "migrate", conf, old=old, new=new, namespace=namespace, operator=operator) as (spark, report):
         from dynastate.spark.transfer.rows import migrate as run
         from dynastate.spark.transfer.rows import preview
 
@@ -207,7 +203,8 @@ def bootstrap(
     The rows have the columns key and value as structs, or the columns of both. It starts a local Spark; on a cluster
     call dynastate.bootstrap(spark, TEMPLATE, NEW, frame) instead, with any DataFrame.
     """
-    with _spark(call, "bootstrap", template, conf, namespace=namespace) as (spark, report):
+    arguments: dict[str, Any] = {"old": template, "new": new, "operator": operator, "rows": parquet}
+    with _spark(call, "bootstrap", conf, namespace=namespace, origin="", **arguments) as (spark, report):
         from dynastate.spark.transfer.jvm import errors_of_spark
         from dynastate.spark.transfer.rows import bootstrap as run
 
@@ -236,7 +233,10 @@ def recover(
     Offsets and watermark are those of TEMPLATE. It starts a local Spark; on a cluster call
     dynastate.recover_checkpoint(spark, NAMESPACE, TEMPLATE, NEW) instead.
     """
-    with _spark(call, "recover", template, conf, namespace=namespace) as (spark, report):
+    with _spark(call, "recover", conf, old=template, new=new, namespace=namespace, lost=lost, origin="") as (
+        spark,
+        report,
+    ):
         from dynastate.spark.transfer.recovery import recover_checkpoint
 
         result = recover_checkpoint(spark, lost, template, new, namespace=namespace, progress=report)
@@ -270,39 +270,20 @@ def _show(call: Call, differences: list[Difference]) -> None:
 
 @contextmanager
 def _spark(
-    call: Call, name: str, old: str, conf: list[str] | None, namespace: str | None = None
+    call: Call, command: str, conf: list[str] | None, *, namespace: str | None = None, **others: Any
 ) -> Iterator[tuple[Any, ProgressCallback]]:
-    """A local Spark for one command, and the function that reports its progress."""
+    """A local Spark for one command, and the function that reports its progress. `others` are of its `Arguments`."""
     from dynastate.spark.java import check_java
 
-    check_java(name)
+    check_java(command)
     from dynastate.spark.session import local_session
+    from dynastate.spark.transfer.early import Arguments, refuse_early
 
     pairs = dict(_pair(each) for each in conf or [])
     settings = replace(call.settings, namespace=namespace or "")
-    _check(settings, old, pairs)
-    with local_session(f"dynastate {name}", pairs, settings) as spark, progress("tasks") as report:
+    refuse_early(Arguments(command, conf=pairs, namespace=settings.namespace, **others), settings)
+    with local_session(f"dynastate {command}", pairs, settings) as spark, progress("tasks") as report:
         yield spark, report
-
-
-def _check(settings: Settings, old: str, conf: Mapping[str, str]) -> None:
-    """Refuse what can be checked without Spark, which takes half a minute to start."""
-    from dynastate.dynamodb.boto_tables import open_tables
-    from dynastate.dynamodb.client import Client
-    from dynastate.format.checkpoint import SCHEME
-    from dynastate.format.spark_log import METADATA
-    from dynastate.operations.checkpoints import StoredCheckpoint
-    from dynastate.spark.transfer.steps import no_checkpoint
-
-    Client(settings).close()
-    if old.startswith(SCHEME):
-        with open_tables(settings) as tables:
-            if StoredCheckpoint(tables, old).find(METADATA) is None:
-                raise no_checkpoint(old)
-    is_default = "HADOOP_CONF_DIR" not in os.environ and "spark.hadoop.fs.defaultFS" not in conf
-    folder = old.removeprefix("file:") if old.startswith("file:/") else old if is_default and ":" not in old else None
-    if folder is not None and not Path(re.sub("^/+", "/", folder), "offsets").is_dir():
-        raise no_checkpoint(old)
 
 
 def _end(call: Call, result: Moved, verb: str) -> None:

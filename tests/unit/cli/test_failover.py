@@ -17,7 +17,7 @@ from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
 from dynastate.errors import ConfigurationError
-from dynastate.settings import Settings
+from dynastate.settings import PREFIX, Settings
 from tests.support.command_line import refused, run
 from tests.support.pages import DOCS, code
 from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, make_checkpoint
@@ -75,6 +75,26 @@ def test_a_region_that_is_away_and_one_that_has_nothing(regions: dict[str, Regio
     regions[THERE].items.clear()
     assert "no store of this namespace is in the tables; the namespace is the first part" in refused(*words)
     assert "cannot be reached at eu-west-1" in refused(*WORDS[:-1], "eu-west-1")
+
+
+def test_an_error_of_the_target_names_its_option(
+    regions: dict[str, RegionTables], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the variable or option that gave the source's value."""
+    monkeypatch.setenv("DYNASTATE_REGION", HERE)
+
+    def open_tables(settings: Settings) -> RegionTables:
+        if settings.region == THERE:
+            raise ConfigurationError(f"table t does not exist in {THERE}; correct {PREFIX}region")
+        return regions[settings.region]
+
+    monkeypatch.setattr(boto_tables, "open_tables", open_tables)
+    assert refused("failover", NAMESPACE, "--to-region", THERE).endswith("correct --to-region\n")
+    assert "--to-region must be" in refused("failover", NAMESPACE, "--to-region", "a/b")
+    assert "--to-endpoint must be" in refused("failover", NAMESPACE, "--to-endpoint", "a/b")
+    assert "--to-delta-table must be" in refused("copy", NAMESPACE, "--to-delta-table", "a/b")
+    monkeypatch.setenv("DYNASTATE_REGION", "a/b")
+    assert "DYNASTATE_REGION must be" in refused("failover", NAMESPACE, "--to-region", THERE)
 
 
 @pytest.mark.parametrize("words", [[], ["--to-region", HERE], ["--to-endpoint", "http://one:1/"]])

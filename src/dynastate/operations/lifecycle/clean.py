@@ -38,7 +38,8 @@ class Cleaned:
     """The result of a clean-up. Versions from `oldest` on can be read.
 
     `held_by` is the oldest version to retain, if it is read from older versions, which stay therefore; else 0.
-    `is_earlier`: the store is of an earlier query and was deleted, unless `kept` has a reason; `oldest` is 0.
+    `is_earlier`: the store is of an earlier query and was deleted, unless `kept` has the reason why this clean-up did
+    not delete it; `oldest` is 0.
     `other_locations`: the locations of other tables in which unneeded objects of the store were left.
     """
 

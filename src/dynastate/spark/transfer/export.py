@@ -31,15 +31,9 @@ def export_checkpoint(
         ConfigurationError: it cannot be exported; the message says why. The old checkpoint is unchanged.
         UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; export again.
     """
-    if store not in STORES:
-        raise ConfigurationError(f"state can be exported to {' and '.join(STORES)}", store=store)
+    refuse_target(store, new)
     with errors_of_spark():
         transfer = Transfer(spark, "export-checkpoint", old, new)
-        if namespace_in(transfer.target):
-            raise ConfigurationError(
-                "Spark's own stores keep their files in the checkpoint, so that cannot be in DynamoDB: give a folder",
-                checkpoint=transfer.target,
-            )
         source = origin_settings(transfer)
         for described in transfer.plan["stores"]:
             if store == "hdfs" and described["families"]:
@@ -52,3 +46,14 @@ def export_checkpoint(
         has_ids = store == "rocksdb" and transfer.plan["ids"]
         confs = {f"{_CONF}.providerClass": STORES[store], f"{_CONF}.checkpointFormatVersion": "2" if has_ids else "1"}
         return replace(moved, confs=confs)
+
+
+def refuse_target(store: str, new: str) -> None:
+    """Refuse a store that is not Spark's own, and a checkpoint where such a store cannot be."""
+    if store not in STORES:
+        raise ConfigurationError(f"state can be exported to {' and '.join(STORES)}", store=store)
+    if namespace_in(new):
+        raise ConfigurationError(
+            "Spark's own stores keep their files in the checkpoint, so that cannot be in DynamoDB: give a folder",
+            checkpoint=new,
+        )

@@ -27,11 +27,15 @@ def import_checkpoint(
     """
     with errors_of_spark():
         transfer = Transfer(spark, "import", old, new)
-        provider = transfer.plan["provider"]
-        if provider == OURS:
-            raise ConfigurationError("the query keeps its state in DynamoDB already", checkpoint=transfer.source)
-        if provider not in SPARKS_OWN:
-            raise ConfigurationError(
-                f"state can be imported from Spark's own stores, {' and '.join(SPARKS_OWN.values())}", provider=provider
-            )
+        refuse_provider(transfer.plan["provider"], transfer.source)
         return transfer.run(transfer.ours(namespace), Source(), progress)
+
+
+def refuse_provider(provider: str, old: str) -> None:
+    """Refuse a checkpoint of other stores than Spark's own."""
+    if provider == OURS:
+        raise ConfigurationError("the query keeps its state in DynamoDB already", checkpoint=old)
+    if provider not in SPARKS_OWN:
+        raise ConfigurationError(
+            f"state can be imported from Spark's own stores, {' and '.join(SPARKS_OWN.values())}", provider=provider
+        )

@@ -15,17 +15,20 @@ _STORE: Final = re.compile(r"store=([^/\s]+)/")
 def origin_settings(transfer: Transfer) -> dict[str, str]:
     """The session's settings, with the namespace of the old checkpoint's state. Refuse a copy of a checkpoint."""
     plan, source = transfer.plan, transfer.source
-    if plan["provider"] != OURS:
-        raise ConfigurationError(
-            "the query keeps its state in a store of Spark's own, not in DynamoDB",
-            checkpoint=source,
-            provider=plan["provider"],
-        )
+    refuse_provider(plan["provider"], source)
     namespace = namespace_in(source) or _marked_namespace(transfer)
     settings = transfer.settings(namespace)
     with tables_of(settings) as tables:
         refuse_copy(tables, transfer.stores(Target(OURS, namespace=namespace)), source)
     return settings
+
+
+def refuse_provider(provider: str, old: str) -> None:
+    """Refuse a checkpoint of other stores than ours."""
+    if provider != OURS:
+        raise ConfigurationError(
+            "the query keeps its state in a store of Spark's own, not in DynamoDB", checkpoint=old, provider=provider
+        )
 
 
 def _marked_namespace(transfer: Transfer) -> str:

@@ -42,18 +42,23 @@ def recover_checkpoint(
         ConfigurationError: it cannot be done; the message says why.
         UnavailableError: DynamoDB was unreachable, or throttled, until the deadline; run it again.
     """
+    refuse_template(template)
     with errors_of_spark():
         transfer = Transfer(spark, "recover", template, new)
-        if namespace_in(transfer.source):
-            raise ConfigurationError(
-                "the location of a template in DynamoDB names another state than the lost query's: run the template "
-                "with a checkpoint in a folder; the new checkpoint may be in DynamoDB",
-                template=transfer.source,
-            )
         to, settings = transfer.ours(namespace, other=lost), transfer.settings(lost)
         with tables_of({**settings, f"{PREFIX}namespace": lost}) as tables:
             version, ids = _newest(tables, lost, transfer.plan["stores"], progress)
         return transfer.run(to, Source(settings, version, ids), progress)
+
+
+def refuse_template(template: str) -> None:
+    """Refuse a template in DynamoDB."""
+    if namespace_in(template):
+        raise ConfigurationError(
+            "the location of a template in DynamoDB names another state than the lost query's: run the template "
+            "with a checkpoint in a folder; the new checkpoint may be in DynamoDB",
+            template=template,
+        )
 
 
 def _newest(

@@ -21,7 +21,7 @@ from dynastate.settings import PREFIX
 from dynastate.spark.configure import FILE_SYSTEM_CONF
 from dynastate.spark.transfer.jvm import errors_of_spark
 from dynastate.spark.transfer.origin import origin_settings
-from dynastate.spark.transfer.steps import OURS, Moved, Source, Transfer
+from dynastate.spark.transfer.steps import OURS, Moved, Source, Transfer, no_operator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,9 +167,7 @@ def _store(transfer: Transfer, operator: int, store: str | None) -> dict[str, An
     stores: list[dict[str, Any]] = [each for each in transfer.plan["stores"] if each["operator"] == operator]
     if not stores:
         operators = sorted({each["operator"] for each in transfer.plan["stores"]})
-        raise ConfigurationError(
-            f"there is no such operator; the query has {', '.join(map(str, operators))}", operator=operator
-        )
+        raise no_operator(operators, operator)
     chosen = [each for each in stores if store in (None, each["name"])]
     if len(chosen) != 1:
         raise ConfigurationError(

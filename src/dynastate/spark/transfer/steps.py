@@ -95,6 +95,63 @@ def no_checkpoint(folder: str) -> ConfigurationError:
     return ConfigurationError("there is no checkpoint in this folder", checkpoint=folder)
 
 
+def nothing_committed(checkpoint: str) -> ConfigurationError:
+    """The error for a checkpoint without a committed batch."""
+    return ConfigurationError(
+        "no batch of this checkpoint was committed: there is no state to move yet", checkpoint=checkpoint
+    )
+
+
+def no_operator(operators: Sequence[int], operator: int) -> ConfigurationError:
+    """The error for an operator that the query does not have."""
+    return ConfigurationError(
+        f"there is no such operator; the query has {', '.join(map(str, operators))}", operator=operator
+    )
+
+
+def own_namespace(namespace: str) -> ConfigurationError:
+    """The error for a namespace of the old state."""
+    return ConfigurationError("the new state needs a namespace of its own; give another one", namespace=namespace)
+
+
+def target_namespace(new: str, namespace: str) -> str:
+    """The given namespace of the new state, or that of a checkpoint in DynamoDB. Empty if there is neither."""
+    stored_namespace = namespace_in(new)
+    if namespace and stored_namespace not in ("", namespace):
+        raise ConfigurationError(
+            f"the new checkpoint is in the namespace {stored_namespace}, and so is its state: leave the namespace out",
+            checkpoint=new,
+            namespace=namespace,
+        )
+    return stored_namespace or namespace
+
+
+def refuse_nested(old: str, new: str) -> None:
+    """Refuse a checkpoint within the other one."""
+    if old != new and (f"{old}/".startswith(f"{new}/") or f"{new}/".startswith(f"{old}/")):
+        raise ConfigurationError("one of the two checkpoints lies in the other", checkpoint=new)
+
+
+def refuse_used(marker: str, names: Sequence[str], committed: Sequence[int], new: str) -> None:
+    """Refuse a new checkpoint whose files, by their `names`, are not from a transfer that was cut off.
+
+    With a mark and one committed batch it was cut off before step 6. With two the query has resumed.
+    """
+    is_used = marker not in names and any(not name.startswith(f"{marker}-") for name in names)
+    if is_used or len(committed) > 1:
+        raise ConfigurationError("the folder of the new checkpoint is not empty", checkpoint=new)
+
+
+def refuse_namespace(namespace: str, metas: Mapping[str, StoreMeta]) -> None:
+    """Refuse a namespace with stores, by their meta items."""
+    if metas:
+        raise ConfigurationError(
+            "the namespace has state already; take another one, or 'dynastate drop' it",
+            namespace=namespace,
+            checkpoint=next(iter(metas.values())).location,
+        )
+
+
 class Transfer:
     """One transfer of a stopped query's state, from `old` to `new`: folders of checkpoints, as Spark names them.
 
@@ -173,18 +230,10 @@ class Transfer:
 
         The default namespace is that of a checkpoint in DynamoDB, and else made of the checkpoint's path.
         """
-        stored_namespace = namespace_in(self.target)
-        if namespace and stored_namespace not in ("", namespace):
-            raise ConfigurationError(
-                f"the new checkpoint is in the namespace {stored_namespace}, and so is its state: leave the namespace "
-                "out",
-                checkpoint=self.target,
-                namespace=namespace,
-            )
-        settings = self.settings(stored_namespace or namespace)
+        settings = self.settings(target_namespace(self.target, namespace or ""))
         owner = settings.get(f"{PREFIX}namespace") or str(self.jvm.transfer.namespaceOf(self.jvm.session, self.target))
         if owner == other:
-            raise ConfigurationError("the new state needs a namespace of its own; give another one", namespace=owner)
+            raise own_namespace(owner)
         return Target(OURS, partitions, owner, settings)
 
     def settings(self, namespace: str | None) -> dict[str, str]:
@@ -213,10 +262,10 @@ class Transfer:
         if "offsets" not in names:
             raise no_checkpoint(self.source)
         if "commits" not in names:
-            raise ConfigurationError(_NOTHING, checkpoint=self.source)
+            raise nothing_committed(self.source)
         plan: dict[str, Any] = json.loads(self.jvm.transfer.describe(self.jvm.session, self.source))
         if plan["batch"] < 0:
-            raise ConfigurationError(_NOTHING, checkpoint=self.source)
+            raise nothing_committed(self.source)
         return plan
 
     def _check(self) -> None:
@@ -230,16 +279,9 @@ class Transfer:
             )
         if any(str(query.id) == plan["query"] for query in self._spark.streams.active):
             raise ConfigurationError("the query is running; stop it first", query=plan["query"])
-        if source != target and (f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/")):
-            raise ConfigurationError("one of the two checkpoints lies in the other", checkpoint=target)
-        # With a mark and one committed batch it was cut off before step 6. With two the query has resumed.
-        committed = [name for name in jvm.names(target, "commits") if name.isdigit()]
-        if len(committed) > 1 or self._is_used(jvm.names(target)):
-            raise ConfigurationError(_NOT_EMPTY, checkpoint=target)
-
-    def _is_used(self, names: Sequence[str]) -> bool:
-        """Whether a folder has files that are not from a transfer that was cut off."""
-        return self._marker not in names and any(not each.startswith(f"{self._marker}-") for each in names)
+        refuse_nested(source, target)
+        committed = [int(name) for name in jvm.names(target, "commits") if name.isdigit()]
+        refuse_used(self._marker, jvm.names(target), committed, target)
 
     def _must_be_alone(self) -> None:
         claims = [name for name in self.jvm.names(self.target) if name.startswith(f"{self._marker}-")]
@@ -277,8 +319,7 @@ class Transfer:
         """The stores of a transfer that was cut off. Refuse a folder or a namespace in use."""
         jvm, target, namespace = self.jvm, self.target, to.namespace
         is_again = self._marker in (names := jvm.names(target))
-        if self._is_used(names):
-            raise ConfigurationError(_NOT_EMPTY, checkpoint=target)
+        refuse_used(self._marker, names, [], target)
         # The mark is empty if it was cut off while it was written.
         marked_namespace = jvm.read(target, self._marker).partition("\n")[0] if is_again else ""
         if marked_namespace not in ("", namespace):
@@ -292,12 +333,8 @@ class Transfer:
         location = location_of(f"{target}/state")
         # A store has one run of its transfer, and more once the query has resumed between the last two steps.
         is_own = (each.location == location and len(each.epochs) == 1 for each in metas.values())
-        if metas and not (is_again and all(is_own)):
-            raise ConfigurationError(
-                "the namespace has state already; take another one, or 'dynastate drop' it",
-                namespace=namespace,
-                checkpoint=next(iter(metas.values())).location,
-            )
+        if not (is_again and all(is_own)):
+            refuse_namespace(namespace, metas)
         return list(metas)
 
     @contextmanager
@@ -322,10 +359,6 @@ class Transfer:
             context.setLocalProperty(_GROUP, previous_group)  # type: ignore[arg-type]  # None removes it
             ended.set()
             watcher.join()
-
-
-_NOT_EMPTY: Final = "the folder of the new checkpoint is not empty"
-_NOTHING: Final = "no batch of this checkpoint was committed: there is no state to move yet"
 
 
 def tables_of(settings: Mapping[str, str]) -> BotoTables:

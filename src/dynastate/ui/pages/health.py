@@ -39,10 +39,10 @@ def view(site: Site, ask: Ask) -> Page:
         "troubleshooting": f"{DOCS}troubleshooting.md",
         "metrics": f"{DOCS}metrics.md#export",
     }
-    broken = 0
+    corrupt_stores = 0
     if check is not None:
         spent.add(check.spent)
-        broken = sum(1 for each in check.reports if not each.is_whole)
+        corrupt_stores = sum(1 for each in check.reports if not each.is_whole)
         reports, checkpoints = list(check.reports), list(check.checkpoints)
         names = site.tables.names
         whole = [line for each in checkpoints if each.is_whole for line in each.lines(names)]
@@ -51,7 +51,7 @@ def view(site: Site, ask: Ask) -> Page:
             "result": [*(summary(reports) if reports else []), *whole],
             "lines": [line for each in parts if not each.is_whole for line in each.lines(names)][:FINDINGS],
         }
-    values["steps"] = first_steps(look, broken)
+    values["steps"] = first_steps(look, corrupt_stores)
     values["is_well"] = bool(marks) and all(health.mark == "ok" for _, health, _ in marks)
     command = f"dynastate verify {ask.namespace}"
     return Page(f"Health of {ask.namespace}", "health.html", command, values, spent=spent, refresh_s=LOOK_S).by([look])

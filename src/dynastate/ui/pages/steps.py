@@ -29,14 +29,14 @@ class Step:
     section: str = ""
 
 
-def first_steps(look: Look, broken_stores: int) -> list[Step]:
-    """The steps by a look, and by the number of stores that `verify` found to be broken. Empty if all is well.
+def first_steps(look: Look, corrupt_stores: int) -> list[Step]:
+    """The steps by a look, and by the number of stores with corrupt or lost items in `verify`. Empty if all is well.
 
     There are none while DynamoDB does not answer: a banner says so, and nothing else is known.
     """
     if look.is_unreachable or look.is_missing:
         return []
-    steps = list(_of_broken_state(look, broken_stores))
+    steps = list(_of_corrupt_state(look, corrupt_stores))
     if not look.problem:
         for activity in look.activities:
             steps += _of_operator(look, activity)
@@ -45,10 +45,10 @@ def first_steps(look: Look, broken_stores: int) -> list[Step]:
     return steps
 
 
-def _of_broken_state(look: Look, broken_stores: int) -> Iterator[Step]:
-    if not broken_stores and not (look.problem and look.failed):
+def _of_corrupt_state(look: Look, corrupt_stores: int) -> Iterator[Step]:
+    if not corrupt_stores and not (look.problem and look.failed):
         return
-    if not broken_stores:
+    if not corrupt_stores:
         yield Step(
             "See what is missing or corrupt.",
             "One item is known; this reads all of them, as Verify below does.",
@@ -56,10 +56,10 @@ def _of_broken_state(look: Look, broken_stores: int) -> Iterator[Step]:
             CORRUPT,
         )
     else:
-        yield Step("Stop the query.", f"{plural(broken_stores, 'store')} cannot be read whole; what is left stays.")
+        yield Step("Stop the query.", f"{plural(corrupt_stores, 'store')} cannot be read whole; what is left stays.")
     yield Step(
         "Take the query back to a batch whose version all stores can read,",
-        "or restore both tables to a second before the damage. verify lists the versions that can be read.",
+        "or restore both tables to a second before that. verify lists the versions that can be read.",
         section=CORRUPT,
     )
     yield Step(

@@ -1,0 +1,124 @@
+"""Checks of a transfer before Spark starts, which takes half a minute.
+
+`steps` and each transfer check the same with Spark, which knows more file systems and more of a checkpoint. A
+checkpoint that is not as expected here is left to them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from dynastate.dynamodb import boto_tables
+from dynastate.dynamodb.client import Client
+from dynastate.engine.catalog import find_stores, of_namespace
+from dynastate.errors import ConfigurationError
+from dynastate.format.checkpoint import SCHEME
+from dynastate.format.meta import parse_metas
+from dynastate.format.spark_log import COMMITS, METADATA, OFFSETS, STATE, parse_conf
+from dynastate.operations.checkpoints import StoredCheckpoint
+from dynastate.settings import Settings
+from dynastate.spark.transfer import importing, origin, steps
+from dynastate.spark.transfer.export import refuse_target
+from dynastate.spark.transfer.recovery import refuse_template
+
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a command of a transfer.
+
+    `origin` says which stores `old` must have: "dynastate", "spark" for Spark's own, or "" for any. `lost` is the
+    namespace of `recover`, `rows` the file of `bootstrap`, and `to_store` the store of `export-checkpoint`.
+    """
+
+    command: str
+    old: str
+    new: str
+    namespace: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    origin: Literal["dynastate", "spark", ""] = "dynastate"
+    operator: int | None = None
+    to_store: str = ""
+    lost: str = ""
+    rows: str = ""
+
+
+def refuse_early(arguments: Arguments, settings: Settings) -> None:
+    """Refuse what can be seen without Spark, on this machine and in the tables."""
+    if arguments.to_store:
+        refuse_target(arguments.to_store, arguments.new)
+    if arguments.lost:
+        refuse_template(arguments.old)
+    namespace = steps.target_namespace(arguments.new, arguments.namespace)
+    if namespace and namespace == arguments.lost:
+        raise steps.own_namespace(namespace)
+    Client(settings).close()  # without a Region or credentials it is refused
+    old, new, rows = (_local(each, arguments.conf) for each in (arguments.old, arguments.new, arguments.rows))
+    if old is not None:
+        _refuse_old(arguments, old)
+    if new is not None:
+        _refuse_new(arguments, old, new)
+    if rows is not None and not any(sign in arguments.rows for sign in "*?[{") and not rows.exists():
+        raise ConfigurationError("there is no such file or folder", rows=arguments.rows)
+    with boto_tables.open_tables(settings) as tables:
+        if arguments.old.startswith(SCHEME) and StoredCheckpoint(tables, arguments.old).find(METADATA) is None:
+            raise steps.no_checkpoint(arguments.old)
+        if arguments.lost:
+            of_namespace(tables, arguments.lost)
+        if namespace and new is not None and _marker(arguments) not in _names(new):
+            steps.refuse_namespace(namespace, parse_metas(find_stores(tables, namespace)))
+
+
+def _marker(arguments: Arguments) -> str:
+    return f"dynastate-{arguments.command}"
+
+
+def _refuse_new(arguments: Arguments, old: Path | None, new: Path) -> None:
+    if old is not None:
+        steps.refuse_nested(str(old), str(new))
+    steps.refuse_used(_marker(arguments), _names(new), _batches(new / COMMITS), arguments.new)
+
+
+def _local(location: str, conf: Mapping[str, str]) -> Path | None:
+    """A folder or file, if it is on this machine, as Spark's default file system is unless a conf says otherwise."""
+    if not location:
+        return None
+    is_default = "HADOOP_CONF_DIR" not in os.environ and "spark.hadoop.fs.defaultFS" not in conf
+    if location.startswith("file:/"):
+        location = location.removeprefix("file:")
+    elif not is_default or ":" in location:
+        return None
+    return Path(re.sub("^/+", "/", location)).absolute()
+
+
+def _refuse_old(arguments: Arguments, old: Path) -> None:
+    if not (old / OFFSETS).is_dir():
+        raise steps.no_checkpoint(arguments.old)
+    batches = _batches(old / COMMITS)
+    if not batches:
+        raise steps.nothing_committed(arguments.old)
+    with suppress(OSError, ValueError):  # Spark says more of a file that is not as expected
+        provider = parse_conf((old / OFFSETS / str(max(batches))).read_text()).get(_PROVIDER)
+        if provider and arguments.origin:
+            refuse = importing.refuse_provider if arguments.origin == "spark" else origin.refuse_provider
+            refuse(provider, arguments.old)
+    operators = sorted(int(name) for name in _names(old / STATE) if name.isdigit())
+    if arguments.operator is not None and operators and arguments.operator not in operators:
+        raise steps.no_operator(operators, arguments.operator)
+
+
+def _names(folder: Path) -> list[str]:
+    """Names in a folder, without the checksums that Spark hides, too; empty, if there is none."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [name for name in names if not (name.startswith(".") and name.endswith(".crc"))]
+
+
+def _batches(folder: Path) -> list[int]:
+    return [int(name) for name in _names(folder) if name.isdigit()]
