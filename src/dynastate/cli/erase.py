@@ -101,14 +101,10 @@ def erase(
 
 def _keys_of(texts: list[str], file: Path | None) -> GivenKeys:
     """The keys of the options. Refuse a text that is not JSON."""
-    from dynastate.operations.erase.keys import GivenKeys
-    from dynastate.reader.json_rows import parse_json
+    from dynastate.operations.erase.keys import keys_from_json
 
     lines = file.read_text(encoding="utf-8").splitlines() if file else []
-    try:
-        return GivenKeys([parse_json(text) for text in [*texts, *(line for line in lines if line.strip())]])
-    except ValueError as wrong:
-        raise ConfigurationError(f"a key to erase is not JSON: {wrong}") from wrong
+    return keys_from_json([*texts, *(line for line in lines if line.strip())])
 
 
 def _principal(call: Call) -> str:

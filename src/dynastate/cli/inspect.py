@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dynastate.operations.inspection.checkpoints import CheckpointSummary
     from dynastate.operations.inspection.findings import Report
     from dynastate.operations.lifecycle.verify_checkpoint import CheckpointReport
+    from dynastate.operations.scope import Outcomes
     from dynastate.progress import ProgressCallback
     from dynastate.reader.view import StateView
 
@@ -273,7 +274,13 @@ def export(
         typer.echo(f"{plural(count, 'row')} of version {written['version']} in {output}", err=True)
 
 
-@command(app, "verify orders", "verify orders/0/17/default --wide", "verify orders --json | jq '.[].findings[]'")
+@command(
+    app,
+    "verify orders",
+    "verify orders/0/17/default --wide",
+    "verify orders --json | jq '.[].findings[]'",
+    'verify orders --absent \'{"user": "a"}\'',
+)
 def verify(
     call: Call,
     scope: Scope,
@@ -281,6 +288,10 @@ def verify(
     checkpoint: Annotated[
         str, typer.Option(metavar="URL", help="Also compare the commits of a checkpoint elsewhere with the state.")
     ] = "",
+    absent: Annotated[
+        list[str] | None,
+        typer.Option("--absent", metavar="KEY", help="Only prove that no version has a row of this key, as 'erase'."),
+    ] = None,
 ) -> None:
     """Read stores as recovery would, and list what is missing, corrupt or orphaned.
 
@@ -288,8 +299,10 @@ def verify(
     the checkpoints in DynamoDB, and compares the committed batches with the state. Exit code 1: something is missing or
     corrupt. Orphaned items do no harm: items of attempts under way look like orphans, and clean-up deletes the others.
     """
+    if absent:
+        _verify_absent(call, scope, absent)
+        return
     from dynastate.operations.inspection import verify as verifying
-    from dynastate.operations.inspection.findings import summary
     from dynastate.operations.lifecycle.verify_checkpoint import refuse_other_log, verify_checkpoints, verify_log
 
     with call.tables() as tables:
@@ -308,15 +321,45 @@ def verify(
     reports = list(outcomes.results.values())
     parts: list[Report | CheckpointReport] = [*reports, *checkpoints]
     if not call.json([*(each.to_json(names) for each in parts), *failures(outcomes)]):
-        for store_report in reports:
-            for line in store_report.lines(names) if outcomes.stores == 1 or not store_report.is_whole else ():
-                call.say(line)
-        for line in [counted(outcomes), *summary(reports)] if outcomes.stores > 1 else ():
-            call.say(line)
+        _show_reports(call, outcomes, names)
         for line in [line for each in checkpoints for line in each.lines(names)]:
             call.say(line)
     end(outcomes)
     if not all(each.is_whole for each in parts):
+        raise typer.Exit(1)
+
+
+def _show_reports(call: Call, outcomes: Outcomes[Report], names: dict[Role, str]) -> None:
+    """Print the report of a store; of several, the reports of those that are not whole, and a summary."""
+    from dynastate.operations.inspection.findings import summary
+
+    reports = list(outcomes.results.values())
+    for report in reports:
+        for line in report.lines(names) if outcomes.stores == 1 or not report.is_whole else ():
+            call.say(line)
+    for line in [counted(outcomes), *summary(reports)] if outcomes.stores > 1 else ():
+        call.say(line)
+
+
+def _verify_absent(call: Call, scope: str, texts: Sequence[str]) -> None:
+    """Print whether rows of some keys are in any version or snapshot. Exit code 1: they are, or may be."""
+    from dynastate.operations.erase.absent import find_absence
+    from dynastate.operations.erase.keys import keys_from_json
+
+    erased_keys = keys_from_json(texts)
+    with call.tables() as tables, progress("stores") as report:
+        absences = find_absence(tables, current_stores(tables, scope), erased_keys, report)
+    if not call.json([each.to_json() for each in absences]):
+        for each in absences:
+            if each.rows:
+                places = f"{plural(each.versions, 'version')} and {plural(each.snapshots, 'snapshot')}"
+                call.say(f"{each.store}: {plural(each.rows, 'row')}, in {places}", "red")
+            if each.unsearched:
+                call.say(f"{each.store}: {plural(each.unsearched, 'item')} that no version names: not searched", "red")
+        is_absent = "absent" if all(each.is_absent for each in absences) else "not absent"
+        units = sum(each.read_units for each in absences)
+        call.say(f"{is_absent}: {plural(len(absences), 'store')}, {plural(units, 'read unit')}")
+    if not all(each.is_absent for each in absences):
         raise typer.Exit(1)
 
 

@@ -84,6 +84,27 @@ def test_without_sts_it_erases_all_the_same(engine: Engine, monkeypatch: pytest.
     assert "the receipt will not name who erased: AWS STS does not say" in result.err
 
 
+def test_absence_is_proved(engine: Engine, tables: NamedTables) -> None:
+    """It reads only, names the store that has the rows, and its exit code is the answer."""
+    store = build(engine, "proved").store
+    calls = len(tables.calls)
+    (answer,) = shown("verify", "proved", "--absent", KEY, code=1)
+    assert {call.verb for call in tables.calls[calls:]} <= {"get", "query"}
+    assert (answer["store"], answer["rows"], answer["versions"], answer["absent"]) == (store, 1, 2, False)
+    assert f"{store}: 1 row, in 2 versions and 0 snapshots" in " ".join(
+        run("verify", "proved", "--absent", KEY).out.split()
+    )
+    assert run("erase", "proved", "--key", KEY, "--yes").code == 0
+    (proof,) = shown("verify", "proved", "--absent", KEY, "--absent", '{"user": "z"}')
+    assert proof["absent"]
+    assert "absent: 1 store" in run("verify", "proved", "--absent", KEY).out
+    orphan = next(key for key in tables.items if key.role == "delta" and key.store_shard.startswith("proved/"))
+    changed = orphan._replace(sort=orphan.sort.replace(orphan.sort.split("/")[1], "f" * 32))
+    tables.items[changed] = dict(tables.items[orphan])
+    (unsure,) = shown("verify", "proved", "--absent", KEY, code=1)
+    assert (unsure["rows"], unsure["unsearched"]) == (0, 1)
+
+
 def test_what_is_refused(engine: Engine, tmp_path: Path) -> None:
     build(engine, "refuses")
     assert "give at least one key" in refused("erase", "refuses")

@@ -22,7 +22,7 @@ from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import list_item
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.erase.rewrite import Rewriter, Rewritten
-from dynastate.operations.erase.scan import StoreScan, Unnamed, find_unnamed, read_names, scan_store
+from dynastate.operations.erase.scan import StoreScan, Unnamed, find_unnamed, read_names, refuse_partial, scan_store
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.pins import forks_of
 from dynastate.operations.scope import each_store
@@ -164,7 +164,7 @@ def plan_erase(
         _refuse_other(store, meta, erased_keys)
 
     def plan(view: Tables, first: str) -> _Scans:
-        with closing(_reader()) as reader:
+        with closing(make_reader()) as reader:
             return _scan(view, reader, by_first[first], erased_keys)
 
     plans = each_store(tables, list(by_first), plan, progress, until_failure=True).all()
@@ -185,7 +185,8 @@ def plan_erase(
     )
 
 
-def _reader() -> PartReader:
+def make_reader() -> PartReader:
+    """A reader of parts that keeps none of them."""
     return PartReader(_THREADS, KnownStores(0))
 
 
@@ -287,7 +288,7 @@ def _unmark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
 
 def _confirm_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[ErasedStore]:
     """Read stores that have no such rows. Refuse them if they have some by now."""
-    with closing(_reader()) as reader:
+    with closing(make_reader()) as reader:
         scans = _scan(tables, reader, group, erased_keys)
         if not scans.is_clean:
             raise ConfigurationError(
@@ -301,7 +302,7 @@ def _erase_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -
     for store in group:
         refuse_runs(tables, store, set(query_runs(read_meta(tables, store))))
     work = {store: _Work() for store in group}
-    with closing(_reader()) as reader:
+    with closing(make_reader()) as reader:
         for _ in range(_PASSES_MAX):
             scans = _scan(tables, reader, group, erased_keys)
             if scans.is_clean:
@@ -338,6 +339,8 @@ class _Scans(NamedTuple):
 
 def _scan(tables: Tables, reader: PartReader, group: Sequence[str], erased_keys: GivenKeys) -> _Scans:
     scans = {store: scan_store(tables, reader, store, erased_keys) for store in group}
+    for scan in scans.values():
+        refuse_partial(tables, scan)
     return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group})
 
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.reader.json_rows import json_text
+from dynastate.reader.json_rows import json_text, parse_json
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.nested import Struct, or_none
 from dynastate.unsaferow.schema import described_families, parse_schema
@@ -42,6 +43,14 @@ class GivenKeys:
     def hashes(self) -> list[str]:
         """SHA-256 of each key, as canonical JSON, in hex digits."""
         return [hashlib.sha256(_canonical(key).encode()).hexdigest() for key in self.keys]
+
+
+def keys_from_json(texts: Iterable[str]) -> GivenKeys:
+    """The keys in texts of JSON. Refuse a text that is not JSON."""
+    try:
+        return GivenKeys([parse_json(text) for text in texts])
+    except ValueError as wrong:
+        raise ConfigurationError(f"a key to erase is not JSON: {wrong}") from wrong
 
 
 def _canonical(key: GivenKey) -> str:
@@ -87,13 +96,38 @@ class _Form:
     """One form of a family's keys: their encoder, and the given keys by the columns that they have."""
 
     encoder: KeyEncoder
-    values: list[tuple[list[_Column], set[str]]] = field(default_factory=list)
+    values: list[tuple[tuple[_Column, ...], set[str]]] = field(default_factory=list)
 
     def matches(self, raw: bytes) -> bool:
         if not self.values:
             return False
         key = self.encoder.decode(raw)
         return any(json_text([each.json_of(key) for each in columns]) in values for columns, values in self.values)
+
+
+def _of_type(columns: Sequence[_Column], value: Any) -> list[tuple[_Column, Any]]:
+    """The columns of one name that a value can be of, each with the value in JSON's types. Refuse it if there is none.
+
+    A struct and a field within it may have the same name, as the keys of timers do.
+    """
+    typed: list[tuple[_Column, Any]] = []
+    errors: list[ConfigurationError] = []
+    for column in columns:
+        answer = _json_or_error(column, value)
+        if isinstance(answer, ConfigurationError):
+            errors.append(answer)
+        else:
+            typed.append((column, answer))
+    if not typed:
+        raise errors[-1]
+    return typed
+
+
+def _json_or_error(column: _Column, value: Any) -> Any:
+    try:
+        return column.json_of_given(value)
+    except ConfigurationError as wrong:
+        return wrong
 
 
 class KeyMatcher:
@@ -120,16 +154,18 @@ class KeyMatcher:
             return
         key = parse_schema(described["key"])
         form = _Form(make_encoder(key, described["key_encoder"], self._store.rpartition("/")[2]))
-        columns: dict[str, _Column] = {}
+        columns: dict[str, list[_Column]] = {}
         for column in _columns(form.encoder.columns):
-            columns.setdefault(column.path[-1], column)
-        by_names: dict[tuple[str, ...], set[str]] = {}
+            columns.setdefault(column.path[-1], []).append(column)
+        by_columns: dict[tuple[_Column, ...], set[str]] = {}
         for given_key in erased_keys.keys:
-            names = tuple(sorted(given_key))
+            names = sorted(given_key)
             if all(each in columns for each in names):
-                values = json_text([columns[each].json_of_given(given_key[each]) for each in names])
-                by_names.setdefault(names, set()).add(values)
-        form.values = [([columns[each] for each in names], values) for names, values in by_names.items()]
+                typed = [_of_type(columns[each], given_key[each]) for each in names]
+                for pairs in product(*typed):
+                    values = json_text([value for _, value in pairs])
+                    by_columns.setdefault(tuple(column for column, _ in pairs), set()).add(values)
+        form.values = list(by_columns.items())
         if not form.values:
             self.without_columns.add(described["name"])
         forms[name] = form

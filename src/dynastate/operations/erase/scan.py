@@ -159,13 +159,10 @@ def scan_store(tables: Tables, reader: PartReader, store: str, erased_keys: Give
     """Read all versions and snapshots of a store, and find its rows with erased keys.
 
     Raises:
-        ConfigurationError: the store's rows cannot all be erased here: it is being dropped, or has objects in a
-            location of other tables.
         CorruptStateError: an item is lost or corrupt, so that its rows are not known.
     """
     names = read_names(tables, store)
     graph = names.graph
-    _refuse(tables, graph)
     schemas = [
         parse_schema(Key("snapshot", store_shard(store, 0), sort), item)
         for sort, item in graph.descriptions.items()
@@ -201,15 +198,16 @@ def _bucket_of(chunk: StoredChunk) -> BucketName:
     return BucketName._make(maker)
 
 
-def _refuse(tables: Tables, graph: VersionGraph) -> None:
-    meta = graph.required_meta
+def refuse_partial(tables: Tables, names: StoreNames) -> None:
+    """Refuse a store whose rows cannot all be erased: it is being dropped, or may have objects of other tables."""
+    meta = names.graph.required_meta
     if meta.dropped:
-        raise ConfigurationError("this store is being dropped: end that first", store=graph.store)
+        raise ConfigurationError("this store is being dropped: end that first", store=names.store)
     if others := other_locations(tables, meta.objects):
         raise ConfigurationError(
             "this store may have rows in objects of other tables, which are not changed from here. Erase the keys "
             "there. Then move this query to a namespace with objects of its own, with dynastate repartition",
-            store=graph.store,
+            store=names.store,
             location=others[0],
         )
 

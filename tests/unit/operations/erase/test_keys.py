@@ -58,6 +58,14 @@ def test_a_key_a_prefix_and_a_field_of_a_composite_key() -> None:
     assert of_a.without_columns == {"scores"}
 
 
+def test_a_field_of_a_column_of_the_same_name() -> None:
+    """Timers of `transformWithState` have such keys, if the query groups by a column `key`."""
+    described = family(0, "timers", (("key", struct((("key", "string"),))), ("time", "long")))
+    of_a = KeyMatcher(GivenKeys([{"key": "a"}]), STORE, [json.dumps({"families": [described]})])
+    keys = make_encoder(parse_schema(described["key"]), described["key_encoder"], "default")
+    assert [of_a.matches(0, keys.encode({"key": {"key": name}, "time": 1})) for name in "ab"] == [True, False]
+
+
 def test_all_columns_of_a_given_key_count() -> None:
     of_one = matcher({"user": "a", "time": 1}, {"user": "b", "time": 2})
     keys = [{"user": user, "time": time} for user in "ab" for time in (1, 2)]

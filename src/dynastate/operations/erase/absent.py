@@ -1,0 +1,81 @@
+"""Proof that no version and no snapshot has rows with some keys. It only reads, also beside a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dynastate.engine.opening import retry_routes
+from dynastate.operations.erase.erase import groups_of, make_reader
+from dynastate.operations.erase.keys import GivenKeys
+from dynastate.operations.erase.scan import find_unnamed, scan_store
+from dynastate.operations.scope import each_store
+from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.meter import Meter
+from dynastate.storage.tables import Tables
+
+
+@dataclass(frozen=True)
+class Absence:
+    """The rows with some keys in a store, of all versions together, and the versions and snapshots that have them.
+
+    `unsearched` items and objects are named by no version: of attempts under way, or failed ones.
+    """
+
+    store: str
+    rows: int
+    versions: int
+    snapshots: int
+    unsearched: int
+    read_units: int
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether no version and no snapshot has such a row, and nothing is left unsearched."""
+        return not (self.rows or self.unsearched)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "absent": self.is_absent}
+
+
+def find_absence(
+    tables: Tables, stores: Sequence[str], erased_keys: GivenKeys, progress: ProgressCallback = no_progress
+) -> list[Absence]:
+    """Look for rows with keys in all versions and snapshots of stores, with their forks and origins.
+
+    Raises:
+        CorruptStateError: an item is lost or corrupt, so that its rows are not known.
+    """
+    by_first = {group[0]: group for group in groups_of(tables, stores)}
+
+    def look(view: Tables, first: str) -> list[Absence]:
+        return retry_routes(lambda _: _look(view.metered(Meter()), by_first[first], erased_keys))
+
+    groups = each_store(tables, list(by_first), look, progress, until_failure=True).all()
+    return [each for group in groups for each in group]
+
+
+def _look(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[Absence]:
+    scans, units = {}, {}
+    with closing(make_reader()) as reader:
+        for store in group:
+            view = tables.metered(Meter())
+            scans[store] = scan_store(view, reader, store, erased_keys)
+            units[store] = view.meter.read_units
+    absences = []
+    for store, scan in scans.items():
+        view = tables.metered(Meter())
+        unnamed = find_unnamed(view, store, scans)
+        absences.append(
+            Absence(
+                store,
+                rows=len(scan.row_ids),
+                versions=len(scan.changes),
+                snapshots=sum(bool(scan.touched(manifest)) for _, manifest in scan.snapshots()),
+                unsearched=len(unnamed.keys) + len(unnamed.objects),
+                read_units=units[store] + view.meter.read_units,
+            )
+        )
+    return absences
