@@ -37,7 +37,7 @@ VARIADIC = {
         "labels",
         "makeCheckpoint",
     ),
-    *("message_of", "move", "pack", "partial", "select", "suppress", "zip"),
+    *("message_of", "move", "pack", "partial", "product", "select", "suppress", "zip"),
 }
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 

@@ -350,12 +350,12 @@ def _verify_absent(call: Call, scope: str, texts: Sequence[str]) -> None:
     with call.tables() as tables, progress("stores") as report:
         absences = find_absence(tables, current_stores(tables, scope), erased_keys, report)
     if not call.json([each.to_json() for each in absences]):
-        for each in absences:
-            if each.rows:
-                places = f"{plural(each.versions, 'version')} and {plural(each.snapshots, 'snapshot')}"
-                call.say(f"{each.store}: {plural(each.rows, 'row')}, in {places}", "red")
-            if each.unsearched:
-                call.say(f"{each.store}: {plural(each.unsearched, 'item')} that no version names: not searched", "red")
+        for absence in absences:
+            if absence.rows:
+                places = f"{plural(absence.versions, 'version')} and {plural(absence.snapshots, 'snapshot')}"
+                call.say(f"{absence.store}: {plural(absence.rows, 'row')}, in {places}", "red")
+            if absence.unsearched:
+                call.say(f"{absence.store}: {plural(absence.unsearched, 'item')} that no version names: not searched", "red")
         is_absent = "absent" if all(each.is_absent for each in absences) else "not absent"
         units = sum(each.read_units for each in absences)
         call.say(f"{is_absent}: {plural(len(absences), 'store')}, {plural(units, 'read unit')}")
