@@ -355,7 +355,9 @@ def _verify_absent(call: Call, scope: str, texts: Sequence[str]) -> None:
                 places = f"{plural(absence.versions, 'version')} and {plural(absence.snapshots, 'snapshot')}"
                 call.say(f"{absence.store}: {plural(absence.rows, 'row')}, in {places}", "red")
             if absence.unsearched:
-                call.say(f"{absence.store}: {plural(absence.unsearched, 'item')} that no version names: not searched", "red")
+                call.say(
+                    f"{absence.store}: {plural(absence.unsearched, 'item')} that no version names: not searched", "red"
+                )
         is_absent = "absent" if all(each.is_absent for each in absences) else "not absent"
         units = sum(each.read_units for each in absences)
         call.say(f"{is_absent}: {plural(len(absences), 'store')}, {plural(units, 'read unit')}")
