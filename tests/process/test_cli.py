@@ -29,7 +29,7 @@ from dynastate.format.checkpoint import Checkpoint
 from dynastate.settings import Settings
 from dynastate.spark import session
 from dynastate.spark.configure import plain_conf
-from tests.support.command_line import command, reported
+from tests.support.command_line import command, of_schema, reported
 from tests.support.engine_driver import make_engine
 from tests.support.jvm import ROOT
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -422,7 +422,7 @@ def test_local_for_programs() -> None:
     words = command("local", "--port", "0", "--json")
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        answer = json.loads(process.stdout.readline())
+        answer = of_schema(words[3:], json.loads(process.stdout.readline()))
         check = run("tables", "check", "--endpoint", answer["endpoint"], "--region", answer["region"])
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == ""

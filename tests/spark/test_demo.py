@@ -28,6 +28,7 @@ from dynastate.demo.flights import Input
 from dynastate.demo.process import Layout, SparkProcess
 from dynastate.errors import ConfigurationError, InternalError
 from dynastate.settings import Settings
+from tests.support.command_line import of_schema
 from tests.support.processes import wait_until
 
 DAYS = 14
@@ -132,7 +133,7 @@ def test_figures_for_programs(played: Played, monkeypatch: pytest.MonkeyPatch) -
     finally:
         signal.signal(signal.SIGTERM, handler)
     assert result.exit_code == 0, result.output
-    figures = json.loads(result.stdout)
+    figures = of_schema(("demo",), json.loads(result.stdout))
     assert sorted(figures) == ["aircraft", "airport_hours"]
     assert figures["aircraft"]["state_rows"] == played.figures["aircraft"].state_rows
     assert figures["aircraft"]["dollars"] == played.figures["aircraft"].dollars

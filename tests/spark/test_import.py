@@ -33,6 +33,7 @@ from tests.spark.conftest import CONF, ON_HDFS, ON_ROCKSDB, WITH_CHANGELOG, Data
 from tests.spark.operators import CASES, JOIN_FORMAT, Case, sums
 from tests.spark.state_reader import read_states
 from tests.spark.streams import Outcome, make_source, make_sources, run
+from tests.support.command_line import of_schema
 from tests.support.jvm import ROOT, SPARK
 from tests.support.processes import descendants, is_alive, kill, wait_until
 
@@ -235,7 +236,7 @@ def test_a_killed_import_command_runs_again(
 
     completed = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=200)
     assert completed.returncode == 0, completed.stderr
-    answer = json.loads(completed.stdout)
+    answer = of_schema(words[3:], json.loads(completed.stdout))
     assert (answer["namespace"], answer["stores"]) == ("killed", 8)
     ours, reference = twin.finish(answer["confs"])
     assert ours.rows == reference.rows

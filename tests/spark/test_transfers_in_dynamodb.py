@@ -21,6 +21,7 @@ from tests.spark.operators import expected_sums, sums
 from tests.spark.state_reader import read_state, read_states
 from tests.spark.streams import make_source, run
 from tests.spark.test_checkpoint_in_dynamodb import IN_DYNAMODB
+from tests.support.command_line import moved
 from tests.support.jvm import SPARK
 
 pytestmark = [
@@ -48,13 +49,15 @@ def test_transfers(sessions: Sessions, tables: BotoTables, folder: Path) -> None
 
     rocksdb = folder / "rocksdb"
     batch(sessions(ON_ROCKSDB), rocksdb, 1)
-    assert import_checkpoint(session, str(rocksdb), at("imported")).namespace == f"{folder.name}-imported"
+    imported = moved("import", import_checkpoint(session, str(rocksdb), at("imported")))
+    assert imported.namespace == f"{folder.name}-imported"
     batch(session, at("imported"), 2)
-    assert repartition(session, at("imported"), at("three"), 3).stores == 3
+    assert moved("repartition", repartition(session, at("imported"), at("three"), 3)).stores == 3
     batch(session, at("three"), 3)
-    assert migrate(session, at("three"), at("migrated"), unchanged, SCHEMA).rows > 0
+    assert moved("migrate", migrate(session, at("three"), at("migrated"), unchanged, SCHEMA)).rows > 0
     batch(session, at("migrated"), 4)
     exported = export_checkpoint(session, at("migrated"), str(folder / "exported"), "rocksdb")
+    assert moved("export-checkpoint", exported).namespace == ""
     batch(sessions(exported.confs), folder / "exported", 5)
 
     for template in (at("template"), folder / "template"):
@@ -66,8 +69,9 @@ def test_transfers(sessions: Sessions, tables: BotoTables, folder: Path) -> None
         "recovered": recover_checkpoint(session, f"{folder.name}-imported", str(folder / "template"), at("recovered")),
         "bootstrapped": bootstrap(session, at("template"), at("bootstrapped"), frame),
     }
-    for name, moved in transfers.items():
-        states = read_states(reader, at(name), range(moved.batch, moved.batch + 1))
+    for (name, result), command in zip(transfers.items(), ("recover", "bootstrap"), strict=True):
+        batch_number = moved(command, result).batch
+        states = read_states(reader, at(name), range(batch_number, batch_number + 1))
         assert [row[1:] for row in states] == expected
     for name in ("imported", "three", "migrated", "template", *transfers):
         (report,) = verify_checkpoints(tables, f"{folder.name}-{name}")

@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from typer.main import get_command
 
 from dynastate.cli.app import main, make_app
+from dynastate.cli.output import facts
 from dynastate.operations.monitoring import reports
 from tests.support.jvm import ROOT
 
@@ -64,6 +65,12 @@ def of_schema(words: Sequence[str], value: Any) -> Any:
     """The JSON that a command printed, unless it is not of the schema in docs/json."""
     schema_of(" ".join(words[:2] if words[0] == "tables" else words[:1])).validate(value)
     return value
+
+
+def moved(command: str, result: Any) -> Any:
+    """The result of a transfer, unless the command would print other JSON than its schema has."""
+    of_schema((command,), json.loads(json.dumps(facts(result))))
+    return result
 
 
 @functools.cache

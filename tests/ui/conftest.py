@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import EmbeddedDynamoDB, credentials
 from tests.support.browser import chromium
-from tests.support.command_line import command
+from tests.support.command_line import command, of_schema
 from tests.support.dynoxide import Dynoxide, fast_dynamodb
 from tests.ui.dataset import make_state
 
@@ -52,7 +52,7 @@ def served(endpoint: str, environment: dict[str, str], *words: str) -> Iterator[
                 line = process.stdout.readline()
                 assert line, "it ended"
                 text += line
-            yield json.loads(text)["url"]
+            yield of_schema(("ui",), json.loads(text))["url"]
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -258,7 +258,7 @@ def _function(text: str) -> Change:
 
 def _show(call: Call, differences: list[Difference]) -> None:
     """Print the rows of a dry run."""
-    if call.json({"differences": [asdict(each) for each in differences]}):
+    if call.json({"differences": [each.as_json() for each in differences]}):
         return
     if not differences:
         call.say("none of the first rows changes")

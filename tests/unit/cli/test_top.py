@@ -23,7 +23,7 @@ from dynastate.format.keys import VersionId
 from dynastate.operations.cost.log import LogUsage
 from dynastate.operations.monitoring.choices import Order
 from dynastate.operations.monitoring.monitor import Monitor, StoreActivity, in_order
-from tests.support.command_line import refused, reported, run
+from tests.support.command_line import of_schema, refused, reported, run
 from tests.support.samples import attempt
 from tests.support.store_builder import StoreBuilder, counted, user
 
@@ -36,7 +36,7 @@ def test_top(engine: Engine, tmp_path: Path) -> None:
     second.commit((user("b"), counted(1)))
     result = run("top", "busy", "--looks", "2", "--interval", "0.1", "--json")
     assert result.code == 0, result.err
-    looks = [json.loads(line) for line in result.lines]
+    looks = [of_schema(("top",), json.loads(line)) for line in result.lines]
     assert [each["look"] for each in looks] == [1, 2]
     idle = dict.fromkeys(("versions_s", "write_units_s", "changes_s", "dollars_a_day"), 0)
     assert looks[0] | {"look": 2} | idle == looks[1]
@@ -80,7 +80,7 @@ def test_top_distinguishes_operators(engine: Engine, tmp_path: Path) -> None:
     file.write_text(of("its-run", (1, 1), (1, 1)) + of("its-run", (25, 0), (3_000, 7)) + of("another", (5, 5), (5, 5)))
     result = run(*words, "--progress", str(file), "--json")
     assert result.code == 0, result.err
-    looked = [json.loads(line) for line in result.lines]
+    looked = [of_schema(("top",), json.loads(line)) for line in result.lines]
     names = ["two/0/*/default", *(f"two/1/*/{name}" for name in JOINED)]
     figures = [(12.5, 0), (750.0, 7), (None, None)]
     assert [each["batch_ms"] for each in looked] == [1_500, 1_500, None]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
+from datetime import time as datetime_time
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
@@ -39,6 +43,10 @@ class Difference:
     key: dict[str, Any]
     before: dict[str, Any]
     after: dict[str, Any] | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The three in JSON's types, as far as it has them; other values as texts."""
+        return {"key": _to_json(self.key), "before": _to_json(self.before), "after": _to_json(self.after)}
 
 
 def bootstrap(
@@ -202,6 +210,22 @@ def _read(spark: SparkSession, transfer: Transfer, settings: Mapping[str, str], 
     reader = session.read.format("statestore").option("batchId", transfer.plan["batch"])
     reader = reader.option("operatorId", store["operator"]).option("storeName", store["name"])
     return reader.load(transfer.source).select("key", "value")
+
+
+def _to_json(value: Any) -> Any:
+    """A value of Spark's rows in JSON's types. A map without texts as its keys is a list of pairs."""
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: _to_json(each) for key, each in value.items()}
+        return [[_to_json(key), _to_json(each)] for key, each in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [_to_json(each) for each in value]
+    if isinstance(value, (bytes, bytearray)):
+        return b64encode(value).decode()
+    if isinstance(value, (date, datetime_time)):
+        return value.isoformat()
+    is_plain = value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and isfinite(value))
+    return value if is_plain else str(value)
 
 
 def _struct(schema: str | StructType) -> StructType:
