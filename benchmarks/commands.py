@@ -42,6 +42,20 @@ KEY = '{"user":"user-000000001","item":1}'
 #: Commands that send no request, and those that do.
 WITHOUT = ("jar", "config", "get --help")
 WITH = ("tables check", "stores commands", f"show {STORE}", f"versions {STORE}", f"get {STORE} {KEY}")
+#: Lines that a shell completes without a request, and one with a Query.
+COMPLETED = {
+    "bash: name of a command": ("bash", "dynastate sto"),
+    "bash: option": ("bash", "dynastate stores --ab"),
+    "zsh: name of a command": ("zsh", "dynastate sto"),
+    "fish: option": ("fish", "dynastate stores --ab"),
+}
+COMPLETED_STORE = ("bash", "dynastate show commands/")
+
+
+def asked(shell: str, line: str) -> dict[str, str]:
+    """The variables by which a shell asks for completion."""
+    variables = {"_DYNASTATE_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, "COMP_WORDS": line}
+    return variables | {"COMP_CWORD": str(len(line.split()) - 1), "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
 
 
 def processor_s(words: Sequence[str], environment: Mapping[str, str], rounds: int) -> float:
@@ -76,6 +90,10 @@ def targets(figures: Mapping[str, Any]) -> list[Target]:
             for each in WITHOUT
         ),
         *(Target(f"{each}: processor time above a client's, s", commands_s[each] - client_s, 0.2) for each in WITH),
+        *(Target(f"completion, {name}: processor time, s", figures["completed_s"][name], 0.25) for name in COMPLETED),
+        Target(
+            "completion of a store: processor time above a client's, s", figures["completed_store_s"] - client_s, 0.2
+        ),
     ]
 
 
@@ -95,14 +113,20 @@ def main() -> None:
         typer_s = measure(sys.executable, "-c", TYPER)
         client_s = measure(sys.executable, "-c", CLIENT, where.endpoint)
         commands_s = {name: measure(*dynastate, *name.split()) for name in ("--version", *WITHOUT, *WITH)}
+        completed_s = {
+            name: processor_s(dynastate, environment | asked(*line), options.rounds) for name, line in COMPLETED.items()
+        }
+        completed_store_s = processor_s(dynastate, environment | asked(*COMPLETED_STORE), options.rounds)
     out = console()
     table = Table(title="processor time, s")
     table.add_column("command")
     table.add_column("s", justify="right")
-    for name, seconds in {"import of Typer": typer_s, "client of botocore": client_s, **commands_s}.items():
+    every_s = {"import of Typer": typer_s, "client of botocore": client_s, **commands_s, **completed_s}
+    for name, seconds in (every_s | {"bash: store": completed_store_s}).items():
         table.add_row(name, f"{seconds:.2f}")
     out.print(table)
     figures = {"typer_s": typer_s, "client_s": client_s, "commands_s": commands_s, "engine": where.engine}
+    figures |= {"completed_s": completed_s, "completed_store_s": completed_store_s}
     finish(out, "commands", vars(options), figures, targets(figures))
 
 

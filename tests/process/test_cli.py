@@ -207,13 +207,13 @@ def test_completion_without_an_answer_is_silent() -> None:
 @pytest.mark.parametrize(
     ("line", "expected", "modules"),
     [
-        ("dynastate export", ["export", "export-checkpoint"], len(COMMANDS)),
+        ("dynastate export", ["export", "export-checkpoint"], 0),
         ("dynastate export --form", ["--format"], 1),
-        ("dynastate exp --form", [], len(COMMANDS)),
+        ("dynastate exp --form", [], 0),
     ],
 )
 def test_completion_behind_a_command_imports_its_module_only(line: str, expected: list[str], modules: int) -> None:
-    """The name of a command itself is completed among all names."""
+    """The name of a command itself needs none."""
     script = """
 import atexit, sys
 atexit.register(lambda: print(*sys.modules, file=sys.stderr))

@@ -193,6 +193,11 @@ MET: dict[str, tuple[Any, ...]] = {
                 "versions commands/0/0/default": 0.35,
                 'get commands/0/0/default {"user":"user-000000001","item":1}': 0.41,
             },
+            "completed_s": {
+                **dict.fromkeys(("bash: name of a command", "bash: option"), 0.15),
+                **dict.fromkeys(("zsh: name of a command", "fish: option"), 0.2),
+            },
+            "completed_store_s": 0.4,
         },
     ),
     "request_path": (

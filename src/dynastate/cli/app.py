@@ -118,7 +118,8 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 def _run(words: list[str]) -> int:
     """Run one command, or complete a line for a shell. Returns the exit code."""
     if (instruction := os.environ.get(completion.VARIABLE, "")).startswith("complete_"):
-        return completion.complete(instruction.removeprefix("complete_"), make_app)
+        names = [name for names in COMMANDS.values() for name in names]
+        return completion.complete(instruction.removeprefix("complete_"), make_app, names)
     if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
         _complete(words[0], words[1])
         return 0

@@ -50,11 +50,21 @@ class Line(NamedTuple):
     repeated: str = ""
 
 
-def complete(shell: str, make_app: Callable[[str], typer.Typer]) -> int:
-    """Print the words that complete a line, in the form of a shell. Returns the exit code."""
+def complete(shell: str, make_app: Callable[[str], typer.Typer], names: Sequence[str]) -> int:
+    """Print the words that complete a line, in the form of a shell. Returns the exit code.
+
+    Bash shows no help texts, so the `names` of commands are enough there, and no module is imported for them.
+    """
     line = read_line(shell)
-    app: Any = typer.main.get_command(make_app(line.words[0] if line.words else ""))
-    candidates = list(find_candidates(app, line))
+    if shell == "bash" and not line.words and line.typed[:1] != "-":
+        candidates = [Candidate(name) for name in names if name.startswith(line.typed)]
+    elif line.words and line.words[0] not in names and line.words[0][:1] != "-":
+        candidates = []
+    else:
+        is_option = not line.words and line.typed[:1] == "-"  # of the application, which any module makes
+        word = names[0] if is_option else "".join(line.words[:1])
+        app: Any = typer.main.get_command(make_app(word))
+        candidates = list(find_candidates(app, line))
     if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return 0 if candidates else 1
     words = [candidate.word.removeprefix(line.repeated) for candidate in candidates]
