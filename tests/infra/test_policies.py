@@ -24,9 +24,13 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import EMPTY, VersionId
 from dynastate.operations.cost.usage import usage_of_namespace
+from dynastate.operations.erase.absent import find_absence
+from dynastate.operations.erase.erase import erase_stores, plan_erase
+from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.inspect import inspect_store
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.regions.failover import plan_failover
@@ -51,7 +55,7 @@ from tests.support.policies import (
     used,
 )
 from tests.support.samples import State, attempt, numbers
-from tests.support.store_builder import StoreBuilder
+from tests.support.store_builder import StoreBuilder, counted, user
 
 DELTA, SNAPSHOT = f"{TABLES}/{DELTA_TABLE}", f"{TABLES}/{SNAPSHOT_TABLE}"
 #: What IAM can allow for all or for none.
@@ -255,6 +259,24 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
         drop_stores(engine._tables, [fork])
         clean_store(engine, engine._tables, store, RETAIN)
         drop_stores(engine._tables, [store])
+
+
+@pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
+def test_erasing_takes_the_writers_policies_and_its_proof_the_readers(proxy: FaultProxy) -> None:
+    """Those of a query and of its fork: no request has keys of both."""
+    store, given = "customers/0/0/default", GivenKeys([user("a")])
+    writer, reader = (both(policy_of(role, "customers"), policy_of(role, "copied")) for role in ("writer", "reader"))
+    proxy.rule = enforce(writer, let_pass)
+    with engine_at(proxy.endpoint) as engine:
+        tables = engine._tables
+        StoreBuilder(engine, store).count_to(12).commit((user("b"), counted(1)))
+        assert compact_store(engine, tables, store)
+        fork_namespace(tables, "customers", "copied", None)
+        erase_stores(tables, plan_erase(tables, [store], given), given)
+    proxy.rule = enforce(reader, let_pass)
+    with engine_at(proxy.endpoint) as engine:
+        absences = find_absence(engine._tables, [store], given)
+    assert [each.is_absent for each in absences] == [True, True]
 
 
 def test_one_foreign_key_in_a_batch_denies_it() -> None:

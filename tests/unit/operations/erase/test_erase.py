@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.support.contents import graph
 from tests.support.crashes import each_request
-from tests.support.engine_driver import Engines
+from tests.support.engine_driver import Engines, make_engine
 from tests.support.memory_tables import MemoryTables
 from tests.support.search import places_with
 from tests.support.store_builder import StoreBuilder, counted, user
@@ -128,3 +129,15 @@ def test_killed_at_each_request_and_repeated(memory_engine: Engine, memory: Memo
         assert not places_with(memory, [store], *MARKS)
         assert rows_at_each(memory, store) == expected
         assert not verify(memory, store, with_record=False).findings
+
+
+def test_over_http(http: Tables, store: str) -> None:
+    """DynamoDB compares whole lists of entries, and removes the mark, as the tables in memory do."""
+    with closing(make_engine(http)) as engine:
+        build(engine, http, store, versions=8)
+        expected = others(rows_at_each(http, store))
+        erase(http, store)
+        assert not places_with(http, [store], *MARKS)
+        assert rows_at_each(http, store) == expected
+        assert not graph(http, store).required_meta.erasing
+        assert graph(http, store).required_meta.erasures == 2
