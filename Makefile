@@ -16,7 +16,7 @@ SPARKS := 3.5 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations histories judged kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations histories judged kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress model dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -196,6 +196,11 @@ jmh: setup
 # Readers beside folds, in every mode of the JVM's compilers. More options of jcstress: `make jcstress JCSTRESS='-t GetShort'`.
 jcstress: setup
 	@$(PYTHON) -m tests.support.harness jcstress tests/races -m quick -sc false -r $(CURDIR)/build/jcstress $(JCSTRESS)
+
+# Models of the protocol, solved by Alloy; some of them alone: `make model MODEL='commit.als Readable'`. Needs Maven, and
+# a network once.
+model: java $(READY)
+	@$(PYTHON) -m tests.model $(MODEL)
 
 # A DynamoDB for Linux on x86-64 that is fast, for the benchmarks, and keeps its data, for the test that kills it.
 dynoxide: $(DYNOXIDE)
