@@ -16,7 +16,7 @@ SPARKS := 3.5 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations histories judged kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress model dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations histories judged prove kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress model dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -127,6 +127,13 @@ histories: setup fast-engine
 judged: RUNS = 10
 judged: $(READY) dynoxide
 	@$(PYTHON) -m tests.judged $(SEED) $(RUNS) $(MUTATION)
+
+# What judges without an example: histories, the simulation with its mutations, and the models, from a new seed. All
+# run, and each may fail the target.
+prove: SEED := $(shell date +%s)
+prove: $(READY) dynoxide
+	@status=0; for each in 'judged RUNS=60' 'sim RUNS=3000' mutations model; do \
+		echo "== $$each"; $(MAKE) --no-print-directory $$each SEED=$(SEED) || status=1; done; exit $$status
 
 # Many more kills than the tests have, of the query whose checkpoint is in DynamoDB.
 KILLS ?= 200

@@ -56,6 +56,7 @@ class Call:
     run: int = 0
     parent: str = ""
     changes: dict[str, str | None] = field(default_factory=dict)
+    retain: int = 0
     found: str = ""
     rows: dict[str, str] = field(default_factory=dict)
 

@@ -7,22 +7,24 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import dynastate
 from dynastate.dynamodb.embedded import credentials
+from dynastate.format.changes import key_hash
 from dynastate.format.keys import Attempt, VersionId
 from dynastate.format.parts import StoredChunk
 from dynastate.settings import Settings
 from dynastate.sidecar import protocol
-from dynastate.sidecar.protocol import Begin, Commit, Open
+from dynastate.sidecar.protocol import Begin, Bucket, CleanUp, Commit, Open, Snapshot, SnapshotEnd
 from tests.judged.calls import ABORTED, OK, OUTCOMES, Call, Record, digests, named
 from tests.judged.launcher import MODULE, MUTATION
 from tests.support.engine_driver import fold
 from tests.support.frames import ABORT, TOKEN, append, hello
-from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, Changes
+from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, Changes, State
 from tests.support.sidecar import ROWS, Sidecar, Talk, chunk_of, spark_names
 
 #: So long a client waits for a message. Then it closes the connection, as Spark does that kills a task.
@@ -30,6 +32,8 @@ PATIENCE_S: Final = 4.0
 #: Probabilities: a task aborts; is killed while it commits; is suspended before it commits.
 ABORTS, KILLED, NAPS = 0.05, 0.08, 0.15
 NAP_S: Final = 1.5
+#: The size of a state, as a snapshot says it, for several buckets.
+STATE_BYTES: Final = 4 << 20
 
 
 class Host:
@@ -75,11 +79,13 @@ class Host:
 
 @dataclass
 class Client:
-    """A task, or a reader: one thread with a connection."""
+    """A task, a reader, or maintenance: one thread with a connection."""
 
     number: int
     record: Record
     talk: Talk
+    #: What was opened last.
+    rows: State = field(default_factory=dict)
 
     def open(self, store: str, version: int, by: Attempt) -> VersionId | None:
         """Open a version and read all of it. Returns what was found, or None."""
@@ -99,7 +105,8 @@ class Client:
                 chunks.append(chunk_of(answer))
             elif isinstance(answer, protocol.Opened):
                 assert found is not None
-                call.outcome, call.found, call.rows = OK, named(found.attempt), digests(fold(chunks))
+                self.rows = fold(chunks)
+                call.outcome, call.found, call.rows = OK, named(found.attempt), digests(self.rows)
                 return found
             elif _failed(call, answer):
                 return None
@@ -126,12 +133,45 @@ class Client:
                 time.sleep(chance.uniform(0, 0.1))
                 self.talk.close()
                 return call.outcome
-            answer = self.talk.receive()
-            if isinstance(answer, protocol.Committed):
-                call.outcome = OK
-            elif answer is not None:
-                _failed(call, answer)
+            _end(call, self.talk.receive(), protocol.Committed)
         return call.outcome
+
+    def snapshot(self, store: str, run: int, of: VersionId, changed: Callable[[int], set[bytes]]) -> None:
+        """Send a snapshot of what was opened last. `changed` are the keys that changed since a version."""
+        call = Call(self.number, "snapshot", store, of.version, named(of.attempt), run=run)
+        with self.record.noting(call), suppress(OSError):
+            self.talk.send(protocol.encode(Snapshot(store, f"run-{run}", *of, STATE_BYTES, 0)))
+            answer = self.talk.receive()
+            if isinstance(answer, protocol.Wanted):
+                self._send_buckets(answer, changed)
+                answer = self.talk.receive()
+            _end(call, answer, protocol.Maintained)
+
+    def _send_buckets(self, wanted: protocol.Wanted, changed: Callable[[int], set[bytes]]) -> None:
+        def bucket_of(key: bytes) -> int:
+            return key_hash(key) >> (32 - wanted.bits)
+
+        all_buckets = set(range(1 << wanted.bits))
+        for bucket in sorted(set(map(bucket_of, changed(wanted.base))) if wanted.base else all_buckets):
+            self.talk.send(protocol.encode(Bucket(bucket)))
+            if rows := {key: value for key, value in self.rows.items() if bucket_of(key) == bucket}:
+                self.talk.send(append(rows))
+        self.talk.send(protocol.encode(SnapshotEnd()))
+
+    def clean_up(self, store: str, run: int, of: VersionId, retain: int) -> None:
+        """Delete what the last versions up to one do not need."""
+        call = Call(self.number, "clean-up", store, of.version, named(of.attempt), run=run, retain=retain)
+        with self.record.noting(call), suppress(OSError):
+            self.talk.send(protocol.encode(CleanUp(store, f"run-{run}", *of, retain, 1, 0)))
+            _end(call, self.talk.receive(), protocol.Maintained)
+
+
+def _end(call: Call, answer: Any, expected: type[Any]) -> None:
+    """Note the outcome of a call by its last answer, or that there is none."""
+    if isinstance(answer, expected):
+        call.outcome = OK
+    elif answer is not None:
+        assert _failed(call, answer), answer
 
 
 def _texts(changes: Changes) -> list[str]:

@@ -18,6 +18,7 @@ RATES: Final = {"slow": 100, "lost": 40, "not sent": 20, "late": 30, "throttled"
 SLOW_S: Final = 0.2
 #: Outages: of nothing, of the answers to updates, of everything.
 NONE, UPDATES, ALL = "", "updates", "all"
+IN_DOUBT: Final = {"UpdateItem": "lost", "GetItem": "not sent"}
 #: So long a request may be under way after its sender has seen the connection end.
 LATE_S: Final = 2.0
 
@@ -26,8 +27,8 @@ LATE_S: Final = 2.0
 class Network:
     """Delays requests, loses them or their answers, delivers them late, and throttles; counts what it did.
 
-    During an `outage` no request has an answer; in one of `UPDATES` no update has, and each is applied. Once it is
-    healed, everything passes.
+    During an `outage` no request has an answer; in one of `UPDATES` no update has, although each is applied, and no
+    item can be read to find that out. Once it is healed, everything passes.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -67,8 +68,8 @@ class Network:
             return "none"
         if self.outage == ALL:
             return self._chance.choice(("lost", "not sent", "late"))
-        if self.outage == UPDATES and operation == "UpdateItem":
-            return "lost"
+        if self.outage == UPDATES and operation in IN_DOUBT:
+            return IN_DOUBT[operation]
         at = self._chance.randrange(1_000)
         for fault, rate in RATES.items():
             at -= rate

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -27,10 +28,12 @@ RUNS: Final = 3
 THREADS: Final = 64
 #: The batches of a run; the next one begins when it has made its first few, and they go on side by side.
 BATCHES, BATCHES_BEFORE_NEXT = 10, 3
+#: Versions that clean-up retains.
+RETAIN: Final = 4
 #: So often Spark tries a task, and then the query fails.
 TRIES: Final = 6
 #: Deadline of requests in the sidecars, and the length of an outage of the network, which is longer.
-REQUEST_DEADLINE_S, OUT_S = 1, 1.5
+REQUEST_DEADLINE_S, OUT_S = 1, 2.0
 #: A stopped sidecar continues when this number of versions was made meanwhile, and after these seconds at the latest.
 VERSIONS_MEANWHILE, STOPPED_S = 20, 2.0
 KEYS: Final = [b"a", b"b", b"c", b"d", b"e", b"f"]
@@ -49,6 +52,8 @@ class History:
     record: Record = field(default_factory=Record)
     #: Attempts that were begun, by store: each may be opened, also those that failed.
     attempts: dict[str, list[VersionId]] = field(default_factory=lambda: {store: [] for store in STORES})
+    #: The base of each attempt, and the keys that it changed.
+    made: dict[VersionId, tuple[VersionId, set[bytes]]] = field(default_factory=dict)
     is_over: bool = False
     _clients: count[int] = field(default_factory=count)
 
@@ -59,6 +64,14 @@ class History:
         """A client of some sidecar; None: it does not answer."""
         talk = chance.choice(self.hosts).connect()
         return None if talk is None else Client(next(self._clients), self.record, talk)
+
+    def changed(self, version: VersionId, since: int) -> set[bytes]:
+        """The keys that changed between a version and an earlier one on its lineage."""
+        keys: set[bytes] = set()
+        while version.version > since:
+            version, changed = self.made[version]
+            keys |= changed
+        return keys
 
     @property
     def versions(self) -> int:
@@ -87,6 +100,8 @@ class Run:
                 break
             self.bases = {store: version for store, version in made.items() if version is not None}
             self.chosen.append(self.bases)
+            for store, version in self.bases.items():
+                self.pool.submit(self._maintain, store, version)
         self.is_over = True
 
     def _execute(self, store: str) -> VersionId | None:
@@ -115,8 +130,21 @@ class Run:
                 base = found
             chunks = [_some_changes(chance) for _ in range(chance.randint(1, 2))]
             made = VersionId(base.version + 1, Attempt(chance.randbytes(16)))
+            self.history.made[made] = base, {key for changes in chunks for key in changes}
             self.history.attempts[store].append(made)
             return made, client.commit(store, self.number, base, made.attempt, chunks, chance)
+
+    def _maintain(self, store: str, version: VersionId) -> None:
+        """Make a snapshot of a version that this run has chosen, or clean up behind it."""
+        chance = self.history.chance("maintain", self.number, store, version.version)
+        kind, client = chance.choice(("snapshot", "clean-up")), self.history.client(chance)
+        if client is None:
+            return
+        with closing(client.talk):
+            if kind == "clean-up":
+                client.clean_up(store, self.number, version, RETAIN)
+            elif client.open(store, *version) is not None:
+                client.snapshot(store, self.number, version, partial(self.history.changed, version))
 
 
 def _some_changes(chance: random.Random) -> Changes:

@@ -19,6 +19,7 @@ const (
 	unavailable   = "unavailable"
 	unknown       = "unknown"
 	missing       = "missing"
+	corrupt       = "corrupt"
 )
 
 // A call of a client to a sidecar: a line of a history. Times are in nanoseconds of one clock.
@@ -29,7 +30,7 @@ type call struct {
 	Op      string `json:"op"`
 	Store   string `json:"store"`
 	Version int    `json:"version"`
-	// Of a commit its own attempt; of an open the attempt that it names, or "".
+	// Of a commit its own attempt; of an open the attempt that it names, or ""; of others the one that they are about.
 	Attempt string `json:"attempt"`
 	Outcome string `json:"outcome"`
 	Error   string `json:"error"`
@@ -38,6 +39,9 @@ type call struct {
 	Run     int                `json:"run"`
 	Parent  string             `json:"parent"`
 	Changes map[string]*string `json:"changes"`
+
+	// Of a clean-up: how many versions up to its own it retains.
+	Retain int `json:"retain"`
 
 	// Of an open: the attempt and the rows that were found.
 	Found string            `json:"found"`
@@ -54,9 +58,11 @@ func (c *call) String() string {
 	}
 	result := c.Outcome
 	switch {
-	case c.Op != "open":
+	case c.Op == "clean-up":
+		subject += fmt.Sprintf(" run %d, retaining %d", c.Run, c.Retain)
+	case c.Op == "commit":
 		subject += fmt.Sprintf(" run %d on %s", c.Run, or(short(c.Parent), "nothing"))
-	case c.Outcome == ok:
+	case c.Op == "open" && c.Outcome == ok:
 		result = fmt.Sprintf("%s, %d rows", short(c.Found), len(c.Rows))
 	}
 	if c.wrong != "" {
@@ -115,7 +121,7 @@ type attempts map[[2]string]*call
 func attemptsOf(calls []*call) (attempts, error) {
 	made := attempts{}
 	for _, one := range calls {
-		if one.Op == "open" {
+		if one.Op != "commit" {
 			continue
 		}
 		if one.Attempt == "" || made[[2]string{one.Store, one.Attempt}] != nil {
@@ -160,7 +166,7 @@ type firsts struct{ called, returned int64 }
 func firstsOf(calls []*call) map[string]map[int]firsts {
 	stores := map[string]map[int]firsts{}
 	for _, one := range calls {
-		if one.Op == "open" {
+		if one.Op != "commit" {
 			continue
 		}
 		runs := stores[one.Store]
@@ -173,7 +179,7 @@ func firstsOf(calls []*call) map[string]map[int]firsts {
 			first = firsts{math.MaxInt64, math.MaxInt64}
 		}
 		first.called = min(first.called, one.Begin)
-		if one.Op == "commit" && one.Outcome == ok {
+		if one.Outcome == ok {
 			first.returned = min(first.returned, one.End)
 		}
 		runs[one.Run] = first
@@ -188,15 +194,22 @@ func min(one, other int64) int64 {
 	return other
 }
 
+// facts are what is known of a history whatever the order of its calls.
+type facts struct {
+	made     attempts
+	runs     map[string]map[int]firsts
+	cleanUps map[string][]*call
+}
+
 // prepare notes what is wrong in calls whatever their order. It refuses a history whose runs did not enter each store in
 // the order of their numbers: from it the judge could not tell which run is the newest.
-func prepare(calls []*call) (attempts, error) {
+func prepare(calls []*call) (*facts, error) {
 	made, err := attemptsOf(calls)
 	if err != nil {
 		return nil, err
 	}
-	stores := firstsOf(calls)
-	for store, runs := range stores {
+	known := &facts{made, firstsOf(calls), map[string][]*call{}}
+	for store, runs := range known.runs {
 		for run, first := range runs {
 			if before, isThere := runs[run-1]; run > 1 && (!isThere || before.returned >= first.called) {
 				return nil, fmt.Errorf("store %s: run %d began before a commit of run %d had returned", store, run, run-1)
@@ -204,33 +217,74 @@ func prepare(calls []*call) (attempts, error) {
 		}
 	}
 	for _, one := range calls {
-		one.wrong = one.wrongOf(made, stores[one.Store])
+		// A clean-up of a run that a newer one had replaced deletes nothing.
+		newer, isThere := known.runs[one.Store][one.Run+1]
+		if one.Op == "clean-up" && !(isThere && newer.returned < one.Begin) {
+			known.cleanUps[one.Store] = append(known.cleanUps[one.Store], one)
+		}
 	}
-	return made, nil
+	for _, one := range calls {
+		one.wrong = known.wrong(one)
+	}
+	return known, nil
 }
 
-func (c *call) wrongOf(made attempts, runs map[int]firsts) string {
-	switch c.Outcome {
-	case ok:
-		if c.Op == "open" {
-			return c.wrongRows(made)
+// mayBeGone says whether a clean-up that began before the end of a call may have deleted what an attempt consists of.
+// It retains the last versions on its own lineage, and what branched off from these.
+func (f *facts) mayBeGone(attempt string, by *call) bool {
+	for _, cleanUp := range f.cleanUps[by.Store] {
+		if cleanUp.Begin < by.End && !f.retains(cleanUp, attempt) {
+			return true
 		}
-		if parent := made.of(c.Store, c.Parent); c.Parent != "" && (parent == nil || parent.Run > c.Run) {
-			return "its parent is of a newer run, or was never made"
-		}
-	case configuration:
-		if newer, isThere := runs[c.Run+1]; c.Op == "open" || !isThere || newer.called > c.End {
-			return "refused without a newer run: " + c.Error
-		}
-	case noAnswer, aborted, unavailable, unknown:
-	case missing:
-		if c.Op != "open" {
-			return "a commit needs no version: " + c.Error
-		}
-	default:
-		return c.Outcome + ": " + c.Error
 	}
-	return ""
+	return false
+}
+
+func (f *facts) retains(cleanUp *call, attempt string) bool {
+	oldest := cleanUp.Version - cleanUp.Retain + 1
+	if oldest <= 1 {
+		return true
+	}
+	lineage := map[string]bool{}
+	for one := f.made.of(cleanUp.Store, cleanUp.Attempt); one != nil && one.Version >= oldest-1; {
+		lineage[one.Attempt] = true
+		one = f.made.of(cleanUp.Store, one.Parent)
+	}
+	one := f.made.of(cleanUp.Store, attempt)
+	if one == nil || one.Version < oldest {
+		return false
+	}
+	for one != nil && !lineage[one.Attempt] {
+		one = f.made.of(cleanUp.Store, one.Parent)
+	}
+	return one != nil
+}
+
+func (f *facts) wrong(c *call) string {
+	parent := f.made.of(c.Store, c.Parent)
+	switch {
+	case c.Outcome == noAnswer || c.Outcome == aborted || c.Outcome == unavailable:
+		return ""
+	case c.Outcome == ok && c.Op == "open":
+		return c.wrongRows(f.made)
+	case c.Outcome == ok && c.Op == "commit" && c.Parent != "" && (parent == nil || parent.Run > c.Run):
+		return "its parent is of a newer run, or was never made"
+	case c.Outcome == ok, c.Outcome == unknown && c.Op == "commit":
+		return ""
+	case c.Outcome == missing && c.Op == "open":
+		return ""
+	case c.Outcome == corrupt && c.Op == "open" && c.Attempt == "":
+		return ""
+	case (c.Outcome == corrupt || c.Outcome == missing) && c.Op != "commit" && f.mayBeGone(c.Attempt, c):
+		return ""
+	case c.Outcome == configuration && c.Op == "commit":
+		newer, isThere := f.runs[c.Store][c.Run+1]
+		if (isThere && newer.called < c.End) || (c.Parent != "" && f.mayBeGone(c.Parent, c)) {
+			return ""
+		}
+		return "refused without a newer run: " + c.Error
+	}
+	return c.Outcome + ": " + c.Error
 }
 
 func (c *call) wrongRows(made attempts) string {

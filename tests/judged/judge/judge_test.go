@@ -30,6 +30,22 @@ func open(named, found string, begin, end int64) *call {
 	return one
 }
 
+// chain is four versions: 1/a, 2/b, 3/c and 4/d, and 2/z, which is of no later version's lineage.
+func chain() []*call {
+	calls := []*call{commit(1, "a", ok, 1, 2), at(2, "a", commit(1, "z", ok, 3, 4)), at(2, "a", commit(1, "b", ok, 5, 6))}
+	return append(calls, at(3, "b", commit(1, "c", ok, 7, 8)), at(4, "c", commit(1, "d", ok, 9, 10)))
+}
+
+func at(version int, parent string, one *call) *call {
+	one.Version, one.Parent = version, parent
+	return one
+}
+
+// cleanUp is a call behind 4/d.
+func cleanUp(run, retain int, begin, end int64) *call {
+	return &call{Op: "clean-up", Store: "s", Version: 4, Attempt: "d", Run: run, Retain: retain, Outcome: ok, Begin: begin, End: end}
+}
+
 func failed(outcome string, one *call) *call {
 	one.Outcome, one.Error = outcome, "because"
 	return one
@@ -84,6 +100,9 @@ func TestHistoriesThatAreExplained(t *testing.T) {
 		"a run that a newer one replaced":         {commit(1, "a", ok, 1, 2), commit(2, "b", ok, 3, 4), failed(configuration, commit(1, "c", ok, 5, 6))},
 		"an open that failed says nothing":        {commit(1, "a", ok, 1, 2), failed(unavailable, open("", "", 3, 4)), failed(noAnswer, open("a", "", 3, 4))},
 		"a version consists of its parent's rows": {commit(1, "a", ok, 1, 2), child(1, "b", "a", 3, 4), {Op: "open", Store: "s", Version: 2, Outcome: ok, Found: "b", Rows: map[string]string{"row": "b"}, Begin: 5, End: 6}},
+		"clean-up deletes older versions":         append(chain(), cleanUp(1, 2, 11, 12), at(2, "", open("b", "", 13, 14)), at(2, "", failed("corrupt", open("", "", 13, 14)))),
+		"while clean-up runs they may be there":   append(chain(), cleanUp(1, 2, 11, 20), at(2, "", open("b", "b", 13, 14)), at(2, "", open("", "b", 15, 16))),
+		"a parent that clean-up has deleted":      append(chain(), cleanUp(1, 2, 11, 12), at(3, "z", failed(configuration, commit(1, "y", ok, 13, 14)))),
 	} {
 		convictions, err := verdict(t, calls)
 		if err != nil || len(convictions) > 0 {
@@ -112,6 +131,11 @@ func TestHistoriesThatNoOrderExplains(t *testing.T) {
 		"a run is refused before a newer one":  {commit(1, "a", ok, 1, 2), failed(configuration, commit(1, "b", ok, 3, 4)), commit(2, "c", ok, 5, 6)},
 		"a version of a newer run is extended": {commit(1, "a", ok, 1, 2), commit(2, "b", ok, 3, 4), child(1, "c", "b", 5, 6)},
 		"a version above one that never was":   {child(1, "b", "a", 3, 4)},
+		"clean-up deletes a retained version":  append(chain(), cleanUp(1, 2, 11, 12), at(3, "", open("c", "", 13, 14))),
+		"one is lost before clean-up begins":   append(chain(), at(2, "", open("b", "", 11, 12)), cleanUp(1, 2, 13, 14)),
+		"what a retained one needs is deleted": append(chain(), cleanUp(1, 2, 11, 12), at(4, "", failed("corrupt", open("d", "", 13, 14)))),
+		"a replaced run cleans up":             append(chain(), at(4, "c", commit(2, "e", ok, 11, 12)), cleanUp(1, 2, 13, 14), at(2, "", open("b", "", 15, 16))),
+		"a snapshot finds its version corrupt": append(chain(), failed("corrupt", &call{Op: "snapshot", Store: "s", Version: 4, Attempt: "d", Run: 1, Begin: 11, End: 12})),
 	} {
 		convictions, err := verdict(t, calls)
 		if err != nil || len(convictions) != 1 {

@@ -13,9 +13,10 @@ import (
 const timeout = 60 * time.Second
 
 // A version of a store is a register of attempts: a commit appends its attempt, once; an open of an attempt finds it
-// exactly if it is in the register; an open of the number finds the last one of those by the newest run.
+// exactly if it is in the register; an open of the number finds the last one of those by the newest run. What a clean-up
+// may have deleted may be there or not.
 // The state of the register is the attempts, in order, each with a space after it.
-func versionModel(made attempts) porcupine.Model {
+func versionModel(known *facts) porcupine.Model {
 	return porcupine.Model{
 		Partition: partition,
 		Init:      func() interface{} { return "" },
@@ -29,18 +30,39 @@ func versionModel(made attempts) porcupine.Model {
 				return true, list + one.Attempt + " "
 			case one.Op != "open":
 				return true, list
-			case one.Outcome == missing && one.Attempt == "":
-				return list == "", list
-			case one.Outcome == missing:
-				return !isListed, list
 			case one.Attempt == "":
-				return one.Found == made.newest(one.Store, list), list
-			default:
+				return known.numberOpens(list, one), list
+			case one.Outcome == ok:
 				return isListed, list
+			default:
+				return !isListed || known.mayBeGone(one.Attempt, one), list
 			}
 		},
 		DescribeOperation: func(input, _ interface{}) string { return input.(*call).String() },
 		DescribeState:     func(state interface{}) string { return describe(state.(string)) },
+	}
+}
+
+// numberOpens says whether a number may open what a call found, or nothing, while these attempts are listed.
+func (f *facts) numberOpens(list string, by *call) bool {
+	newest, isListed, canBeGone, mustBeThere := "", false, false, false
+	for _, attempt := range strings.Fields(list) {
+		mayBeGone := f.mayBeGone(attempt, by)
+		canBeGone = canBeGone || mayBeGone
+		mustBeThere = mustBeThere || !mayBeGone
+		isListed = isListed || attempt == by.Found
+		isCounted := attempt == by.Found || !mayBeGone
+		if isCounted && (newest == "" || f.made.of(by.Store, attempt).Run >= f.made.of(by.Store, newest).Run) {
+			newest = attempt
+		}
+	}
+	switch by.Outcome {
+	case ok:
+		return isListed && newest == by.Found
+	case missing:
+		return !mustBeThere
+	default: // it is corrupt
+		return canBeGone
 	}
 }
 
@@ -50,17 +72,6 @@ func describe(list string) string {
 		texts = append(texts, short(attempt))
 	}
 	return fmt.Sprint(texts)
-}
-
-// newest is the attempt that a number opens.
-func (a attempts) newest(store, list string) string {
-	newest := ""
-	for _, attempt := range strings.Fields(list) {
-		if newest == "" || a.of(store, attempt).Run >= a.of(store, newest).Run {
-			newest = attempt
-		}
-	}
-	return newest
 }
 
 func partition(history []porcupine.Operation) [][]porcupine.Operation {
@@ -103,11 +114,11 @@ type conviction struct {
 
 // judge checks a history, and gives the number of versions that it is about, and those that nothing explains.
 func judge(calls []*call) (int, []conviction, error) {
-	made, err := prepare(calls)
+	known, err := prepare(calls)
 	if err != nil {
 		return 0, nil, err
 	}
-	model := versionModel(made)
+	model := versionModel(known)
 	var convictions []conviction
 	versions := partition(operations(calls))
 	for _, version := range versions {
