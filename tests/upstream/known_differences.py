@@ -91,6 +91,10 @@ SPARK_35: Final[Reasons] = {
         "StreamingDeduplicationSuite": ("SPARK-39650: recovery from checkpoint having all columns as value schema",),
         "StreamingInnerJoinSuite": ("SPARK-26187 restore the stream-stream inner join query from Spark 2.4",),
         "StreamingOuterJoinSuite": ("SPARK-26187 restore the stream-stream outer join query from Spark 2.4",),
+        "EventTimeWatermarkSuite": ("recovery from Spark ver 2.3.1 commit log without commit metadata (SPARK-24699)",),
+        "FlatMapGroupsWithStateSuite": (
+            "flatMapGroupsWithState - recovery from checkpoint uses state format version 1",
+        ),
     },
     "a row of state format 1 has a long where its schema has an int, and is refused": {
         "FlatMapGroupsWithStateWithInitialStateSuite": (

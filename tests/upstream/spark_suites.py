@@ -102,11 +102,13 @@ SUITES: Final = (
             ("outer-join", ("streaming.StreamingOuterJoinSuite",), ""),
             ("full-outer-join", ("streaming.StreamingFullOuterJoinSuite",), ""),
             ("left-semi-join", ("streaming.StreamingLeftSemiJoinSuite",), ""),
+            ("watermark", ("streaming.EventTimeWatermarkSuite",), ""),
             (
                 "deduplication",
                 ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
                 "",
             ),
+            ("group-state", ("streaming.FlatMapGroupsWithStateSuite",), ""),
             ("group-state-initial", ("streaming.FlatMapGroupsWithStateWithInitialStateSuite",), ""),
         )
     ),
