@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from dynastate.engine.namespaces import read_fork
 from dynastate.engine.reader import PartReader
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.items import Item, item_bytes
-from dynastate.format.keys import Key, VersionId, meta_key
+from dynastate.format.keys import Key, VersionId, maker_of_bucket, maker_of_part, meta_key
 from dynastate.format.meta import DROPPED, EPOCHS, EPOCHS_KEPT, ERASING, ERASURES, StoreMeta, query_runs
 from dynastate.format.objects import ObjectId
 from dynastate.format.parts import PART_OVERHEAD_BYTES
@@ -22,7 +22,15 @@ from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import list_item
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.erase.rewrite import Rewriter, Rewritten
-from dynastate.operations.erase.scan import StoreScan, Unnamed, find_unnamed, read_names, refuse_partial, scan_store
+from dynastate.operations.erase.scan import (
+    BucketName,
+    StoreScan,
+    Unnamed,
+    find_unnamed,
+    read_names,
+    refuse_partial,
+    scan_store,
+)
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.pins import forks_of
 from dynastate.operations.scope import each_store
@@ -312,7 +320,7 @@ def _erase_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -
                 rewritten = Rewriter(tables, reader, scan).rewrite()
                 work[store].rewritten.versions += rewritten.versions
                 work[store].rewritten.snapshots += rewritten.snapshots
-            _sweep(tables, work)
+            _sweep(tables, work, scans.stores)
     raise UnavailableError("something keeps writing to this store: stop the query, and erase again", store=group[0])
 
 
@@ -344,15 +352,24 @@ def _scan(tables: Tables, reader: PartReader, group: Sequence[str], erased_keys:
     return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group})
 
 
-def _sweep(tables: Tables, work: dict[str, _Work]) -> None:
-    """Delete what no store of a group names any more."""
+def _sweep(tables: Tables, work: dict[str, _Work], scans: Mapping[str, StoreScan]) -> None:
+    """Delete what no store of a group names any more. Units are counted by the sizes of what `scans` have named."""
     group = {store: read_names(tables, store) for store in work}
     for store in group:
         unnamed = find_unnamed(tables, store, group)
         delete_all(tables, unnamed.keys)
+        part_bytes = {name: size for scan in scans.values() for name, size in scan.part_bytes().items()}
+        tables.meter.deleted(_size_of(key, part_bytes) for key in unnamed.keys)
         delete_own_objects(tables, unnamed.objects)
         work[store].keys += unnamed.keys
         work[store].objects += unnamed.objects
+
+
+def _size_of(key: Key, part_bytes: Mapping[VersionId | BucketName, int]) -> int:
+    """About the size of a deleted item in bytes, by the size of those beside it, or of one without data."""
+    part, bucket = maker_of_part(key), maker_of_bucket(key)
+    name = part if bucket is None else BucketName._make(bucket)
+    return PART_OVERHEAD_BYTES if name is None else part_bytes.get(name, PART_OVERHEAD_BYTES)
 
 
 def _erased(scan: StoreScan, work: _Work) -> ErasedStore:
