@@ -28,7 +28,7 @@ from dynastate.operations.cost.usage import StorageUsage
 from dynastate.prices import Prices
 from dynastate.settings import Settings
 
-#: How many times longer the trigger is that is compared, and how many times fewer the partitions and versions are.
+#: How many times longer, about, the trigger is that is compared, and how many times fewer partitions and versions are.
 TIMES: Final = 2
 #: US dollars a month that advice saves at least.
 SAVED_MIN: Final = 0.01
@@ -179,7 +179,7 @@ class Plan:
     def _by_formula(self) -> Iterator[tuple[str, str, list[Workload]]]:
         """Kind and name of each choice that changes the workloads, with these."""
         operators = self.workloads
-        longer = TIMES * self.every_s
+        longer = float(f"{TIMES * self.every_s:.2g}")  # a number that one would set, as what is measured is not round
         yield "trigger", f"a batch every {longer:g} s", [with_trigger(each, self.every_s, longer) for each in operators]
         if all(each.partitions >= TIMES for each in self.usages.values()):
             fewer = [replace(each, stores=each.stores // TIMES) for each in operators]
