@@ -137,16 +137,19 @@ def test_messages_of_spark_are_its_own() -> None:
                 name
                 for name in archive.namelist()
                 if re.search(
-                    r"OffsetSeqMetadata\$|BackendNotSupported|RowChecksumVerificationFailed|/StateStoreWriter.class",
+                    r"OffsetSeqMetadata\$|BackendNotSupported|RowChecksumVerificationFailed|/StateStoreWriter.class"
+                    r"|RealTimeModeAllowlist\$|classic/StreamingQueryManager.class",
                     name,
                 )
             ]
             texts += map(archive.read, names)
     quotes = [re.findall(r"`([^`]+)`", row.split(" | ")[0])[0] for row in table]
-    assert len(quotes) == 5
+    assert len(quotes) == 7
     for message in quotes:
         piece = re.search(
-            r"\w+Exception|[\w.]+NOT_SUPPORTED\w+|^\w+_FAILED$|CheckpointInfo length: |^[A-Z][^']*'", message
+            r"\w+Exception|STREAMING_REAL_TIME_MODE[.]\w+|[\w.]+NOT_SUPPORTED\w+|^\w+_FAILED$"
+            r"|CheckpointInfo length: |^[A-Z][^']*'",
+            message,
         )
         assert piece is not None
         assert any(piece[0].encode() in text for text in texts), message

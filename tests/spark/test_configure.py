@@ -40,7 +40,9 @@ from dynastate.spark.configure import (
     OTHER_FILE_MANAGER,
     PLUGIN_CLASS,
     PLUGINS,
+    PROVIDER,
     PROVIDER_CLASS,
+    REAL_TIME_MODE,
     plain_conf,
 )
 from dynastate.spark.connect import EXTENSIONS
@@ -102,6 +104,18 @@ def test_checkpoints_in_dynamodb(builder: SparkSession.Builder) -> None:
     assert [name for name in options(builder) if not name.startswith("spark.")] == []
     with pytest.raises(ConfigurationError, match="checkpoint must be True or False got='yes'"):
         dynastate.configure(builder, checkpoint="yes")
+
+
+def test_real_time_mode(builder: SparkSession.Builder) -> None:
+    """The setting takes the place of the provider class."""
+    dynastate.configure(builder, real_time=True)
+    assert PROVIDER not in options(builder)
+    assert options(builder)[REAL_TIME_MODE] == "true"
+    assert options(builder)[f"{CONF}.checkpointFormatVersion"] == "2"
+    with pytest.raises(ConfigurationError, match="real_time must be True or False got='yes'"):
+        dynastate.configure(builder, real_time="yes")
+    with pytest.raises(ConfigurationError, match=f"Spark refuses a session with {PROVIDER}; do not set it"):
+        dynastate.configure(builder.config(PROVIDER, PROVIDER_CLASS), real_time=True)
 
 
 def test_checkpoints_in_dynamodb_of_a_running_session(

@@ -50,6 +50,8 @@ DRIVER_PYTHON = "spark.dynastate.driverPython"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 FILE_MANAGER_CLASS = "io.dynastate.checkpoint.DynastateCheckpointFileManager"
 OTHER_FILE_MANAGER = "spark.dynastate.checkpointFileManagerClass"
+#: In place of the provider class, which Spark wants to be RocksDB's or not set in a session with real-time mode.
+REAL_TIME_MODE = "spark.dynastate.realTimeMode.enabled"
 #: Spark warns of stores that upload no snapshot files. Ours upload none: snapshots are in the tables, and are made when
 #: they save money. The second setting needs the first.
 LAG_REPORTS = tuple(
@@ -79,7 +81,11 @@ def session_conf(minor: str) -> dict[str, str]:
 
 
 def configure(
-    builder: Builder, *, checkpoint: str | float | Decimal = False, **settings: str | float | Decimal
+    builder: Builder,
+    *,
+    checkpoint: str | float | Decimal = False,
+    real_time: str | float | Decimal = False,
+    **settings: str | float | Decimal,
 ) -> Builder:
     """Configure the sessions of a builder to keep streaming state in DynamoDB.
 
@@ -94,6 +100,9 @@ def configure(
 
         query.option("checkpointLocation", "dynastate://sales/orders")
 
+    With `real_time`, for Spark 4.3.0, queries can be in real-time mode: each query gets the provider class when it
+    starts, and the session has none.
+
     Without `python`, and without an interpreter set for PySpark, a local master gets the one that runs now.
 
     Under spark-submit the JVM has started already: pass the jar as `--jars "$(dynastate jar)"`.
@@ -102,8 +111,9 @@ def configure(
     to its start. This asks the server for them, and for its Spark, and sets the rest.
 
     Raises:
-        ConfigurationError: an unknown or wrong setting, no jar for this Spark, a Java before 17, PYSPARK_SUBMIT_ARGS
-            that cannot be read, or a running session, spark-submit or Connect server without the jar or the extension.
+        ConfigurationError: an unknown or wrong setting, a provider class of the builder with `real_time`, no jar for
+            this Spark, a Java before 17, PYSPARK_SUBMIT_ARGS that cannot be read, or a running session, spark-submit or
+            Connect server without the jar or the extension.
     """
     unknown = sorted(set(settings) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -112,6 +122,8 @@ def configure(
         )
     if not isinstance(checkpoint, bool):
         raise ConfigurationError("checkpoint must be True or False", got=repr(checkpoint))
+    if not isinstance(real_time, bool):
+        raise ConfigurationError("real_time must be True or False", got=repr(real_time))
     checked = Settings(**settings)  # type: ignore[arg-type]  # Settings checks the type of each value itself
     options: dict[str, str] = builder._options  # noqa: SLF001  # a builder has no getter, and the jar must be appended
     if is_connect_client(builder) or connect_session() is not None:
@@ -127,6 +139,11 @@ def configure(
             prefix = "" if SparkSession.getActiveSession() is not None else "spark.hadoop."
             file_system = {f"{prefix}{name}": value for name, value in FILE_SYSTEM_CONF.items()}
             conf |= checkpoint_conf(launched) | file_system | {DRIVER_PYTHON: sys.executable}
+    if real_time:
+        if PROVIDER in options:
+            raise ConfigurationError(f"with real_time, Spark refuses a session with {PROVIDER}; do not set it")
+        del conf[PROVIDER]
+        conf[REAL_TIME_MODE] = "true"
     user_conf = {name: options[name] for name in (CHECKPOINT_FORMAT, *LAG_REPORTS) if name in options}
     builder.config(map={**conf, **user_conf, **checked.to_spark(settings)})
     return builder

@@ -35,9 +35,14 @@ object Processors {
     events(rows).transformWithState(new Expiring, TimeMode.ProcessingTime(), OutputMode.Append()).toDF(Columns: _*)
 
   /** A list by key that only grows, of what comes as a note; says how long it is. */
-  def appended(rows: DataFrame): DataFrame =
-    rows.select("key", "amount", "note").as[Note].groupByKey(_._1).transformWithState(new Appended, TimeMode.None(),
-      OutputMode.Append()).toDF("key", "values")
+  def appended(rows: DataFrame): DataFrame = appended(rows, OutputMode.Append())
+
+  /** The same in update mode, which real-time mode needs. */
+  def appendedInUpdateMode(rows: DataFrame): DataFrame = appended(rows, OutputMode.Update())
+
+  private def appended(rows: DataFrame, mode: OutputMode): DataFrame =
+    rows.selectExpr("coalesce(key, 'none') AS key", "coalesce(amount, 0) AS amount", "note").as[Note].groupByKey(_._1)
+      .transformWithState(new Appended, TimeMode.None(), mode).toDF("key", "values")
 
   private def events(rows: DataFrame) =
     rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").as[Event].groupByKey(_._1)

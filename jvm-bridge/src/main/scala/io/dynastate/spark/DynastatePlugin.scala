@@ -44,6 +44,8 @@ object DynastatePlugin {
   private val log = LoggerFactory.getLogger("io.dynastate.Sidecar")
   /** Not by SQLConf, whose hundreds of entries this would make before the executor is up. */
   private val ProviderClass = "spark.sql.streaming.stateStore.providerClass"
+  /** Where it is set, each query gets the class of dynastate when it starts. */
+  private val RealTimeMode = "spark.dynastate.realTimeMode.enabled"
 
   private val CheckpointCounters =
     Seq("requests", "retries", "throttles", "writeUnits", "deleteUnits", "readUnits", "nanodollars")
@@ -52,11 +54,16 @@ object DynastatePlugin {
 
   /** Start the sidecar in a thread, which is returned, or None if the conf selects another store. */
   def startSidecar(conf: SparkConf, isDriver: Boolean = false): Option[Thread] =
-    conf.getOption(ProviderClass).filter(_ == "io.dynastate.spark.DynamoDBStateStoreProvider").map { _ =>
+    if (!isChosen(conf)) None
+    else {
       val thread = new DaemonThreads("dynastate-sidecar-start").newThread(() => prepare(conf, isDriver))
       thread.start()
-      thread
+      Some(thread)
     }
+
+  private def isChosen(conf: SparkConf): Boolean =
+    conf.getOption(ProviderClass).map(_ == "io.dynastate.spark.DynamoDBStateStoreProvider")
+      .getOrElse(conf.get(RealTimeMode, "false") == "true")
 
   /** Lease a connection, for which the sidecar makes its client, and leave it to the first task. An error that left
    * this thread would end the executor.

@@ -26,7 +26,7 @@ import org.apache.spark.sql.internal.SQLConf
  */
 private[dynastate] object RefusePinnedProvider {
   val Provider = "io.dynastate.spark.DynamoDBStateStoreProvider"
-  private val Setting = SQLConf.STATE_STORE_PROVIDER_CLASS.key
+  val Setting = SQLConf.STATE_STORE_PROVIDER_CLASS.key
   private val StatefulNodes = Set("Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "GlobalLimit",
     "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "TransformWithState", "TransformWithStateInPandas",
     "TransformWithStateInPySpark")
@@ -46,8 +46,17 @@ private[dynastate] object RefusePinnedProvider {
   private final class QueryRefused(refused: DynastateException)
     extends AnalysisException(refused.getMessage, None, None, Some(refused), None, Map.empty, Array.empty[QueryContext])
 
-  /** Whether dynastate is the provider of the session. */
-  def isChosen: Boolean = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == Provider
+  /** Whether dynastate is the provider of the session, or of the queries that it starts. */
+  def isChosen: Boolean = chosen == Provider
+
+  private def chosen: String =
+    if (RealTimeMode.isEnabled && !SQLConf.get.contains(Setting)) Provider
+    else SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
+
+  /** Refuse a query whose own session was to have dynastate's provider, and has another. */
+  def checkOwn(query: LogicalPlan): Unit = if (!isChosen && isStateful(query)) throw refused(
+    "spark.dynastate.realTimeMode.enabled is set, and yet Spark gave this query another state store; keep the " +
+      s"listeners of the session, and start the query again providerClass=$chosen")
 
   private def isInDynamoDB(write: WriteToStream): Boolean =
     new Path(write.resolvedCheckpointLocation).toUri.getScheme == CheckpointScheme
@@ -66,7 +75,7 @@ private[dynastate] object RefusePinnedProvider {
         folder,
         other.get)
     }
-    val provider = other.getOrElse(SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS))
+    val provider = other.getOrElse(chosen)
     if (provider != Provider && isInDynamoDB(write) && isStateful(write.inputQuery)) {
       // Whatever the session says, Spark takes the provider that the checkpoint names.
       val message =
@@ -78,9 +87,11 @@ private[dynastate] object RefusePinnedProvider {
     }
   }
 
-  private def refused(message: String, checkpoint: Path, provider: String): QueryRefused =
-    new QueryRefused(new DynastateException(ErrorKind.Configuration,
-        message + s" checkpoint=$checkpoint providerClass=$provider"))
+  private def refused(message: String, checkpoint: Path, provider: String): AnalysisException =
+    refused(message + s" checkpoint=$checkpoint providerClass=$provider")
+
+  def refused(message: String): AnalysisException =
+    new QueryRefused(new DynastateException(ErrorKind.Configuration, message))
 
   /** Whether a query has state, by the names that Spark has for such operators: not each version has all classes. */
   private def isStateful(query: LogicalPlan): Boolean = query.exists { node =>
