@@ -5,6 +5,7 @@ import java.util.UUID
 import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
+import org.apache.spark.sql.dynastate.benchmarks.MovedIterator
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{LongType, StringType, StructField, StructType}
@@ -23,6 +24,9 @@ object ScanBenchmark {
   private val Turns = 15
   private val Appends = 2000
   private val LongList = 10000
+  /** Timers that are due at once, and turns of all. */
+  private val DueAtOnce = 10
+  private val TimerTurns = 8
 
   private val groupKey = StructType(Seq(StructField("group", StringType), StructField("id", LongType)))
   private val timeKey = StructType(Seq(StructField("time", LongType), StructField("name", StringType)))
@@ -43,6 +47,13 @@ object ScanBenchmark {
       (0 until Rows by 1000).map(from => sum(store.rangeScan(Some(time(from)), Some(time(from + 1000)), "timed"))).sum
     }
     store.abort()
+    figures("timers_ns") = timers(provider) { store =>
+      val iterator = new MovedIterator(store, "timed")
+      (from, _) => iterator.moveTo(from)
+    }
+    figures("timers_by_ranges_ns") = timers(provider) { store => (_, bounds) =>
+      store.rangeScan(Some(bounds._1), Some(bounds._2), "timed")
+    }
     appends(provider, figures)
     provider.close()
     figures.printAndExit()
@@ -83,6 +94,40 @@ object ScanBenchmark {
     (0 until 10).foreach(at => store.merge(name("short"), count(at), "lists"))
     (0 until LongList).foreach(at => store.merge(name("long"), count(at), "lists"))
     store.commit()
+  }
+
+  /** Timers that are due are removed and set again, for after all others, round by round in one open store. Median ns
+   * a timer of the last turns.
+   *
+   * @param due makes of a store what finds timers, by the prefix of the first or by bounds
+   */
+  private def timers(provider: StateStoreProvider)(
+      due: StateStore => (UnsafeRow, (UnsafeRow, UnsafeRow)) => Iterator[UnsafeRowPair]): Double = {
+    val turns = (0 until TimerTurns).map { _ =>
+      val store = provider.getStore(1)
+      createFamilies(store)
+      val find = due(store)
+      val started = System.nanoTime()
+      for (from <- 0 until Rows by DueAtOnce) {
+        val until = time(from + DueAtOnce).getLong(0)
+        val pairs = find(row(1)(_.write(0, time(from).getLong(0))), (time(from), time(from + DueAtOnce)))
+        var found = 0
+        while (pairs.hasNext && {
+            val pair = pairs.next()
+            pair.key.getLong(0) < until && {
+              store.remove(pair.key, "timed")
+              store.put(time(from + found + Rows), count(found), "timed")
+              found += 1
+              true
+            }
+          }) {}
+        require(found == DueAtOnce, s"$found timers were due, expected $DueAtOnce")
+      }
+      val nanos = System.nanoTime() - started
+      store.abort()
+      nanos.toDouble / Rows
+    }
+    turns.takeRight(5).sorted.apply(2)
   }
 
   /** Appends to the short list, then to the long one, each in its own versions: time of each, and bytes written by one.

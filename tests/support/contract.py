@@ -75,6 +75,7 @@ CASES: Final = {
     "prefixScanWithMultiValues": "all-values-of-a-prefix",
     "put": "get-put-remove-commit-iterate",
     "putList": "put-list",
+    "reusableIterator": "an-iterator-that-is-moved",
     "rangeScan": "edges-of-ranges",
     "rangeScanWithMultiValues": "all-values-of-a-range",
     "registerColFamily": "a-family-registered-by-a-reader",
@@ -306,7 +307,7 @@ def read_spark(jar: Path, minor: str, page: dict[str, Member]) -> None:
 def read_ours(spark: Path, bridge: Path, page: dict[str, Member]) -> None:
     """Replace what a page has of our provider, which is of the newest Spark only."""
     known = read_jar(spark)
-    ours = read_jar(bridge, "io/dynastate/spark")
+    ours = read_jar(bridge, "dynastate")
     cases = {file: file.read_text() for file in sorted((ROOT / "tests/contract/provider/scala").glob("*Cases.scala"))}
     for trait, name in members(known):
         member = page[f"{trait.removeprefix(STATE)}.{name}"]

@@ -28,7 +28,7 @@ PROVIDERS = {"hdfs": "hdfs", "rocksdb": "rocksdb"} | dict.fromkeys(OURS, "dynast
 QUICK = "dynastate" if SPARK in ("3.5", "4.0") else "dynastate-v2"
 SLOW = {name: [pytest.mark.slow] * (name != QUICK) for name in PROVIDERS}
 RUN_DEADLINE_S = 800
-BEFORE_43 = {"a-family-registered-by-a-reader"}
+BEFORE_43 = {"a-family-registered-by-a-reader", "an-iterator-that-is-moved", "an-iterator-that-is-moved-by-timers"}
 BEFORE_42 = BEFORE_43 | {
     "an-unknown-family",
     "a-snapshot-is-asked-for",

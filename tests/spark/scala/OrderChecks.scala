@@ -40,6 +40,35 @@ final class OrderChecks(checks: Checks, seed: Long) {
         growing(new Random(seed + 1000 + round), new Rows(memory))
       }
     }
+    check("order of keys: views stay as they were, beside changes") {
+      rounds(6).foreach { round =>
+        val memory = if (round % 3 == 2) new DiskChecks.OnDisk(0) else MemoryChecks.InTree
+        views(new Random(seed + 2000 + round), new Rows(memory))
+      }
+    }
+  }
+
+  /** Iterators that are moved while keys come and go: each shows what there was when it was moved. */
+  private def views(random: Random, rows: Rows): Unit = {
+    (0 until 300).foreach(_ => rows.put(key("base", random.nextInt(3000))))
+    rows.commit()
+    var open = List.empty[Rows#View]
+    (0 until 200).foreach { _ =>
+      (0 until random.nextInt(40)).foreach { _ =>
+        val one = key("base", random.nextInt(3000))
+        if (random.nextInt(3) == 0) rows.remove(one) else rows.put(one)
+      }
+      if (random.nextInt(8) == 0) rows.flush()
+      val from = if (random.nextInt(5) == 0) null else key("base", random.nextInt(3000))
+      open ::= new rows.View(from)
+      open.foreach(_.read(random.nextInt(30)))
+      if (open.size > 4) {
+        open.last.read(Int.MaxValue)
+        open = open.init
+      }
+    }
+    rows.commit()
+    open.foreach(_.read(Int.MaxValue))
   }
 
   /** Groups of keys that are alike in their first bytes. Each turn one group grows at its end, another loses or gets
@@ -99,6 +128,23 @@ object OrderChecks {
     }
 
     def firstFrom(key: Array[Byte]): Option[Array[Byte]] = Option(expected.ceiling(key))
+
+    def flush(): Unit = open.flush()
+
+    /** All keys from one on (null: all), as they are now, read some at a time. */
+    final class View(from: Array[Byte]) {
+      private val left = new TreeSet[Array[Byte]](if (from == null) expected else expected.tailSet(from))
+      private val found = open.scanFrom(0, from)
+
+      def read(most: Int): Unit = {
+        var count = 0
+        while (count < most && found.advance()) {
+          same(found.row.key.toSeq, Option(left.pollFirst()).map(_.toSeq).orNull, s"a key of a view at $version")
+          count += 1
+        }
+        if (count < most) same(left.size, 0, s"keys that a view lacks at $version")
+      }
+    }
 
     /** Make the changes a version, which keeps its rows in order from the first scan on. */
     def commit(): Unit = {

@@ -221,6 +221,63 @@ final class ScanCases(scene: Scene) extends Cases {
     }
   }
 
+  test("an-iterator-that-is-moved", Families) {
+    write(provider, 0, Longs)(t => for (number <- 0L until 40L) t.put(v(number, "x"), v(number.toInt)))
+    val store = open(provider, 1)
+    val t = table(store, Longs)
+    val (iterator, move) = reusableIterator(store, Longs.name)
+    def next(count: Int): Seq[Values] = (1 to count).map(_ => t.pairOf(iterator.next())._2)
+    def moveTo(number: Long): Unit = move(t.prefixRow(v(number)))
+    same("from the first", next(2), Seq(v(0), v(1)))
+    t.put(v(2L, "x"), v(-2))
+    t.remove(v(3L, "x"))
+    t.put(v(50L, "x"), v(50))
+    same("without later changes", next(3), Seq(v(2), v(3), v(4)))
+    moveTo(1)
+    same("with them", next(3), Seq(v(1), v(-2), v(4)))
+    moveTo(39)
+    same("to the end of the family", next(2), Seq(v(39), v(50)))
+    same("at the end", iterator.hasNext, false)
+    moveTo(60)
+    same("after the end", iterator.hasNext, false)
+    moveTo(-5)
+    same("back", next(1), Seq(v(0)))
+    table(store, Longs.named("more")).put(v(7L, "x"), v(7))
+    moveTo(45)
+    same("without other families", next(1), Seq(v(50)))
+    same("at their end", iterator.hasNext, false)
+    refuses("an iterator of plain keys that is moved", "IllegalArgumentException", "STATE_STORE_UNSUPPORTED") {
+      val plain = table(store, Plain.named("plain"))
+      reusableIterator(store, "plain")._2(plain.prefixRow(v("a")))
+    }
+    store.abort()
+  }
+
+  test("an-iterator-that-is-moved-by-timers", Families) {
+    val (due, later) = (700L, 1000L)
+    write(provider, 0, Longs)(t => for (number <- 0L until due) t.put(v(number, "timer"), v(number.toInt)))
+    val store = open(provider, 1)
+    val t = table(store, Longs)
+    val (iterator, move) = reusableIterator(store, Longs.name)
+    // As in timers: those until a time are removed, and set others, of which some are due, too.
+    val fired = (100L to due + 100 by 100).map { until =>
+      if (until > 100) move(t.prefixRow(v(until - 100)))
+      val timers = iterator.map(t.pairOf(_)._1).takeWhile(_.head.asInstanceOf[Long] < until).map { key =>
+        t.remove(key)
+        t.put(v(key.head.asInstanceOf[Long] + (if (key(1) == "timer") 50L else later), "again"), v(1))
+        key
+      }.toList
+      same(s"until $until, in order", timers.map(_.head), timers.map(_.head.asInstanceOf[Long]).sorted)
+      timers.length
+    }
+    same("how many were due", fired, Seq(100) ++ Seq.fill(6)(150) ++ Seq(50))
+    commit(store)
+    // Those that were set before the next move's target are left.
+    val left = (0L until due by 100).flatMap(at => at + 50 until at + 100)
+    val again = (100L to due by 100).flatMap(at => at + later until at + later + 50)
+    same("those left, reloaded", look(fresh(), 2, Longs)(_.rows.map(_._1.head.asInstanceOf[Long])), left ++ again)
+  }
+
   testWithAppends("keys-that-begin-with-a-time", Families) {
     val shape = TimeFirst.named("times")
     val times = Seq(Long.MinValue, -1000L, -1L, 0L, 1L, 1000L, Long.MaxValue)

@@ -12,34 +12,55 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
   private[this] val other = new Row
   /** What was found: a row, or its place, and after `narrow` the places up to `foundEnd` of which one is that. */
   private[this] var foundBlock, foundAt, foundEnd = 0
+  /** The view since the last change; null: there is none. It shares blocks that have another turn. */
+  private[this] var lastView: KeyOrder = _
+  private[this] var turn = 0
 
   def heapBytes: Long = blocks.length * 4L + count * BlockBytes
 
   /** Add a row with a new key. */
   def add(row: Row, address: Int): Unit = {
-    if (count == 0) insertBlock(0, new Block(Row.probe(row.key), row.keyLength))
+    if (count == 0) insertBlock(0, new Block(Row.probe(row.key), row.keyLength, turn))
     findMark(row)
     findAmongAlike(row)
-    if (blocks(foundBlock).size == BlockRows) split(foundBlock)
+    if (own(foundBlock).size == BlockRows) split(foundBlock)
     blocks(foundBlock).add(foundAt, row, address)
   }
 
   /** Set the address of a key that has a row. */
   def replace(row: Row, oldAddress: Int, address: Int): Unit = {
     findAddress(row, oldAddress)
-    blocks(foundBlock).addresses(foundAt) = address
+    own(foundBlock).addresses(foundAt) = address
   }
 
   /** Remove the row of a key that has one. */
   def remove(row: Row, address: Int): Unit = {
     findAddress(row, address)
-    val block = blocks(foundBlock)
+    val block = own(foundBlock)
     block.remove(foundAt)
     if (block.size == 0) {
       count -= 1
       System.arraycopy(blocks, foundBlock + 1, blocks, foundBlock, count - foundBlock)
       blocks(count) = null
     }
+  }
+
+  /** The same rows in the same order, without later changes. Of rows on the heap. It takes no time for each row; the
+   * next change of a block copies it.
+   */
+  def view: KeyOrder = {
+    if (lastView == null) {
+      lastView = new KeyOrder(arena.view, blocks.clone(), count)
+      turn += 1
+    }
+    lastView
+  }
+
+  /** A block to change. */
+  private def own(number: Int): Block = {
+    lastView = null
+    if (blocks(number).turn != turn) blocks(number) = blocks(number).copy(turn)
+    blocks(number)
   }
 
   /** The rows from a key (null: the first) up to another, exclusive (null: the end). Valid until the next change.
@@ -206,7 +227,7 @@ final class KeyOrder private (arena: RowArena, private[this] var blocks: Array[K
     val lower = blocks(number)
     val half = BlockRows / 2
     arena.read(lower.addresses(half), other)
-    val upper = new Block(Row.probe(other.key), lower.skip)
+    val upper = new Block(Row.probe(other.key), lower.skip, turn)
     lower.moveTo(upper, half)
     insertBlock(number + 1, upper)
     if (lower.areMarksAlike) markAgain(lower)
@@ -247,10 +268,18 @@ private[memory] object KeyOrder {
   private val MarkBytes = 7
 
   /** Neighbouring rows. All keys, and the bound, begin with the same `skip` bytes. */
-  private final class Block(var bound: Row, var skip: Int) {
+  private final class Block(var bound: Row, var skip: Int, val turn: Int) {
     val addresses = new Array[Int](BlockRows)
     val marks = new Array[Long](BlockRows)
     var size = 0
+
+    def copy(newTurn: Int): Block = {
+      val copy = new Block(bound, skip, newTurn)
+      System.arraycopy(addresses, 0, copy.addresses, 0, size)
+      System.arraycopy(marks, 0, copy.marks, 0, size)
+      copy.size = size
+      copy
+    }
 
     /** Add a row at a place. The first one may be before the bound: `mark` has set it, for the rows that there were. */
     def add(at: Int, row: Row, address: Int): Unit = {
@@ -358,7 +387,7 @@ private[memory] object KeyOrder {
     val some = Array.fill(BlockRowsAtFirst)(new Row)
     (0 until count).foreach { number =>
       val first = number * BlockRowsAtFirst
-      val block = new Block(null, 0)
+      val block = new Block(null, 0, 0)
       block.size = math.min(BlockRowsAtFirst, rows.size - first)
       (0 until block.size).foreach { at =>
         block.addresses(at) = rows.get(first + at).toInt

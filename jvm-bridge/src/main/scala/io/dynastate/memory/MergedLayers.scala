@@ -5,7 +5,7 @@ package io.dynastate.memory
  *
  * @param atOnce rows on disk that are read at once
  */
-private[memory] final class MergedLayers(from: Row, inclusive: Boolean, to: Row, atOnce: Int) {
+private[memory] final class MergedLayers(from: Row, inclusive: Boolean, to: Row, atOnce: Int) extends RowIterator {
   private[this] val cursors = new java.util.ArrayList[KeyOrder#RangeCursor]
   /** The next row of each layer; null: all were given. */
   private[this] val heads = new java.util.ArrayList[Row]
@@ -13,15 +13,20 @@ private[memory] final class MergedLayers(from: Row, inclusive: Boolean, to: Row,
   private[this] var isAtRow = false
 
   /** Add a table below those that were added before; null: none. */
-  def add(table: RowTable): Unit = if (table != null && table.size > 0) {
-    cursors.add(table.inOrder.range(from, inclusive, to, atOnce))
+  def add(table: RowTable): Unit = if (table != null && table.size > 0) add(table.inOrder)
+
+  /** Add the rows of an order below those that were added before. */
+  def add(order: KeyOrder): Unit = {
+    cursors.add(order.range(from, inclusive, to, atOnce))
     heads.add(new Row)
     step(heads.size - 1)
   }
 
-  def row: Row = current
+  override def row: Row = current
 
-  def advance(): Boolean = {
+  override def close(): Unit = ()
+
+  override def advance(): Boolean = {
     // Not at the end of the call before: the next rows may not be wanted, and are read from disk.
     if (isAtRow) pass()
     var least: Row = null

@@ -155,6 +155,12 @@ private[memory] final class RowArena private (private[this] var directory: Array
     copy
   }
 
+  /** Its rows as they are, to read only; valid for as long as it is wanted. */
+  def view: RowArena = {
+    require(share == null, "rows on disk have one owner")
+    new RowArena(directory, ends, dead, null)
+  }
+
   private def take(newTotal: Long, newGarbage: Long, newArrays: Long): Unit = {
     total = newTotal
     garbage = newGarbage

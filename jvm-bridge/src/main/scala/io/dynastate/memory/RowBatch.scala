@@ -27,6 +27,20 @@ final class RowBatch(expected: Int = 32) {
     count += 1
   }
 
+  /** All rows, in the order in which they were added. */
+  def iterator: RowIterator = new RowIterator {
+    private[this] var next = 0
+    override val row = new Row
+
+    override def advance(): Boolean = next < RowBatch.this.size && {
+      read(next, row)
+      next += 1
+      true
+    }
+
+    override def close(): Unit = ()
+  }
+
   def read(number: Int, into: Row): Unit = {
     val list = if (lists == null) null else lists.get(number)
     if (list == null) into.pointTo(arrays(number), positions(number)) else into.pointTo(list)

@@ -1,14 +1,14 @@
 package io.dynastate.memory
 
-/** Rows of a range in order: an attempt's own, merged with those of its base. The base is read a batch at a time,
- * because a version never changes, even if the tree does.
+/** Rows of a range in order: an attempt's own, with delete markers, merged with those of its base. The base is read a
+ * batch at a time, because a version never changes, even if the tree does.
  */
-final class ScanIterator(base: Version, family: Int, from: Row, to: Row, own: RowBatch) extends RowIterator {
-  private[this] var ownAt = 0
+final class ScanIterator(base: Version, family: Int, from: Row, to: Row, own: RowIterator) extends RowIterator {
+  private[this] var isOwnRead, hasOwn = false
   private[this] var batch: RowBatch = _
   private[this] var batchAt = 0
   private[this] var batchLimit = base.versions.scanBatch(isFirst = true)
-  private[this] val mine, theirs = new Row
+  private[this] val theirs = new Row
   private[this] var current: Row = _
   private[this] var isClosed = false
   private[this] val isOnDisk = base.versions.disk.bytes > 0
@@ -19,15 +19,16 @@ final class ScanIterator(base: Version, family: Int, from: Row, to: Row, own: Ro
 
   override def advance(): Boolean = {
     while (!isClosed) {
-      val hasMine = ownAt < own.size
+      // Not before it is needed: the row that was given last may be its own.
+      if (!isOwnRead) hasOwn = own.advance()
+      isOwnRead = true
       val hasTheirs = hasBase
-      if (!hasMine && !hasTheirs) return false
-      if (hasMine) own.read(ownAt, mine)
+      if (!hasOwn && !hasTheirs) return false
       if (hasTheirs) batch.read(batchAt, theirs)
-      val order = if (!hasMine) 1 else if (!hasTheirs) -1 else mine.compareKeys(theirs)
-      if (order <= 0) ownAt += 1
+      val order = if (!hasOwn) 1 else if (!hasTheirs) -1 else own.row.compareKeys(theirs)
+      if (order <= 0) isOwnRead = false
       if (order >= 0) batchAt += 1
-      current = if (order <= 0) mine else theirs
+      current = if (order <= 0) own.row else theirs
       if (!current.isDelete) return true
     }
     false

@@ -87,6 +87,15 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     valuePairs(range(family, startKey, endKey), family)
   }
 
+  /** All pairs as of now, from the first key that has a prefix or is after it; null: from the first. */
+  def pairsFrom(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val family = familyOf("reusableIterator", colFamilyName)
+    require(family.scansInOrder && !family.family.multipleValues,
+      "A reusable iterator requires an encoder that supports range scans, and single values!")
+    val from = if (prefixKey == null) null else family.encoder.encodePrefixKey(prefixKey).clone()
+    pairs(overlay.scanFrom(family.id, from), family)
+  }
+
   override def allColumnFamilyNames: Set[String] = schema.ids.keySet + ColumnFamily.Default
 
   protected def forgetFamily(name: String): Unit = {
