@@ -20,12 +20,13 @@ DELAY = "5 seconds"
 
 @dataclass(frozen=True)
 class Case:
-    """A query on two streams, its output mode, its stateful operators, and conf for dynastate."""
+    """A query on two streams, its output mode, its stateful operators, and conf for dynastate, or for all stores."""
 
     build: Callable[[DataFrame, DataFrame], DataFrame]
     mode: OutputMode
     operators: tuple[str, ...]
     conf: Mapping[str, str] = field(default_factory=dict)
+    everywhere: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, session: SparkSession, sources: Sources) -> DataFrame:
         return self.build(sources.left.stream(session), sources.right.stream(session))
@@ -142,6 +143,9 @@ def deduplicated_joins(rows: DataFrame, others: DataFrame) -> DataFrame:
 
 
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+#: Of each row that comes, two that the watermark has passed are removed, while others are read and put.
+REMOVING = {"spark.sql.streaming.statefulOperator.incrementalCleanupFactor": "2"}
+STREAMLINED = REMOVING | {"spark.sql.streaming.useStreamlineAggregator": "true"}
 NEW_JOIN_FORMAT = "stream-stream join where state format 4 is asked for"
 CASES = {
     "aggregation in append mode": Case(windows, "append", ("stateStoreSave",)),
@@ -161,6 +165,13 @@ CASES = {
         "append",
         ("dedupeWithinWatermark",),
     ),
+    "dropDuplicates that removes row by row": Case(
+        lambda rows, _: rows.select("id", "at").withWatermark("at", DELAY).dropDuplicates(["id", "at"]),
+        "append",
+        ("dedupe",),
+        everywhere=REMOVING,
+    ),
+    "streamlined aggregation": Case(windows, "update", ("StatefulStreamlineAggregate",), everywhere=STREAMLINED),
     "limit": Case(lambda rows, _: rows.select("id", "key").limit(270), "append", ("globalLimit",)),
     "applyInPandasWithState": Case(group_state, "append", ("applyInPandasWithState",)),
     "flatMapGroupsWithState": Case(
@@ -191,5 +202,7 @@ CASES = {
         deduplicated_joins, "append", ("stateStoreSave", "dedupeWithinWatermark", "symmetricHashJoin")
     ),
 }
+#: Cases that only Spark 4.3 knows.
+NEEDS_43 = [name for name, case in CASES.items() if case.everywhere]
 #: Cases that Spark 3.5 does not know.
 NEEDS_40 = [name for name in CASES if name.startswith("transformWithState") or name == NEW_JOIN_FORMAT]

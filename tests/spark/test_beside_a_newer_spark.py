@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import CONF, ON_HDFS, ON_ROCKSDB, Database, Sessions
-from tests.spark.operators import CASES, NEEDS_40
+from tests.spark.operators import CASES, NEEDS_40, NEEDS_43
 from tests.spark.streams import Outcome, Source, make_rows, make_source, make_sources, run
 from tests.spark.test_migrate import totals
 from tests.support.jvm import ROOT, SPARK
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.every_spark,
     pytest.mark.skipif(SPARK != "3.5", reason="the queries stay on Spark 3.5"),
 ]
-NAMES = [name for name in CASES if name not in NEEDS_40]
+NAMES = [name for name in CASES if name not in (*NEEDS_40, *NEEDS_43)]
 #: Operators in one partition, whatever the number of partitions.
 SINGLE = {"global aggregation", "global aggregation in complete mode", "limit"}
 MANY = {*NAMES} - SINGLE

@@ -16,10 +16,10 @@ from dynastate.engine.namespaces import read_namespace
 from dynastate.operations.inspection.operator_names import operator_name
 from dynastate.settings import PREFIX, Settings
 from tests.spark.conftest import ON_ROCKSDB, Sessions
-from tests.spark.operators import CASES, NEEDS_40, Case
+from tests.spark.operators import CASES, NEEDS_40, NEEDS_43, Case
 from tests.spark.state_reader import read_metadata, read_states
 from tests.spark.streams import Outcome, Source, Sources, make_flights, make_sources, make_wide_rows
-from tests.support.jvm import ALSO_ON_35, SINCE_40, SPARK
+from tests.support.jvm import ALSO_ON_35, SINCE_40, SINCE_43, SPARK
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FILES = 4
@@ -45,13 +45,19 @@ ON_EVERY_SPARK = (
 
 #: Names of operators that store the same columns as another one.
 SEVERAL = ("applyInPandasWithState", "flatMapGroupsWithState", "transformWithState")
+#: An operator that stores the columns of another one, whose name the page gives it.
+STORES_AS = {"StatefulStreamlineAggregate": "stateStoreSave"}
 
 
 def of_each_operator(names: Sequence[str] = ON_EVERY_SPARK) -> list[ParameterSet]:
     """The names of all cases, of which some run on every Spark. On Spark 3.5 no case is left out that it can run."""
     every, slow = pytest.mark.every_spark, pytest.mark.slow
     marks = {name: [every] if name in names else [slow, every] if SPARK == "3.5" else [slow] for name in CASES}
-    return [pytest.param(name, marks=[*marks[name], SINCE_40] if name in NEEDS_40 else marks[name]) for name in CASES]
+    needs = [(SINCE_40, NEEDS_40), (SINCE_43, NEEDS_43)]
+    return [
+        pytest.param(name, marks=[*marks[name], *(mark for mark, needing in needs if name in needing)])
+        for name in CASES
+    ]
 
 
 @pytest.mark.parametrize("name", of_each_operator())
@@ -60,7 +66,8 @@ def test_same_as_rocksdb(name: str, sessions: Sessions, tables: BotoTables, fold
     case, conf = CASES[name], {f"{PREFIX}namespace": folder.name}
     compare(case, make_sources(folder, seed=1, files=FILES), sessions, folder, conf)
     assert names_by_columns(tables, folder.name) == {
-        number: "" if operator.startswith(SEVERAL) else operator for number, operator in enumerate(case.operators)
+        number: "" if operator.startswith(SEVERAL) else STORES_AS.get(operator, operator)
+        for number, operator in enumerate(case.operators)
     }
 
 
@@ -109,7 +116,7 @@ def compare(
 
     Ours has a `conf` of its own, and its `checkpoint`, or one in the folder. Returns our outcome.
     """
-    confs = {"ours": {**case.conf, **conf}, "rocksdb": ON_ROCKSDB}
+    confs = {"ours": {**case.everywhere, **case.conf, **conf}, "rocksdb": {**case.everywhere, **ON_ROCKSDB}}
     checkpoints = {"ours": checkpoint or folder / "ours", "rocksdb": folder / "rocksdb"}
     outcomes = {store: Outcome() for store in confs}
     first_batches = []

@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SPARK = ".".join(pyspark.__version__.split(".")[:2])
 #: For tests of what Spark has since 4.0.
 SINCE_40 = pytest.mark.skipif(SPARK == "3.5", reason="Spark 3.5 has no transformWithState, state reader, new formats")
+#: The same since 4.3.
+SINCE_43 = pytest.mark.skipif(
+    SPARK in ("3.5", "4.0", "4.1", "4.2"), reason="this Spark's operators remove rows at the end of a batch only"
+)
 #: For slow tests of the newest Spark that Spark 3.5, whose traits and checkpoints differ most, runs as well.
 ALSO_ON_35 = pytest.mark.every_spark if SPARK == "3.5" else pytest.mark.slow
 LOG4J = ROOT / "tests" / "log4j2.properties"
