@@ -96,6 +96,7 @@ SPARK_35: Final[Reasons] = {
             "flatMapGroupsWithState - recovery from checkpoint uses state format version 1",
         ),
     },
+    "the state of that checkpoint is in files of HDFS": {"StreamSuite": ("recover from a Spark v2.1 checkpoint",)},
     "a row of state format 1 has a long where its schema has an int, and is refused": {
         "FlatMapGroupsWithStateWithInitialStateSuite": (
             "flatMapGroupsWithState - initial state - processing time timeout - state format version 1",

@@ -103,6 +103,8 @@ SUITES: Final = (
             ("full-outer-join", ("streaming.StreamingFullOuterJoinSuite",), ""),
             ("left-semi-join", ("streaming.StreamingLeftSemiJoinSuite",), ""),
             ("watermark", ("streaming.EventTimeWatermarkSuite",), ""),
+            ("query", ("streaming.StreamingQuerySuite",), ""),
+            ("stream", ("streaming.StreamSuite",), ""),
             (
                 "deduplication",
                 ("streaming.StreamingDeduplicationSuite", "streaming.StreamingDeduplicationWithinWatermarkSuite"),
