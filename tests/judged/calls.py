@@ -59,6 +59,7 @@ class Call:
     retain: int = 0
     found: str = ""
     rows: dict[str, str] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
 
 
 def named(attempt: Attempt) -> str:

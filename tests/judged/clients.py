@@ -22,9 +22,10 @@ from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import Begin, Bucket, CleanUp, Commit, Open, Snapshot, SnapshotEnd
 from tests.judged.calls import ABORTED, OK, OUTCOMES, Call, Record, digests, named
 from tests.judged.launcher import MODULE, MUTATION
+from tests.simulation.actors import SCHEMA
 from tests.support.engine_driver import fold
 from tests.support.frames import ABORT, TOKEN, append, hello
-from tests.support.samples import CHECKPOINT, QUERY, SCHEMA, Changes, State
+from tests.support.samples import CHECKPOINT, QUERY, Changes, State
 from tests.support.sidecar import ROWS, Sidecar, Talk, chunk_of, spark_names
 
 #: So long a client waits for a message. Then it closes the connection, as Spark does that kills a task.

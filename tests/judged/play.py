@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -12,22 +13,33 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
+from dynastate.dynamodb.boto_tables import open_tables
+from dynastate.dynamodb.embedded import credentials
+from dynastate.errors import DynastateError
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, Attempt, VersionId
-from tests.judged.calls import NO_ANSWER, OK, REFUSED, Record
+from dynastate.reader.state import StateReader
+from dynastate.settings import Settings
+from dynastate.storage.tables import Tables
+from tests.judged.calls import NO_ANSWER, OK, OUTCOMES, REFUSED, Call, Record, named
 from tests.judged.clients import Client, Host
 from tests.judged.network import ALL, NONE, UPDATES, Network
+from tests.simulation.mutations import MUTATIONS
 from tests.support.dynoxide import Dynoxide
 from tests.support.fault_proxy import FaultProxy
 from tests.support.samples import Changes
 
 HOSTS: Final = 2
-STORES: Final = ("judged/0/0", "judged/0/1")
+OPERATOR: Final = "judged/0"
+STORES: Final = (f"{OPERATOR}/0/default", f"{OPERATOR}/1/default")
 RUNS: Final = 3
 #: Enough for all tasks at once: those of batches wait for others.
 THREADS: Final = 64
 #: The batches of a run; the next one begins when it has made its first few, and they go on side by side.
 BATCHES, BATCHES_BEFORE_NEXT = 10, 3
+#: Numbers of clients that are there once; tasks have lower ones.
+VIEWER, LAST = 10_000, 10_001
 #: Versions that clean-up retains.
 RETAIN: Final = 4
 #: So often Spark tries a task, and then the query fails.
@@ -167,6 +179,31 @@ def _read(history: History, number: int) -> None:
         time.sleep(chance.uniform(0, 0.1))
 
 
+def _view(history: History, tables: Tables, settings: Settings) -> None:
+    """Open the operator with all its partitions, as `open_state` does, and refresh that, until the history is over."""
+    chance = history.chance("view")
+    state: StateReader | None = None
+    while not history.is_over:
+        call = Call(VIEWER, "view", OPERATOR, 0, "")
+        with history.record.noting(call):
+            try:
+                if state is None:
+                    state = StateReader(tables, settings, OPERATOR)
+                else:
+                    state.refresh()
+                call.version = state.version
+                call.shown = {partition.store: named(entry.attempt) for partition, entry in state._current()}
+                call.outcome = OK
+            except DynastateError as failed:
+                call.outcome, call.error = OUTCOMES[failed.kind], str(failed)
+        if state is not None and chance.random() < 0.3:
+            state.close()
+            state = None
+        time.sleep(chance.uniform(0, 0.2))
+    if state is not None:
+        state.close()
+
+
 def _harm(history: History) -> None:
     """Kill and stop sidecars, and cut off the network, now and then, until the history is over."""
     chance = history.chance("harm")
@@ -194,7 +231,7 @@ def _read_all(history: History) -> None:
     for host in history.hosts:
         talk = host.connect()
         assert talk is not None, "a sidecar does not answer, and nothing harms it"
-        client = Client(10_000, history.record, talk)
+        client = Client(LAST, history.record, talk)
         with closing(talk):
             for store, attempts in history.attempts.items():
                 highest = max((each.version for each in attempts), default=0)
@@ -215,12 +252,18 @@ def play(seed: int, folder: Path, mutation: str = "", batches: int = BATCHES) ->
         network = Network(random.Random(f"{seed} network"))  # noqa: S311  # not for cryptography
         proxy = stack.enter_context(FaultProxy(dynamodb.endpoint, network))
         settings = replace(dynamodb.settings, endpoint=proxy.endpoint, request_deadline_s=REQUEST_DEADLINE_S)
+        stack.enter_context(patch.dict(os.environ, credentials()))
+        if mutation:  # the readers of this process are broken, too
+            stack.enter_context(MUTATIONS[mutation][0]())
+        tables = stack.enter_context(closing(open_tables(settings)))
+        tables.expect_answers()
         hosts = [Host(settings, mutation) for _ in range(HOSTS)]
         for host in hosts:
             stack.callback(host.close)
         history = History(seed, batches, hosts, network)
         with ThreadPoolExecutor(THREADS) as pool:
-            others = [pool.submit(_read, history, number) for number in range(2)] + [pool.submit(_harm, history)]
+            others = [pool.submit(_read, history, number) for number in range(2)]
+            others += [pool.submit(_harm, history), pool.submit(_view, history, tables, settings)]
             try:
                 _drive_all(history, pool)
             finally:

@@ -47,6 +47,9 @@ type call struct {
 	Found string            `json:"found"`
 	Rows  map[string]string `json:"rows"`
 
+	// Of a view of an operator, which is its Store: the attempt that it shows of each partition.
+	Shown map[string]string `json:"shown"`
+
 	// Why no order of the calls explains this one; "": an order may.
 	wrong string
 }
@@ -60,6 +63,10 @@ func (c *call) String() string {
 	switch {
 	case c.Op == "clean-up":
 		subject += fmt.Sprintf(" run %d, retaining %d", c.Run, c.Retain)
+	case c.Op == "view":
+		for store, attempt := range c.Shown {
+			subject += fmt.Sprintf(" %s/%s", store, short(attempt))
+		}
 	case c.Op == "commit":
 		subject += fmt.Sprintf(" run %d on %s", c.Run, or(short(c.Parent), "nothing"))
 	case c.Op == "open" && c.Outcome == ok:
@@ -263,6 +270,8 @@ func (f *facts) retains(cleanUp *call, attempt string) bool {
 func (f *facts) wrong(c *call) string {
 	parent := f.made.of(c.Store, c.Parent)
 	switch {
+	case c.Op == "view" && c.Outcome != unavailable:
+		return f.wrongView(c)
 	case c.Outcome == noAnswer || c.Outcome == aborted || c.Outcome == unavailable:
 		return ""
 	case c.Outcome == ok && c.Op == "open":
@@ -285,6 +294,66 @@ func (f *facts) wrong(c *call) string {
 		return "refused without a newer run: " + c.Error
 	}
 	return c.Outcome + ": " + c.Error
+}
+
+// wrongView says what is wrong in a view of all partitions of an operator: they have to be at one version, by one run. A
+// view shows the newest version that the newest run had made in all of them before it began, or a later one.
+func (f *facts) wrongView(c *call) string {
+	newest := 0
+	made := map[string]map[int]bool{}
+	var stores []string
+	for store, runs := range f.runs {
+		if !strings.HasPrefix(store, c.Store+"/") {
+			continue
+		}
+		stores = append(stores, store)
+		for run, first := range runs {
+			if first.called < c.End && run > newest {
+				newest = run
+			}
+		}
+	}
+	hasBegun := len(stores) > 0
+	for _, store := range stores {
+		made[store] = map[int]bool{}
+		hasStore := false
+		for key, one := range f.made {
+			if key[0] == store && one.Outcome == ok && one.End < c.Begin {
+				hasStore = true
+				made[store][one.Version] = made[store][one.Version] || one.Run == newest
+			}
+		}
+		hasBegun = hasBegun && hasStore
+	}
+	switch {
+	case c.Outcome != ok && hasBegun:
+		return c.Outcome + ": " + c.Error
+	case c.Outcome != ok:
+		return ""
+	case hasBegun && len(c.Shown) != len(stores):
+		return "a partition is not shown"
+	}
+	run := 0
+	for store, attempt := range c.Shown {
+		one := f.made.of(store, attempt)
+		if one == nil || !one.mayAppend() || one.Begin > c.End || one.Version != c.Version {
+			return "it shows a version of " + store + " that was not made"
+		}
+		if run != 0 && run != one.Run {
+			return "it shows versions of two runs"
+		}
+		run = one.Run
+	}
+	for version := range made[stores[0]] {
+		isWhole := true
+		for _, store := range stores {
+			isWhole = isWhole && made[store][version]
+		}
+		if isWhole && (run != newest || c.Version < version) {
+			return fmt.Sprintf("it goes back: run %d had made version %d", newest, version)
+		}
+	}
+	return ""
 }
 
 func (c *call) wrongRows(made attempts) string {

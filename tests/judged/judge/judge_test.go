@@ -46,6 +46,24 @@ func cleanUp(run, retain int, begin, end int64) *call {
 	return &call{Op: "clean-up", Store: "s", Version: 4, Attempt: "d", Run: run, Retain: retain, Outcome: ok, Begin: begin, End: end}
 }
 
+// batch is version 1 of both partitions of operator o: attempts p of o/0 and q of o/1.
+func batch(run int, p, q string, begin, end int64) []*call {
+	calls := []*call{commit(run, p, ok, begin, end), commit(run, q, ok, begin, end)}
+	calls[0].Store, calls[1].Store = "o/0", "o/1"
+	return calls
+}
+
+// view is a view of operator o at version 1 with these attempts of its partitions; "": it has no such partition.
+func view(p, q string, begin, end int64) *call {
+	one := &call{Op: "view", Store: "o", Version: 1, Outcome: ok, Shown: map[string]string{}, Begin: begin, End: end}
+	for store, attempt := range map[string]string{"o/0": p, "o/1": q} {
+		if attempt != "" {
+			one.Shown[store] = attempt
+		}
+	}
+	return one
+}
+
 func failed(outcome string, one *call) *call {
 	one.Outcome, one.Error = outcome, "because"
 	return one
@@ -100,6 +118,9 @@ func TestHistoriesThatAreExplained(t *testing.T) {
 		"a run that a newer one replaced":         {commit(1, "a", ok, 1, 2), commit(2, "b", ok, 3, 4), failed(configuration, commit(1, "c", ok, 5, 6))},
 		"an open that failed says nothing":        {commit(1, "a", ok, 1, 2), failed(unavailable, open("", "", 3, 4)), failed(noAnswer, open("a", "", 3, 4))},
 		"a version consists of its parent's rows": {commit(1, "a", ok, 1, 2), child(1, "b", "a", 3, 4), {Op: "open", Store: "s", Version: 2, Outcome: ok, Found: "b", Rows: map[string]string{"row": "b"}, Begin: 5, End: 6}},
+		"a view is whole":                         append(batch(1, "a", "b", 1, 2), view("a", "b", 3, 4)),
+		"while the first batch runs it may lack":  append(batch(1, "a", "b", 1, 9), view("a", "", 3, 4), failed(missing, view("", "", 5, 6))),
+		"a view while another run begins":         append(append(batch(1, "a", "b", 1, 2), batch(2, "c", "d", 3, 9)...), view("a", "b", 5, 6), view("c", "d", 7, 8)),
 		"clean-up deletes older versions":         append(chain(), cleanUp(1, 2, 11, 12), at(2, "", open("b", "", 13, 14)), at(2, "", failed("corrupt", open("", "", 13, 14)))),
 		"while clean-up runs they may be there":   append(chain(), cleanUp(1, 2, 11, 20), at(2, "", open("b", "b", 13, 14)), at(2, "", open("", "b", 15, 16))),
 		"a parent that clean-up has deleted":      append(chain(), cleanUp(1, 2, 11, 12), at(3, "z", failed(configuration, commit(1, "y", ok, 13, 14)))),
@@ -135,6 +156,11 @@ func TestHistoriesThatNoOrderExplains(t *testing.T) {
 		"one is lost before clean-up begins":   append(chain(), at(2, "", open("b", "", 11, 12)), cleanUp(1, 2, 13, 14)),
 		"what a retained one needs is deleted": append(chain(), cleanUp(1, 2, 11, 12), at(4, "", failed("corrupt", open("d", "", 13, 14)))),
 		"a replaced run cleans up":             append(chain(), at(4, "c", commit(2, "e", ok, 11, 12)), cleanUp(1, 2, 13, 14), at(2, "", open("b", "", 15, 16))),
+		"a view lacks a partition":             append(batch(1, "a", "b", 1, 2), view("a", "", 3, 4)),
+		"a view is of two runs":                append(append(batch(1, "a", "b", 1, 2), batch(2, "c", "d", 3, 9)...), view("a", "d", 5, 6)),
+		"a view goes back to an earlier run":   append(append(batch(1, "a", "b", 1, 2), batch(2, "c", "d", 3, 4)...), view("a", "b", 5, 6)),
+		"a view shows what nobody made":        append(batch(1, "a", "b", 1, 2), view("a", "z", 3, 4)),
+		"a view finds nothing":                 append(batch(1, "a", "b", 1, 2), failed(missing, view("", "", 3, 4))),
 		"a snapshot finds its version corrupt": append(chain(), failed("corrupt", &call{Op: "snapshot", Store: "s", Version: 4, Attempt: "d", Run: 1, Begin: 11, End: 12})),
 	} {
 		convictions, err := verdict(t, calls)

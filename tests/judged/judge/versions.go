@@ -97,7 +97,7 @@ func partition(history []porcupine.Operation) [][]porcupine.Operation {
 func operations(calls []*call) []porcupine.Operation {
 	var all []porcupine.Operation
 	for _, one := range calls {
-		saysNothing := one.Op == "open" && (one.Outcome == noAnswer || one.Outcome == unavailable)
+		saysNothing := (one.Op == "open" || one.Op == "view") && (one.Outcome == noAnswer || one.Outcome == unavailable)
 		if !saysNothing {
 			all = append(all, porcupine.Operation{ClientId: one.Client, Input: one, Call: one.Begin, Return: one.End})
 		}
