@@ -16,7 +16,7 @@ SPARKS := 3.5 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations histories judged prove kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress model dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations reach histories judged prove kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress model dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -116,7 +116,16 @@ sim: $(READY)
 
 # The first seed that finds each mutation of the simulation.
 mutations: $(READY)
-	@PYTHONPATH=src $(PYTHON) -m tests.simulation mutations
+	@PYTHONPATH=src $(PYTHON) -m tests.simulation mutations $(addprefix --rate ,$(RATE))
+
+# The lines and branches of the engine that schedules do not reach.
+reach: RUNS = 200
+reach: $(READY)
+	@$(PYTHON) -m pip install --quiet 'coverage>=7.6'
+	@rm -rf build/reach && mkdir -p build/reach
+	@PYTHONPATH=src $(PYTHON) -m coverage run -m tests.simulation $(SEED) $(RUNS)
+	@$(PYTHON) -m coverage combine --quiet
+	@$(PYTHON) -m coverage report --show-missing --precision 1
 
 # Random histories of the provider, in one JVM, up to the first that fails.
 histories: RUNS = 100

@@ -28,6 +28,7 @@ from dynastate.unsaferow.nested import Struct
 from dynastate.unsaferow.types import Binary
 from tests.simulation.bucket_reads import BucketReads, read_by_buckets
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN, Model, State, apply, short, violation
+from tests.simulation.reach import OPEN
 from tests.simulation.scheduler import Process, Scheduler
 from tests.support.samples import chunk_of
 from tests.support.store_builder import family
@@ -138,7 +139,8 @@ class Executor(Actor):
     ) -> None:
         """Make the version after `base`, which has no attempt where only its number is known."""
         try:
-            parent, state = self._open(model, base)
+            with self._scheduler.doing(OPEN):
+                parent, state = self._open(model, base)
         except DynastateError as failed:
             self._scheduler.note("%s cannot be opened: %s", short(base), failed)
             report(committed=False)
@@ -151,7 +153,7 @@ class Executor(Actor):
         try:
             for part in chunks(changes, self._chance.randint(1, 8)):
                 under_way.append(part)
-                if self._chance.random() < 0.02 and self.may_fail:
+                if self._chance.random() < 0.05 and self.may_fail:
                     raise TaskFailedError("the task fails in the user's code")
             result = apply(state, changes)
             under_way.added = sum(map(len, result.values())) - sum(map(len, state.values()))

@@ -21,6 +21,7 @@ from tests.simulation.drivers import GARBAGE_MAX, CheckpointReader, ConcurrentQu
 from tests.simulation.dynamodb import Place, Wire
 from tests.simulation.model import violation
 from tests.simulation.network import LATEST_S, NO_FAULTS
+from tests.simulation.reach import CLOCK, PUT_FILE, Cell
 from tests.simulation.scheduler import Process, Task
 from tests.simulation.threads import NOW
 from tests.simulation.world import NAMES, World
@@ -136,7 +137,13 @@ class CheckpointSchedule(World):
         self._clocks += 1
         chance = random.Random(f"clock {self._clocks} of {self.seed}")  # noqa: S311  # others draw as without clocks
         start = NOW + timedelta(hours=chance.uniform(-CLOCK_ERROR_H, CLOCK_ERROR_H))
-        return lambda: start + timedelta(seconds=self.scheduler.now)
+
+        def now() -> datetime:
+            task = self.scheduler.current
+            self.scheduler.struck[Cell(task.doing if task else PUT_FILE, CLOCK)] += 1
+            return start + timedelta(seconds=self.scheduler.now)
+
+        return now
 
     def _on_request(self, operation: str, request: dict[str, Any]) -> None:
         """Pass the writer of each head that is sent to the model."""

@@ -13,6 +13,7 @@ from dynastate.errors import CorruptStateError, DynastateError, UnavailableError
 from tests.simulation.actors import Actor
 from tests.simulation.checkpoint_model import REFUSED, CheckpointModel, Put
 from tests.simulation.model import COMMITTED, FAILED, UNKNOWN
+from tests.simulation.reach import DELETE_FILES, PUT_FILE, READ_FILES
 from tests.simulation.scheduler import Scheduler, Task
 
 #: Files of a log that are deleted together, as by `DynastateCheckpointFileManager`, with a smaller number.
@@ -45,7 +46,8 @@ class Files:
         assert task is not None
         put = self.puts[task] = self.model.begin_put(path, data, overwrites=overwrites, is_wanted=is_wanted)
         try:
-            is_done = self._files.put(self.model.checkpoint, path, data, overwrites=overwrites, is_wanted=is_wanted)
+            with self.scheduler.doing(PUT_FILE):
+                is_done = self._files.put(self.model.checkpoint, path, data, overwrites=overwrites, is_wanted=is_wanted)
         except DynastateError as failed:
             self.model.end_put(put, UNKNOWN if isinstance(failed, UnknownOutcomeError) else FAILED)
             raise
@@ -56,7 +58,8 @@ class Files:
     def get(self, path: str) -> bytes | None:
         since = self.model.moment
         try:
-            file = self._files.get(self.model.checkpoint, path)
+            with self.scheduler.doing(READ_FILES):
+                file = self._files.get(self.model.checkpoint, path)
         except CorruptStateError as corrupt:
             self.model.check_corrupt(path, since, corrupt)
             raise
@@ -67,7 +70,8 @@ class Files:
     def read_all(self) -> dict[str, bytes | None]:
         """The data of all files, by path. A file with fragments has no data (None)."""
         since = self.model.moment
-        files = {file.path: file for file in self._files.read_all(self.model.checkpoint)}
+        with self.scheduler.doing(READ_FILES):
+            files = {file.path: file for file in self._files.read_all(self.model.checkpoint)}
         for folder in (OFFSETS, COMMITS, SOURCE):
             names = {name_in(folder, path): file.raw_bytes for path, file in files.items() if is_in(folder, path)}
             self.model.check_list(folder, names, since)
@@ -78,13 +82,15 @@ class Files:
 
     def names(self, folder: str) -> set[str]:
         since = self.model.moment
-        names = {entry.name: entry.bytes for entry in self._files.list(self.model.checkpoint, folder)}
+        with self.scheduler.doing(READ_FILES):
+            names = {entry.name: entry.bytes for entry in self._files.list(self.model.checkpoint, folder)}
         self.model.check_list(folder, names, since)
         return set(names)
 
     def delete(self, paths: list[str]) -> None:
         self.model.deletes(paths)
-        self._files.delete(self.model.checkpoint, paths)
+        with self.scheduler.doing(DELETE_FILES):
+            self._files.delete(self.model.checkpoint, paths)
 
 
 @dataclass

@@ -29,6 +29,16 @@ from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.simulation.actors import KEY, KEYS, VALUE, Actor, key_of, rows_of
 from tests.simulation.model import Model, Node, State, short, violation
+from tests.simulation.reach import CLEAN, COMPACT, DROP, FORK, OPEN
+
+
+def ended_batch(models: list[Model]) -> tuple[int, str, set[str]] | None:
+    """The newest batch of the current query, its run and locations. None: not all partitions have it by that run."""
+    current = [model for model in models if model.query == models[0].query]
+    batches = {(model.newest, model.makers.get(model.newest), model.run) for model in current}
+    (newest, maker, run), *others = batches
+    locations = {each for model in models for each in model.locations}
+    return (newest, run, locations) if not others and newest > 0 and maker == run else None
 
 
 def as_rows(state: State) -> list[Row]:
@@ -63,7 +73,8 @@ class Forker(Actor):
     def try_fork(self, models: list[Model], fork: str, version: int | None = None) -> int:
         still_promised = [model.watch() for model in models]
         try:
-            result = fork_namespace(self._tables, models[0].store.split("/")[0], fork, version)
+            with self._scheduler.doing(FORK):
+                result = fork_namespace(self._tables, models[0].store.split("/")[0], fork, version)
         except (ConfigurationError, UnavailableError, VersionMissingError) as failed:
             self._scheduler.note("%s failed: %s", fork, failed)
             return 0
@@ -80,7 +91,8 @@ class Forker(Actor):
         """Check that the fork is what its origin was at that version."""
         store = fork + model.store.removeprefix(model.store.split("/")[0])
         try:
-            forked, state = retry_routes(lambda _: rows_of(self._engine.open(store, version, NO_ATTEMPT)))
+            with self._scheduler.doing(OPEN):
+                forked, state = retry_routes(lambda _: rows_of(self._engine.open(store, version, NO_ATTEMPT)))
         except UnavailableError as failed:
             self._scheduler.note("%s cannot be read now: %s", fork, failed)
             return
@@ -95,8 +107,8 @@ class Forker(Actor):
 
     def _try_drop(self, fork: str) -> bool:
         try:
-            stores = list(find_stores(self._tables, fork))
-            drop_stores(self._tables, stores)
+            with self._scheduler.doing(DROP):
+                drop_stores(self._tables, list(find_stores(self._tables, fork)))
         except UnavailableError as failed:
             self._scheduler.note("%s is not dropped yet: %s", fork, failed)
             return False
@@ -117,10 +129,13 @@ class Onlooker(Actor):
             name = some[0].store if len(some) == 1 else some[0].store.rsplit("/", 2)[0]
             still_promised = some[0].watch()
             queries = [model.query for model in models]
+            batch = ended_batch(models)
             try:
                 opened = StateReader(self._tables, self._settings, name)
             except (ConfigurationError, VersionMissingError) as failed:
                 self._scheduler.note("%s cannot be opened: %s", name, failed)
+                if len(some) > 1 and batch is not None and batch == ended_batch(models):
+                    raise violation("a batch that has ended cannot be opened", store=name, error=failed) from failed
                 if len(some) == 1 and still_promised():
                     raise violation("a promised version cannot be opened", store=name, error=failed) from failed
                 continue
@@ -142,6 +157,7 @@ class Onlooker(Actor):
             if kind is None:
                 opened.refresh()
                 self._scheduler.note("refreshed to %d of %s", opened.version, opened.store)
+                self._check_lineages(models, opened)
             else:
                 kind(models, opened)
         except (ConfigurationError, UnavailableError, VersionMissingError, CorruptStateError) as failed:
@@ -151,6 +167,15 @@ class Onlooker(Actor):
     def _nodes(self, models: list[Model], opened: StateView) -> list[Node]:
         pairs = [(model, entry.id) for model, (_, entry) in zip(models, opened._current(), strict=True)]
         return [model.nodes[version] for model, version in pairs]
+
+    def _check_lineages(self, models: list[Model], opened: StateView) -> None:
+        """Check that all versions of a reader are those that its newest one was computed from."""
+        by_store = {model.store: model for model in models}  # a refresh may add partitions
+        for lineage in (each.lineage for each in opened._partitions if each.store in by_store):
+            model = by_store[lineage.store]
+            newest = model.nodes[lineage.newest.id]
+            expected = [model.ancestor(newest, entry.version).version for entry in lineage.entries]
+            self._compare([short(entry.id) for entry in lineage.entries], list(map(short, expected)), [newest])
 
     def _rows(self, models: list[Model], opened: StateView) -> None:
         nodes = self._nodes(models, opened)
@@ -239,11 +264,11 @@ class Operator(Actor):
 
     def run_now_and_then(self, models: list[Model], is_over: Callable[[], bool], retain: int) -> None:
         for _ in self._pauses(is_over):
-            model, what = self._chance.choice(models), self._chance.choice(("compact", "clean"))
+            model, what = self._chance.choice(models), self._chance.choice((COMPACT, CLEAN))
             still_promised = model.watch()
             try:
-                with closing(self._engines()) as engine:
-                    if what == "compact":
+                with closing(self._engines()) as engine, self._scheduler.doing(what):
+                    if what == COMPACT:
                         result: object = compact_store(engine, self._tables, model.store)
                     else:
                         result = clean_store(engine, self._tables, model.store, retain)

@@ -124,9 +124,15 @@ class Model:
 
     def move(self, location: str, base: int) -> None:
         """From now on only runs from this location commit; what others have made above `base` is retained."""
-        versions = {self.chain[number] for number in range(max(base + 1, self.floor), self.newest + 1)}
+        numbers = range(max(base + 1, self.floor), self.newest + 1)
+        versions = {self.chain[number] for number in numbers if self._is_named(number)}
         self.locations = {location}
         self.foreign = {each for each in self.foreign | versions if self.location_of[self.nodes[each].run] != location}
+
+    def _is_named(self, number: int) -> bool:
+        """Whether the driver's checkpoint names its attempt. With format 1 a number may mean a twin that came later."""
+        winners = self.winners.get(number, [])
+        return self.checkpoint_format == 2 or (winners != [] and winners[-1][1] == self.chain[number])
 
     def drop(self) -> None:
         """Promise nothing any more; from the next restart on the store is another query's."""

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
+from tests.simulation import reach
 from tests.simulation.dynamodb import DynamoDB, Wire
 from tests.simulation.s3 import S3, CutBody
 from tests.simulation.scheduler import Process, Scheduler, Task
@@ -64,7 +65,7 @@ def random_faults(chance: random.Random) -> FaultRates:
     """The faults of a schedule: about half of the kinds, each rare or frequent."""
     rates = NO_FAULTS
     most_of = {"throttle": 0.3, "part": 0.5, "error": 0.2, "cut": 0.2, "not_sent": 0.1}
-    most_of |= {"slow": 0.2, "nap": 0.1, "pause": 0.03, "die": 0.02, "page": 0.7}
+    most_of |= {"slow": 0.2, "nap": 0.1, "pause": 0.03, "die": 0.05, "page": 0.7}
     for kind, most in most_of.items():
         if chance.random() < 0.5:
             rates = replace(rates, **{kind: most * chance.random() ** 2})
@@ -106,6 +107,7 @@ class _Request:
         self._refused: ClientError | None = None
         self._answers: list[Wire] = []
         self._to_come = 0
+        self._sent: tuple[str, str, dict[str, Any]] = "", "", {}
         self._is_answered = False
         self._is_given_up = False
         #: Whether the request arrives although its process has died.
@@ -114,6 +116,7 @@ class _Request:
     def answer(self, operation: str, request: dict[str, Any]) -> Wire:
         task = self._scheduler.current
         assert task is not None, "a request from outside of any task"
+        self._sent = task.doing, operation, request
         self._set_out(operation, request)
         refused = self._refusal()
         if refused is not None:
@@ -125,8 +128,10 @@ class _Request:
             pieces = pieces[: self._chance.randint(0, len(pieces))]
         self._send(operation, pieces, task)
         if lost:
+            self._strike(reach.LOST if pieces else reach.NOT_SENT)
             return self._fail(lost_answer(), self._delay())
         if failed:
+            self._strike(reach.ERROR)
             return self._fail(client_error("InternalServerError", 500), self._delay())
         return self._wait(operation, undone)
 
@@ -135,13 +140,16 @@ class _Request:
         scheduler, faults = self._scheduler, self._faults
         # The order matters most for commits and the stages of snapshots.
         if self._happens(faults.nap * (5 if operation in ("update_item", "put_item") else 1)):
+            self._strike(reach.STOP)
             scheduler.sleep(self._chance.uniform(0, faults.nap_s))
         scheduler.note("%s", Described(operation, request))
         if self._happens(faults.die):
+            self._strike(reach.KILL)
             if self._chance.random() < 0.5:
                 scheduler.kill(self._process)
             scheduler.after(self._chance.uniform(0, 2 * USUAL_S), self._die)
         if self._happens(faults.pause):
+            self._strike(reach.STOP)
             self._process.paused_until = scheduler.now + self._chance.uniform(0, faults.pause_s)
             scheduler.note("%s is suspended until %.1f", self._process.name, self._process.paused_until)
 
@@ -150,9 +158,11 @@ class _Request:
         refused: Exception | None = None
         code = "SlowDown"
         if self._happens(self._faults.not_sent):
+            self._strike(reach.NOT_SENT)
             refused = EndpointConnectionError(endpoint_url="http://simulation")
         elif self._happens(self._faults.throttle):
             reasons = [{"reason": "TableWriteProvisionedThroughputExceeded", "resource": "a table"}]
+            self._strike(reach.SLOW_DOWN if isinstance(self._service, S3) else reach.THROTTLE)
             if not isinstance(self._service, S3):
                 code = self._chance.choice(("ProvisionedThroughputExceededException", "ThrottlingException"))
             refused = client_error(code, ThrottlingReasons=reasons)
@@ -178,6 +188,7 @@ class _Request:
             raise self._refused
         answer = _merge(operation, self._answers, undone)
         if operation == "get_object" and self._happens(self._faults.part):
+            self._strike(reach.CUT_BODY)
             return {"Body": CutBody()}
         return answer
 
@@ -201,13 +212,19 @@ class _Request:
 
     def _arrive(self, operation: str, piece: dict[str, Any], task: Task) -> None:
         if self._service.is_cut or (self._process.is_dead and not self._outlives):
+            if self._service.is_cut and isinstance(self._service, S3):
+                self._strike(reach.MUTE)
             return
         if self._is_given_up or self._process.is_dead:
+            if reach.is_write(operation):
+                self._strike(reach.LATE)
             self._scheduler.note("late from %s: %s", self._process.name, Described(operation, piece))
         try:
             self._answers.append(getattr(self._service, operation)(**piece))
         except ClientError as refused:
             self._refused = refused
+            if "Item size" in str(refused):
+                self._strike(reach.FULL)
         self._to_come -= 1
         if self._to_come == 0 and not self._is_given_up:
             self._scheduler.after(self._delay(), lambda: self._come_back(task))
@@ -222,6 +239,7 @@ class _Request:
     def _pieces(self, operation: str, request: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The pieces that are done, and those that stay unprocessed."""
         if operation == "query" and self._happens(self._faults.page):
+            self._strike(reach.PAGE)
             return [{**request, "Limit": self._chance.randint(1, 6)}], []
         if not operation.startswith("batch_"):
             return [request], []
@@ -229,7 +247,13 @@ class _Request:
         self._chance.shuffle(pieces)
         # At least one is done; otherwise DynamoDB throttles the whole request.
         count = self._chance.randint(1, len(pieces)) if self._happens(self._faults.part) else len(pieces)
+        if count < len(pieces):
+            self._strike(reach.PARTIAL)
         return pieces[:count], pieces[count:]
+
+    def _strike(self, fault: str) -> None:
+        """Count a fault for the step of this request."""
+        self._scheduler.struck[reach.Cell(reach.step_of(*self._sent), fault)] += 1
 
 
 def _single(operation: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
 from typing import Final
 
 from tests.simulation.checkpoint_schedule import CheckpointSchedule
 from tests.simulation.mutations import MUTATIONS
+from tests.simulation.reach import Cell
 from tests.simulation.schedule import Schedule
 from tests.simulation.world import World
 
@@ -22,6 +25,8 @@ AT_ONCE: Final = 20
 STEPS_SHOWN: Final = 60
 #: Schedules from the known seed of a mutation on that are tried until one finds it.
 TRIES: Final = 600
+#: Seeds that tell how often a mutation is found.
+ENOUGH: Final = 5
 
 
 def schedules_of(seed: int) -> Iterator[World]:
@@ -30,10 +35,15 @@ def schedules_of(seed: int) -> Iterator[World]:
     yield CheckpointSchedule(seed)
 
 
-def failure_of(seed: int) -> str | None:
-    """Run the schedules of a seed. Returns None, or the first failure."""
-    failures = map(failure_in, schedules_of(seed))
-    return next((failed for failed in failures if failed is not None), None)
+def outcome_of(seed: int) -> tuple[str | None, Counter[Cell]]:
+    """Run the schedules of a seed. Returns None, or the first failure; and the faults that struck each step."""
+    struck: Counter[Cell] = Counter()
+    for schedule in schedules_of(seed):
+        failed = failure_in(schedule)
+        struck += schedule.scheduler.struck
+        if failed is not None:
+            return failed, struck
+    return None, struck
 
 
 def failure_in(schedule: World, steps: int = STEPS_SHOWN) -> str | None:
@@ -49,15 +59,28 @@ def failure_in(schedule: World, steps: int = STEPS_SHOWN) -> str | None:
 
 def first_found(name: str, tries: int = TRIES) -> tuple[int, str]:
     """The first schedule from its known seed on in which a mutation violates a promise, and that failure; -1: none."""
-    mutation, first, kind = MUTATIONS[name]
+    mutation, first, _ = MUTATIONS[name]
     with mutation():
-        for seed in range(first, first + tries):
-            failed = failure_in(kind(seed))
-            if failed is not None and "ViolationError" in failed:
-                return seed, failed
-            if failed is not None and "TypeError" in failed:
-                raise AssertionError(f"{name} no longer fits what it replaces: {failed}")
-    return -1, ""
+        return next(_found(name, range(first, first + tries)), (-1, ""))
+
+
+def finders(task: tuple[str, int]) -> tuple[list[int], int]:
+    """The seeds from 0 on that find a mutation, at most `ENOUGH`; and how many were tried, at most so many."""
+    name, most = task
+    with MUTATIONS[name][0]():
+        seeds = [seed for seed, _ in islice(_found(name, range(most)), ENOUGH)]
+    return seeds, seeds[-1] + 1 if len(seeds) == ENOUGH else most
+
+
+def _found(name: str, seeds: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """The seeds whose schedules find a mutation that is in place, and the failures."""
+    kind = MUTATIONS[name][2]
+    for seed in seeds:
+        failed = failure_in(kind(seed))
+        if failed is not None and "ViolationError" in failed:
+            yield seed, failed
+        if failed is not None and "TypeError" in failed:
+            raise AssertionError(f"{name} no longer fits what it replaces: {failed}")
 
 
 def digest_of(seed: int) -> str:
@@ -87,7 +110,7 @@ def _stay_on_one_cpu(started: Synchronized[int]) -> None:
         os.sched_setaffinity(0, {cpus[number % len(cpus)]})
 
 
-def failures(seeds: Sequence[int]) -> Iterator[str]:
-    """The failures of many schedules."""
+def outcomes(seeds: Sequence[int]) -> Iterator[tuple[str | None, Counter[Cell]]]:
+    """Of each seed None, or its failure; and the faults that struck each step."""
     with processes() as pool:
-        yield from (failed for failed in pool.map(failure_of, seeds, chunksize=AT_ONCE) if failed is not None)
+        yield from pool.map(outcome_of, seeds, chunksize=AT_ONCE)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import heapq
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Final
+
+from tests.simulation.reach import Cell
 
 #: A schedule takes some thousands of events; one that takes this many never ends.
 EVENTS_MAX: Final = 400_000
@@ -43,6 +46,8 @@ class Task:
         self.process = process
         self.is_over = False
         self.waits_for = ""
+        #: The step of the protocol, for counts of what struck it; "": its requests say which.
+        self.doing = ""
         #: Counts waits, so that an event for an earlier wait does nothing.
         self.wait = 0
         self.turn = threading.Lock()
@@ -59,6 +64,8 @@ class Scheduler:
         self.now = 0.0
         self.steps: list[tuple[float, str, str, tuple[object, ...]]] = []
         self.current: Task | None = None
+        #: How often each fault struck each step.
+        self.struck: Counter[Cell] = Counter()
         self._events: list[tuple[float, int, Event]] = []
         self._order = count()
         self._passed = 0
@@ -83,11 +90,12 @@ class Scheduler:
         """Schedule something that is no task: an event in the network or in DynamoDB."""
         self.at(self.now + seconds, act)
 
-    def spawn(self, name: str, body: Callable[[], None], process: Process | None = None) -> Task:
-        """Start a task, by default in the process of the current one."""
+    def spawn(self, name: str, body: Callable[[], None], process: Process | None = None, doing: str = "") -> Task:
+        """Start a task, by default in the process of the current one. All that it does may be one step."""
         if process is None:
             process = self._place or (self.current.process if self.current else self._main.process)
         task = Task(name, process)
+        task.doing = doing
         self._tasks.append(task)
         threading.Thread(target=self._run, args=(task, body), name=name, daemon=True).start()
         self.unpark(task)
@@ -110,6 +118,19 @@ class Scheduler:
             yield
         finally:
             self.current = task
+
+    @contextmanager
+    def doing(self, step: str) -> Iterator[None]:
+        """Count the faults that strike the current task in a block for a step of the protocol."""
+        task = self.current
+        if task is None:
+            yield
+            return
+        outer, task.doing = task.doing, step
+        try:
+            yield
+        finally:
+            task.doing = outer
 
     def sleep(self, seconds: float) -> None:
         until = self.now + seconds

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import islice
+from collections import Counter
 
 import pytest
 
 from tests.simulation.checkpoint_schedule import CheckpointSchedule
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.runs import digest_of, failures, first_found, processes
+from tests.simulation.reach import ABORT, CLEAN_UP, ENTER, ENTRY, PART, RARE, SHORTEN, Cell, step_of, table, unreached
+from tests.simulation.runs import digest_of, first_found, outcomes, processes
 
 #: Where the schedules begin that are compared with themselves.
 SEED = 0
@@ -35,8 +36,43 @@ def test_no_schedule_violates_a_promise() -> None:
     begin = f"make sim SEED={first} RUNS={RUNS}"
     print(begin)  # noqa: T201  # the seed of this run
     seeds = [*ONCE_FAILED, *range(first, first + RUNS)]
-    failed = list(islice(failures(seeds), 5))
+    failed: list[str] = []
+    struck: Counter[Cell] = Counter()
+    for failure, of_seed in outcomes(seeds):
+        struck += of_seed
+        failed += [failure] if failure is not None else []
+        if len(failed) == 5:
+            break
     assert not failed, "\n\n".join([*failed, f"the new schedules of this run: {begin}"])
+    print(table(struck))  # noqa: T201  # how far this run has reached
+    assert not unreached(struck), "no schedule has these faults at these steps any more (tests/simulation/reach.py)"
+
+
+def test_faults_are_counted_for_the_step_of_their_request() -> None:
+    """The requests of a commit are classed by what they do, those of other tasks by the task."""
+    entry, part = {"entry": {"S": "list/0"}}, {"part": {"S": "0/0/0"}}
+    write, delete = {"PutRequest": {"Item": part}}, {"DeleteRequest": {"Key": part}}
+    assert [
+        step_of("", "update_item", {"Key": entry}),
+        step_of("", "put_item", {"Item": entry}),
+        step_of("", "put_item", {"Item": {"entry": {"S": "meta"}}}),
+        step_of("", "query", {"TableName": "delta"}),
+        step_of("", "batch_write_item", {"RequestItems": {"delta": [write, write]}}),
+        step_of("", "batch_write_item", {"RequestItems": {"delta": [delete]}}),
+        step_of("", "put_object", {"Bucket": "bucket", "Key": "key"}),
+        step_of("", "delete_objects", {"Bucket": "bucket", "Delete": {"Objects": []}}),
+        step_of(CLEAN_UP, "batch_write_item", {"RequestItems": {"delta": [delete]}}),
+    ] == [ENTRY, SHORTEN, ENTER, ENTER, PART, ABORT, PART, ABORT, CLEAN_UP]
+
+
+def test_a_cell_that_is_not_reached_is_named() -> None:
+    """Whatever strikes, each cell that a run must reach is missed if it has no fault."""
+    cells = unreached(Counter())
+    assert len(cells) > 100
+    every = Counter(dict.fromkeys(cells, 1))
+    assert unreached(every) == []
+    assert unreached(every - Counter([cells[7]])) == [cells[7]]
+    assert not {*cells} & {Cell(step, fault) for fault, steps in RARE.items() for step in steps}
 
 
 def test_a_schedule_replays_identically() -> None:

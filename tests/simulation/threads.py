@@ -164,13 +164,16 @@ class Pool(Executor):
         self._tasks = 0
         self._idle = 0
         self._is_closed = False
-        self._queue: deque[tuple[Result[Any], Callable[[], Any]]] = deque()
+        #: Each with the step of the task that submitted it.
+        self._queue: deque[tuple[Result[Any], str, Callable[[], Any]]] = deque()
         self._has_work = Condition(scheduler, _Lock(scheduler))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Result[T]:
         result: Result[T] = Result(self._scheduler)
+        task = self._scheduler.current
+        doing = task.doing if task is not None else ""
         with self._has_work:
-            self._queue.append((result, lambda: fn(*args, **kwargs)))
+            self._queue.append((result, doing, lambda: fn(*args, **kwargs)))
             if self._scheduler.current is None:
                 self._do_one()
             elif self._idle:
@@ -202,10 +205,11 @@ class Pool(Executor):
             self._do_one()
 
     def _do_one(self) -> None:
-        result, act = self._queue.popleft()
+        result, doing, act = self._queue.popleft()
         if result.set_running_or_notify_cancel():
             try:
-                result.set_result(act())
+                with self._scheduler.doing(doing):
+                    result.set_result(act())
             except Exception as failed:  # noqa: BLE001  # the waiting task gets it
                 result.set_exception(failed)
         result.notify()

@@ -36,6 +36,10 @@ SMALL: Final = Limits(
 )
 
 
+#: The highest probability of a 503 from S3.
+S3_THROTTLE: Final = 0.3
+
+
 class World:
     """A world from a seed. `run` raises the first violation; `journal` has the steps."""
 
@@ -85,19 +89,27 @@ class World:
         self._processes += 1
         return Process(f"{name}-{self._processes}")
 
-    def _spawn(self, process: Process, body: Callable[[], None]) -> None:
-        self.scheduler.spawn(process.name, body, process)
+    def _spawn(self, process: Process, body: Callable[[], None], doing: str = "") -> None:
+        self.scheduler.spawn(process.name, body, process, doing)
 
-    def _client(self, process: Process, chance: random.Random, *, may_be_late: bool = True) -> Client:
+    def _client(self, process: Process, chance: random.Random, rates: FaultRates | None = None) -> Client:
+        """A client of a process, with faults of its own if it has `rates`."""
+
         def faults() -> FaultRates:
-            return self.faults if may_be_late else replace(self.faults, slow=0.0)
+            return self.faults if rates is None or self._is_calm() else rates
 
         return Client(self.scheduler, chance, self.dynamodb, process, faults, self._on_request)
 
     def _tables(self, client: Any, chance: random.Random) -> BotoTables:
         clock, sleep = self.scheduler.clock, self.scheduler.sleep
         retries = RetryPolicy(self.settings.request_deadline_s, clock=clock, sleep=sleep, randomness=chance)
-        s3 = replace(client, service=self.s3) if isinstance(client, Client) else self.s3
+        s3 = self._s3_client(client) if isinstance(client, Client) else self.s3
         both = BotoTables(self.settings, retries=retries, client=client, s3_client=s3)
         both.objects.expect_answers()
         return both
+
+    def _s3_client(self, client: Client) -> Client:
+        """The client of S3 in the process of another one. S3 has faults of its own there."""
+        chance = random.Random(f"{self.seed}/{client.process.name}/S3")  # noqa: S311  # no secret
+        rates = replace(random_faults(chance), throttle=S3_THROTTLE * chance.random())
+        return replace(self._client(client.process, client.chance, rates), service=self.s3)
