@@ -304,6 +304,22 @@ def test_a_day_has_a_target_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> 
         assert missed == [number]
 
 
+def test_targets_of_real_time_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The median of the pairs is judged, of each rate; without RocksDB nothing is."""
+    monkeypatch.syspath_prepend(FOLDER)
+    realtime = importlib.import_module("realtime")
+
+    def runs(p99_ms: list[float], pause_ms: float) -> list[dict[str, float]]:
+        return [{"p99_ms": each, "pause_ms": pause_ms} for each in p99_ms]
+
+    theirs, ours = runs([2.0, 2.0, 2.0], 300), runs([1.0, 9.0, 2.0], 150)
+    judged = realtime.targets({rate: {"ours": ours, "rocksdb-changelog": theirs} for rate in (1_000, 20_000)})
+    assert [(each.measured, each.met) for each in judged] == 2 * [(1.0, True), (0.5, True)]
+    slower = realtime.targets({1_000: {"ours": runs([1.0, 9.0, 2.1], 301), "rocksdb-changelog": theirs}})
+    assert [each.met for each in slower] == [False, False]
+    assert realtime.targets({1_000: {"ours": ours}}) == []
+
+
 def test_a_long_checkpoint_has_a_target_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are met where nothing grows after the first run, and what grows misses its own."""
     monkeypatch.syspath_prepend(FOLDER)
