@@ -111,6 +111,8 @@ def test_what_is_refused(engine: Engine, tmp_path: Path) -> None:
     assert "give at least one key" in refused("erase", "refuses")
     assert "a key to erase is not JSON" in refused("erase", "refuses", "--key", "user=a")
     assert "column user of the key must be of type string" in refused("erase", "refuses", "--key", '{"user": 5}')
+    for words in (("erase", "refuses", "--key"), ("verify", "refuses", "--absent")):
+        assert "no key of this state has these columns" in refused(*words, '{"customer": "a"}')
     assert "erase whole operators" in refused("erase", "refuses/0/0", "--key", KEY)
     assert "no store of this namespace" in refused("erase", "nothing-there", "--key", KEY)
     assert "does not exist" in refused("erase", "refuses", "--keys", str(tmp_path / "none"))

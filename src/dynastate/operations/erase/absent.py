@@ -10,7 +10,7 @@ from typing import Any
 from dynastate.engine.opening import retry_routes
 from dynastate.operations.erase.erase import groups_of, make_reader
 from dynastate.operations.erase.keys import GivenKeys
-from dynastate.operations.erase.scan import find_unnamed, scan_store
+from dynastate.operations.erase.scan import find_unnamed, refuse_unmatched, scan_store
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import Meter
@@ -64,6 +64,7 @@ def _look(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[
             view = tables.metered(Meter())
             scans[store] = scan_store(view, reader, store, erased_keys)
             units[store] = view.meter.read_units
+    refuse_unmatched(list(scans.values()))
     absences = []
     for store, scan in scans.items():
         view = tables.metered(Meter())

@@ -29,6 +29,7 @@ from dynastate.operations.erase.scan import (
     find_unnamed,
     read_names,
     refuse_partial,
+    refuse_unmatched,
     scan_store,
 )
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
@@ -177,6 +178,7 @@ def plan_erase(
 
     plans = each_store(tables, list(by_first), plan, progress, until_failure=True).all()
     scans = [scan for group in plans for scan in group.stores.values()]
+    refuse_unmatched(scans)
     unnamed_count = sum(group.unnamed_count for group in plans)
     touched = [scan for scan in scans if scan.row_ids]
     return ErasePlan(

@@ -170,6 +170,11 @@ class KeyMatcher:
             self.without_columns.add(described["name"])
         forms[name] = form
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether the keys of some family have the columns of a given key."""
+        return any(form.values for forms in self._forms.values() for form in forms.values())
+
     def matches(self, family: int, raw: bytes) -> bool:
         """Whether a stored key is to be erased.
 

@@ -209,6 +209,14 @@ def _bucket_of(chunk: StoredChunk) -> BucketName:
     return BucketName._make(maker)
 
 
+def refuse_unmatched(scans: Sequence[StoreScan]) -> None:
+    """Refuse keys whose columns no key of these stores has: nothing would match, without an error."""
+    if not any(scan.matcher.has_columns for scan in scans):
+        raise ConfigurationError(
+            "no key of this state has these columns; 'dynastate show' of a store lists them", store=scans[0].store
+        )
+
+
 def refuse_partial(tables: Tables, names: StoreNames) -> None:
     """Refuse a store whose rows cannot all be erased: it is being dropped, or may have objects of other tables."""
     meta = names.graph.required_meta
