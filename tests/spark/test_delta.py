@@ -1,4 +1,4 @@
-"""Stateful queries that write to Delta tables, with Delta's own exactly-once sink, killed again and again."""
+"""Stateful queries that write to Delta tables, with Delta's own exactly-once sink, killed at random moments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,16 @@ def commits(folder: Path) -> int:
     return sum(1 for name in QUERIES for _ in (folder / name / "_delta_log").glob("*.json"))
 
 
+def has_more_commits(folder: Path, before: int) -> bool:
+    return commits(folder) > before
+
+
 @pytest.mark.every_spark
 @pytest.mark.slow
 @pytest.mark.skipif(SPARK != DELTA_SPARK, reason=f"the Delta that Maven Central has is for Spark {DELTA_SPARK}")
 @pytest.mark.timeout(1_200)
 def test_delta_tables_are_equal_after_kills(database: Database, environment: dict[str, str], folder: Path) -> None:
-    """Each Delta table has the rows of a query on RocksDB that nobody killed: none twice, and none missing."""
+    """Each Delta table has the rows of a query on RocksDB without kills: none twice, and none missing."""
     print(f"seed {SEED}")  # noqa: T201  # shown when it fails
     choose = random.Random(SEED)  # noqa: S311  # test data
     delta = ",".join(map(str, sorted(jars("delta").glob("*.jar"))))
@@ -52,8 +57,7 @@ def test_delta_tables_are_equal_after_kills(database: Database, environment: dic
     for _ in range(KILLS):
         with subprocess.Popen(command, cwd=ROOT, env=environment) as program:
             try:
-                before = commits(killed)
-                wait_until(lambda before=before: commits(killed) > before, "no batch ended", PROGRESS_WITHIN_S)
+                wait_until(partial(has_more_commits, killed, commits(killed)), "no batch ended", PROGRESS_WITHIN_S)
                 time.sleep(choose.uniform(0, 1))
                 assert program.poll() is None, "the program ended before it was killed"
             finally:

@@ -1,4 +1,4 @@
-"""Some queries that append to Delta tables, to be killed; those tables' rows, at the end, in a file each.
+"""Some queries that append to Delta tables, to be killed; at the end the rows of each table are in a file.
 
 Run as `python -m tests.spark.programs.to_delta FOLDER DELTA_JARS [ENDPOINT]`. Without an endpoint state is in RocksDB.
 """
@@ -32,7 +32,7 @@ def main(folder: Path, jars: str, endpoint: str = "") -> None:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }
-    builder = SparkSession.builder.master("local[2]").config(map=conf)
+    builder = SparkSession.builder.master("local[2]").config(map=dict(conf))
     if endpoint:
         builder = dynastate.configure(builder, endpoint=endpoint, region="us-east-1")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,10 @@ def test_help(name: str) -> None:
 def test_two_columns_that_do_not_fit_are_stacked() -> None:
     """Each cell has a line of its own, and a long text several."""
     columns = {"name": "name", "text": "a\ntext", "count": "count"}
-    rows = [{"name": "first", "text": "word " * 12, "count": 1}, {"name": "second", "text": "x" * 50, "count": None}]
+    rows: list[dict[str, Any]] = [
+        {"name": "first", "text": "word " * 12, "count": 1},
+        {"name": "second", "text": "x" * 50, "count": None},
+    ]
     assert [line for line, _ in Table(rows, columns, 40).lines()] == [
         "first",
         "  a text word word word word word word",

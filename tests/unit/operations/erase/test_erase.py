@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("always_worth_it")
 PERSON, SECRET = "marked-person", "marked-value"
 MARKS = PERSON.encode(), SECRET.encode()
 GIVEN = GivenKeys([user(PERSON)])
-Change = tuple[dict[str, Any], dict[str, Any] | None]
+Change = tuple[Mapping[str, Any], Mapping[str, Any] | None]
 #: The changes of versions: the person comes, changes, goes, comes again; some versions have no other change.
 VERSIONS: Sequence[Sequence[Change]] = [
     [(user("a"), counted(1)), (user(PERSON), counted(1, SECRET))],

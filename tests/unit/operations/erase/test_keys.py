@@ -83,9 +83,10 @@ def test_wrong_keys_are_refused() -> None:
     """A value of another type would match nothing, without an error."""
     with pytest.raises(ConfigurationError, match="column user of the key must be of type string"):
         matcher({"user": 5})
-    for wrong in ([], [{}], ["a"]):
+    wrong_keys: list[Any] = [[], [{}], ["a"]]
+    for wrong in wrong_keys:
         with pytest.raises(ConfigurationError, match="at least one"):
-            GivenKeys(wrong)  # type: ignore[arg-type]
+            GivenKeys(wrong)
 
 
 def test_a_row_of_no_family_is_refused() -> None:
