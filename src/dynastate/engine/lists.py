@@ -137,7 +137,7 @@ def unneeded(
 
     - the entry and its bases, and the base of any attempt in this list, or in the next list, which has `parents`;
     - attempts from another checkpoint location, which may be adopted again;
-    - the last attempt at each version above the entry, so that no version is lost;
+    - the last attempt at each version above the entry, and at its own until it is listed, so that no version is lost;
     - the last attempt of each other query at each version, which the number means if its checkpoint is restored.
     """
     by_id = {each.id: each for each in entries.values()}
@@ -146,7 +146,9 @@ def unneeded(
     while base in by_id:
         needed_ids.add(base)
         base = by_id[base].parent_id
-    last = {each.version: each.id for each in entries.values() if each.version > entry.version}
+    # An entry that is about to be listed may not be: the list may have no room for it all the same.
+    first = entry.version if entry.id not in by_id else entry.version + 1
+    last = {each.version: each.id for each in entries.values() if each.version >= first}
     queries = {each.id: meta.query_at(each.epoch) for each in entries.values()}
     last_of_query = {(each.version, queries[each.id]): each.id for each in entries.values()}
     current = meta.query_at(entry.epoch)

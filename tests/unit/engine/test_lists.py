@@ -14,7 +14,7 @@ from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.items import item_bytes
 from dynastate.format.keys import EMPTY, NO_ATTEMPT, VersionId, version_list_key
 from dynastate.format.meta import EPOCHS_KEPT
-from dynastate.format.version_list import encode_entry, listed_entry
+from dynastate.format.version_list import REFUSED, encode_entry, listed_entry
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_store
@@ -147,6 +147,22 @@ def test_full_list_of_a_run_says_what_to_do(memory_engine: Engine, memory: Memor
     version = write_large(memory_engine, store, 3000, base, "run-3")
     assert read(memory_engine, store, *version) == {b"1": b"1", b"n": b"3000"}
     assert memory.items[key]["refused"] == frozenset({"other/0/0/default"})
+
+
+def test_a_list_without_room_loses_no_version(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """The only attempt at a version stays: the commit that may delete it has no room even so."""
+    base = write_versions(memory_engine, store, 1, run="run-0")[-1]
+    only = write_large(memory_engine, store, 1000, base, "run-0")
+    for number in (1, 2):
+        begin(memory_engine, store, attempt(number), {b"n": b"0"}, base=base, run=f"run-{number}").flush()
+    key = version_list_key(store, 1)
+    room = STORED_BYTES_MAX - list_bytes(memory, store, 1) - 100
+    memory.items[key][REFUSED] = frozenset({"run" * (room // 3)})
+    run_three = begin(memory_engine, store, C, {b"n": b"3"}, base=base, run="run-3")
+    with pytest.raises(ConfigurationError):
+        run_three.commit(LARGE | dict.fromkeys(range(900, 1000), 2**62), SCHEMA)
+    assert graph(memory, store).versions() == [1, 2]
+    assert read(memory_engine, store, *only)
 
 
 @pytest.mark.parametrize("entries", ["many", "large"])
