@@ -8,7 +8,8 @@ DYNOXIDE := build/dynoxide/node_modules/@dynoxide/linux-x64/dynoxide
 SYSTEM_PYTHON := $(shell for each in python3 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 
-# The minors of Spark with a jar each, or versions of them such as 4.0.1: `make test-spark SPARK=4.1`. `next` is what comes.
+# The minors of Spark with a jar each, or versions of them such as 4.0.1: `make test-spark SPARK=4.1`. `next` is the newest
+# Spark that is not supported yet.
 SPARK ?= all
 SPARKS := 3.5 4.0 4.1 4.2 4.3
 

@@ -47,6 +47,7 @@ def test_an_order_of_the_calls_explains_a_history(judge_program: Path, tmp_path:
 def test_the_judge_convicts_a_mutation(judge_program: Path, tmp_path: Path, mutation: str) -> None:
     """In one of a few histories: a part of them may not reach what is broken."""
     verdicts = (_judged(judge_program, tmp_path / str(seed), seed, mutation) for seed in range(1, 1 + HISTORIES_MAX))
-    verdict = next(verdict for verdict in verdicts if verdict.is_convicted)
+    verdict = next((each for each in verdicts if each.is_convicted), None)
+    assert verdict is not None, f"no history convicts {mutation}"
     assert "no order explains these calls; picture: " in verdict.text
     assert " open judged/0/" in verdict.text

@@ -62,7 +62,7 @@ _ALL: Final = (
     *(PUT_FILE, READ_FILES, DELETE_FILES),
 )
 #: Where each fault must strike in a run of CI. Of 315 seeds at least 5 % had each of these faults at each of these
-#: steps; where it is 3 %, 400 seeds miss it in one run of 200,000.
+#: steps; if the true share is 3 %, 400 seeds miss it in one run of 200,000.
 REACHED: Final[dict[str, tuple[str, ...]]] = {
     THROTTLE: _ALL,
     PARTIAL: (OPEN, ENTER, PART, SNAPSHOT, PUT_FILE, DELETE_FILES),
@@ -79,7 +79,7 @@ REACHED: Final[dict[str, tuple[str, ...]]] = {
     CUT_BODY: (OPEN,),
     FULL: (ENTRY,),
 }
-#: Where a fault strikes in fewer than 5 % of the seeds, so that a run may miss it: the step is rare, or is one request.
+#: Where a fault strikes in few of the seeds, so that a run may miss it: the step is rare, or is one request.
 RARE: Final[dict[str, tuple[str, ...]]] = {
     THROTTLE: (SHORTEN, ABORT),
     PARTIAL: (SHORTEN, ABORT, CLEAN_UP, READ, FORK, DROP, ADOPT, COMPACT, CLEAN),

@@ -47,17 +47,17 @@ COMMANDS = {
 @contextmanager
 def counted_reads() -> Iterator[Meter]:
     """Everything that is read in this process, by whatever meter."""
-    together = Meter()
+    all_meters = Meter()
     read = Meter.read
 
-    def count(meter: Meter, sizes: Iterable[int], **options: int) -> None:
+    def count(meter: Meter, sizes: Iterable[int], *, together: bool, missing: int = 0) -> None:
         all_sizes = list(sizes)
-        read(together, all_sizes, **options)
-        read(meter, all_sizes, **options)
+        for each in (all_meters, meter):
+            read(each, all_sizes, together=together, missing=missing)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Meter, "read", count)
-        yield together
+        yield all_meters
 
 
 def documented(first: str) -> dict[str, list[int]]:

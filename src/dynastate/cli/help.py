@@ -16,7 +16,7 @@ _WIDTH_MAX: Final = 80
 _NAME_CHARS: Final = 23
 #: Columns below which a text is below its name, and not beside it.
 NARROW: Final = 60
-#: The begin of lines of an epilog: of an item's further lines, and of examples.
+#: How lines of an epilog begin: of an item's further lines, and of examples.
 _CONTINUED: Final = " " * 7
 _EXAMPLE: Final = "  dynastate "
 

@@ -296,10 +296,13 @@ def verify(
     """Read stores as recovery would, and list what is missing, corrupt or orphaned.
 
     It changes nothing. Of several stores, it lists what is wrong, and counts the rest. With a namespace it also reads
-    the checkpoints in DynamoDB, and compares the committed batches with the state. Exit code 1: something is missing or
-    corrupt. Orphaned items do no harm: items of attempts under way look like orphans, and clean-up deletes the others.
+    the checkpoints in DynamoDB, and compares the committed batches with the state. Orphaned items do no harm: items of
+    attempts under way look like orphans, and clean-up deletes the others. Exit code 1: something is missing or corrupt;
+    with --absent, there is a row, or there are items that it does not search.
     """
     if absent:
+        if checkpoint:
+            raise ConfigurationError("--absent looks for rows only: leave out --checkpoint")
         _verify_absent(call, scope, absent)
         return
     from dynastate.operations.inspection import verify as verifying
@@ -345,10 +348,13 @@ def _verify_absent(call: Call, scope: str, texts: Sequence[str]) -> None:
     """Print whether rows of some keys are in any version or snapshot. Exit code 1: they are, or may be."""
     from dynastate.operations.erase.absent import find_absence
     from dynastate.operations.erase.keys import keys_from_json
+    from dynastate.operations.scope import stores_in
 
     erased_keys = keys_from_json(texts)
     with call.tables() as tables, progress("stores") as report:
-        absences = find_absence(tables, current_stores(tables, scope), erased_keys, report)
+        names = stores_in(tables, scope)
+        absences = find_absence(tables, [*names.current, *names.earlier], erased_keys, report)
+    is_absent = all(each.is_absent for each in absences)
     if not call.json([each.to_json() for each in absences]):
         for absence in absences:
             if absence.rows:
@@ -358,10 +364,10 @@ def _verify_absent(call: Call, scope: str, texts: Sequence[str]) -> None:
                 call.say(
                     f"{absence.store}: {plural(absence.unsearched, 'item')} that no version names: not searched", "red"
                 )
-        is_absent = "absent" if all(each.is_absent for each in absences) else "not absent"
         units = sum(each.read_units for each in absences)
-        call.say(f"{is_absent}: {plural(len(absences), 'store')}, {plural(units, 'read unit')}")
-    if not all(each.is_absent for each in absences):
+        answer = "absent" if is_absent else "not absent"
+        call.say(f"{answer}: {plural(len(absences), 'store')}, {plural(units, 'read unit')}")
+    if not is_absent:
         raise typer.Exit(1)
 
 

@@ -51,11 +51,13 @@ def versions(
 
 def _changed(attempts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The attempts that show something new, beside the oldest and the newest one."""
-    ends = (attempts[0], attempts[-1]) if attempts else ()
+    if not attempts:
+        return []
+    ends = (attempts[0], attempts[-1])
     is_new = [True, *(older["epoch"] != newer["epoch"] for older, newer in pairwise(attempts))]
     return [
         each
-        for each, is_first_of_run in zip(attempts, is_new, strict=False)
+        for each, is_first_of_run in zip(attempts, is_new, strict=True)
         if each["changes"] or each["has_snapshot"] or not each["is_current"] or is_first_of_run or each in ends
     ]
 

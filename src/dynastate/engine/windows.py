@@ -43,7 +43,7 @@ def entry_runs(store: str, entry: VersionEntry, shards: int, sequences: Sequence
         if sequence < len(sizes):
             yield Run([key], FRAME_BYTES + sizes[sequence], stream, starts[sequence])
         else:
-            yield Run([key], _part_bytes(entry))
+            yield Run([key], part_bytes(entry))
 
 
 def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int) -> Iterator[Run]:
@@ -53,10 +53,10 @@ def bucket_runs(store: str, snapshot: SnapshotManifest, number: int, shards: int
     if bucket.place is not None:
         yield Run(list(keys), bucket.object_bytes, bucket.stream(store), bucket.place.start)
     else:
-        yield from (Run([key], _part_bytes(bucket)) for key in keys)
+        yield from (Run([key], part_bytes(bucket)) for key in keys)
 
 
-def _part_bytes(sums: VersionEntry | Bucket) -> int:
+def part_bytes(sums: VersionEntry | Bucket) -> int:
     """The mean size of the items of a version or bucket with parts."""
     return PART_OVERHEAD_BYTES + sums.stored_bytes // sums.parts
 

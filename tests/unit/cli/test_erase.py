@@ -106,13 +106,26 @@ def test_absence_is_proved(engine: Engine, tables: NamedTables) -> None:
     assert (unsure["rows"], unsure["unsearched"]) == (0, 1)
 
 
+def test_absence_in_stores_of_an_earlier_query(engine: Engine) -> None:
+    """They are searched, as they are erased."""
+    for partition in range(2):
+        StoreBuilder(engine, f"before/0/{partition}/default", run="run of first", query="first").count_to(2)
+    StoreBuilder(engine, "before/0/0/default", run="run of second", query="second").count_to(1)
+    of_a = json.dumps(user("a"))
+    answers = {each["store"]: each["rows"] for each in shown("verify", "before", "--absent", of_a, code=1)}
+    assert set(answers) == {f"before/0/{partition}/default" for partition in range(2)}
+    assert answers["before/0/1/default"] == 1
+
+
 def test_what_is_refused(engine: Engine, tmp_path: Path) -> None:
     build(engine, "refuses")
     assert "give at least one key" in refused("erase", "refuses")
-    assert "a key to erase is not JSON" in refused("erase", "refuses", "--key", "user=a")
+    assert "the key is not JSON" in refused("erase", "refuses", "--key", "user=a")
     assert "column user of the key must be of type string" in refused("erase", "refuses", "--key", '{"user": 5}')
     for words in (("erase", "refuses", "--key"), ("verify", "refuses", "--absent")):
         assert "no key of this state has these columns" in refused(*words, '{"customer": "a"}')
+    checkpoint = ("--checkpoint", "s3://bucket/checkpoint")
+    assert "leave out --checkpoint" in refused("verify", "refuses", "--absent", KEY, *checkpoint)
     assert "erase whole operators" in refused("erase", "refuses/0/0", "--key", KEY)
     assert "no store of this namespace" in refused("erase", "nothing-there", "--key", KEY)
     assert "does not exist" in refused("erase", "refuses", "--keys", str(tmp_path / "none"))

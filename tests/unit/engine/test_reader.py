@@ -56,7 +56,7 @@ def test_all_openings_share_what_is_read_ahead(
 ) -> None:
     """Sixteen slow openings read a window each, and not more ahead than fits into their sidecar's part."""
     write(memory_engine, store, A, *({b"%d" % number: b"1"} for number in range(10 * Limits.window_parts)))
-    window_bytes = Limits.window_parts * windows._part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
+    window_bytes = Limits.window_parts * windows.part_bytes(memory_engine.open(store, 1, NO_ATTEMPT).entry)
     monkeypatch.setattr(reader, "READ_AHEAD_BYTES_MAX", 4 * window_bytes * sidecars)
     engine = make_engine(memory, parallel_requests=8 * sidecars, sidecars=sidecars)
     memory.calls.clear()

@@ -211,16 +211,16 @@ def _refuse_other(store: str, meta: StoreMeta, erased_keys: GivenKeys) -> None:
 
 def _units(scan: StoreScan) -> int:
     """About the write units that a store takes: rewritten items are written, and the old ones deleted."""
-    units = 0
+    units, sizes = 0, scan.item_bytes()
     for key, listed in scan.graph.lists.items():
         units += 2 * units_of_write(item_bytes(list_item(key, [raw for raw, _ in listed])))
     for entry in scan.graph.entries():
         if entry.id in scan.changes and entry.parts:
-            units += 2 * entry.parts * units_of_write(PART_OVERHEAD_BYTES + entry.stored_bytes // entry.parts)
+            units += 2 * entry.parts * units_of_write(sizes[entry.maker])
     for _, manifest in scan.snapshots():
         for number in scan.touched(manifest):
             bucket = manifest.buckets[number]
-            units += 2 * bucket.parts * units_of_write(PART_OVERHEAD_BYTES + bucket.stored_bytes // bucket.parts)
+            units += 2 * bucket.parts * units_of_write(sizes[BucketName(bucket.holder, number)])
         units += 3 if scan.touched(manifest) else 0
     return units + 2
 
@@ -357,21 +357,21 @@ def _scan(tables: Tables, reader: PartReader, group: Sequence[str], erased_keys:
 def _sweep(tables: Tables, work: dict[str, _Work], scans: Mapping[str, StoreScan]) -> None:
     """Delete what no store of a group names any more. Units are counted by the sizes of what `scans` have named."""
     group = {store: read_names(tables, store) for store in work}
+    sizes = {name: size for scan in scans.values() for name, size in scan.item_bytes().items()}
     for store in group:
         unnamed = find_unnamed(tables, store, group)
         delete_all(tables, unnamed.keys)
-        part_bytes = {name: size for scan in scans.values() for name, size in scan.part_bytes().items()}
-        tables.meter.deleted(_size_of(key, part_bytes) for key in unnamed.keys)
+        tables.meter.deleted(_size_of(key, sizes) for key in unnamed.keys)
         delete_own_objects(tables, unnamed.objects)
         work[store].keys += unnamed.keys
         work[store].objects += unnamed.objects
 
 
-def _size_of(key: Key, part_bytes: Mapping[VersionId | BucketName, int]) -> int:
+def _size_of(key: Key, sizes: Mapping[VersionId | BucketName, int]) -> int:
     """About the size of a deleted item in bytes, by the size of those beside it, or of one without data."""
     part, bucket = maker_of_part(key), maker_of_bucket(key)
     name = part if bucket is None else BucketName._make(bucket)
-    return PART_OVERHEAD_BYTES if name is None else part_bytes.get(name, PART_OVERHEAD_BYTES)
+    return PART_OVERHEAD_BYTES if name is None else sizes.get(name, PART_OVERHEAD_BYTES)
 
 
 def _erased(scan: StoreScan, work: _Work) -> ErasedStore:

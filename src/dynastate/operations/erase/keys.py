@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.reader.json_rows import json_text, parse_json
+from dynastate.reader.json_rows import json_text, key_from_json, parse_key
 from dynastate.unsaferow.key_encoders import KeyEncoder, make_encoder
 from dynastate.unsaferow.nested import Struct, or_none
 from dynastate.unsaferow.schema import described_families, parse_schema
@@ -47,10 +47,7 @@ class GivenKeys:
 
 def keys_from_json(texts: Iterable[str]) -> GivenKeys:
     """The keys in texts of JSON. Refuse a text that is not JSON."""
-    try:
-        return GivenKeys([parse_json(text) for text in texts])
-    except ValueError as wrong:
-        raise ConfigurationError(f"a key to erase is not JSON: {wrong}") from wrong
+    return GivenKeys([parse_key(text) for text in texts])
 
 
 def _canonical(key: GivenKey) -> str:
@@ -71,15 +68,10 @@ class _Column(NamedTuple):
         return or_none(lambda value: self.kind.to_json(self.kind.normal(value)), value)
 
     def json_of_given(self, value: Any) -> Any:
-        """A given value as `json_of` gives it. Refuse a value of another type."""
-        try:
-            return or_none(lambda value: self.kind.to_json(self.kind.normal(self.kind.from_json(value))), value)
-        except (ValueError, TypeError) as wrong:
-            example = json_text(or_none(self.kind.to_json, self.kind.example))
-            raise ConfigurationError(
-                f"column {self.path[-1]} of the key must be of type {self.kind.name}, such as {example}: {wrong}",
-                value=repr(value)[:100],
-            ) from wrong
+        """A given value as `json_of` gives it: as a stored row has it, 1.50 for 1.5. Refuse a value of another type."""
+        name = self.path[-1]
+        row = Struct([(name, self.kind)])
+        return self._replace(path=(name,)).json_of(row.decode(row.encode(key_from_json(row, {name: value}))))
 
 
 def _columns(struct: Struct, path: tuple[str, ...] = ()) -> Iterator[_Column]:

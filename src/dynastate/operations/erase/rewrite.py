@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from dynastate import runtime
 from dynastate.engine import snapshots
@@ -19,13 +18,10 @@ from dynastate.format.keys import Attempt, Key, SnapshotId, VersionId, digest_of
 from dynastate.format.manifest import Bucket, SnapshotManifest, encode_manifest, manifest_item
 from dynastate.format.parts import Chunk, StoredChunk, Tally, bucket_items, part_items, part_of, parts_digest
 from dynastate.format.snapshot import DELETING, DONE, Snapshot
-from dynastate.format.version_list import BOUNDS_PARTS_MAX, VERSIONS, InlineChanges, VersionEntry, encode_entry
+from dynastate.format.version_list import BOUNDS_PARTS_MAX, ERASED, VERSIONS, InlineChanges, VersionEntry, encode_entry
 from dynastate.operations.erase.scan import StoreScan
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Condition, Update
-
-#: In a version list: `erasures` of the meta item when its entries were rewritten. Its counts are then right.
-ERASED: Final = "erased"
 
 
 @dataclass

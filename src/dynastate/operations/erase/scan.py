@@ -10,6 +10,7 @@ from typing import NamedTuple
 from dynastate.engine.graphs import read_manifest
 from dynastate.engine.hash_ranges import hash_ranges
 from dynastate.engine.reader import PartReader
+from dynastate.engine.windows import part_bytes
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.changes import MERGE, Change, decode_changes
 from dynastate.format.graph import VersionGraph
@@ -29,7 +30,7 @@ from dynastate.format.keys import (
 from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.meta import parse_schema
 from dynastate.format.objects import ObjectId, store_prefix
-from dynastate.format.parts import PART_OVERHEAD_BYTES, StoredChunk
+from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import VersionEntry
 from dynastate.operations.erase.keys import GivenKeys, KeyMatcher
@@ -89,16 +90,14 @@ class StoreScan(StoreNames):
         """The buckets of a snapshot with such rows."""
         return [number for number, bucket in enumerate(manifest.buckets) if (bucket.holder, number) in self.rows]
 
-    def part_bytes(self) -> dict[VersionId | BucketName, int]:
+    def item_bytes(self) -> dict[VersionId | BucketName, int]:
         """The mean size in bytes of the items of each attempt with parts, and of each bucket."""
         sums: dict[VersionId | BucketName, VersionEntry | Bucket] = {
             entry.maker: entry for entry in self.graph.entries()
         }
         for _, manifest in self.snapshots():
             sums |= {BucketName(each.holder, number): each for number, each in enumerate(manifest.buckets)}
-        return {
-            name: PART_OVERHEAD_BYTES + each.stored_bytes // each.parts for name, each in sums.items() if each.parts
-        }
+        return {name: part_bytes(each) for name, each in sums.items() if each.parts}
 
     def rows_of(self, manifest: SnapshotManifest) -> LiveRows:
         """The rows with erased keys in a snapshot."""

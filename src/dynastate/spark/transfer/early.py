@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from dynastate.dynamodb import boto_tables
 from dynastate.dynamodb.client import Client
@@ -23,11 +23,10 @@ from dynastate.format.meta import parse_metas
 from dynastate.format.spark_log import COMMITS, METADATA, OFFSETS, STATE, parse_conf
 from dynastate.operations.checkpoints import StoredCheckpoint
 from dynastate.settings import Settings
+from dynastate.spark.configure import PROVIDER
 from dynastate.spark.transfer import importing, origin, steps
 from dynastate.spark.transfer.export import refuse_target
 from dynastate.spark.transfer.recovery import refuse_template
-
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 
 
 @dataclass(frozen=True)
@@ -72,18 +71,14 @@ def refuse_early(arguments: Arguments, settings: Settings) -> None:
             raise steps.no_checkpoint(arguments.old)
         if arguments.lost:
             of_namespace(tables, arguments.lost)
-        if namespace and new is not None and _marker(arguments) not in _names(new):
+        if namespace and new is not None and steps.marker_of(arguments.command) not in _names(new):
             steps.refuse_namespace(namespace, parse_metas(find_stores(tables, namespace)))
-
-
-def _marker(arguments: Arguments) -> str:
-    return f"dynastate-{arguments.command}"
 
 
 def _refuse_new(arguments: Arguments, old: Path | None, new: Path) -> None:
     if old is not None:
         steps.refuse_nested(str(old), str(new))
-    steps.refuse_used(_marker(arguments), _names(new), _batches(new / COMMITS), arguments.new)
+    steps.refuse_used(steps.marker_of(arguments.command), _names(new), _batches(new / COMMITS), arguments.new)
 
 
 def _local(location: str, conf: Mapping[str, str]) -> Path | None:
@@ -105,7 +100,7 @@ def _refuse_old(arguments: Arguments, old: Path) -> None:
     if not batches:
         raise steps.nothing_committed(arguments.old)
     with suppress(OSError, ValueError):  # Spark says more of a file that is not as expected
-        provider = parse_conf((old / OFFSETS / str(max(batches))).read_text()).get(_PROVIDER)
+        provider = parse_conf((old / OFFSETS / str(max(batches))).read_text()).get(PROVIDER)
         if provider and arguments.origin:
             refuse = importing.refuse_provider if arguments.origin == "spark" else origin.refuse_provider
             refuse(provider, arguments.old)

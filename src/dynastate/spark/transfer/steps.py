@@ -85,6 +85,11 @@ class Source:
     frames: Mapping[str, DataFrame] = field(default_factory=dict)
 
 
+def marker_of(command: str) -> str:
+    """The name of the file that marks a new checkpoint's folder while it is being made, or after that was cut off."""
+    return f"dynastate-{command}"
+
+
 def namespace_in(location: str) -> str:
     """The namespace that a checkpoint in DynamoDB has in its location. Empty if the checkpoint is elsewhere."""
     return checkpoint_of_location(location).namespace if location.startswith(SCHEME) else ""
@@ -177,8 +182,7 @@ class Transfer:
         self.jvm = Jvm(spark, command)
         self.source, self.target = self.jvm.qualified(old), self.jvm.qualified(new)
         self._spark = spark
-        #: Marks the new checkpoint's folder while it is being made, or after that was cut off.
-        self._marker = f"dynastate-{command}"
+        self._marker = marker_of(command)
         self._claim = f"{self._marker}-{uuid4()}"
         self.plan = self._describe()
         self._check()

@@ -59,7 +59,8 @@ def _of_corrupt_state(look: Look, corrupt_stores: int) -> Iterator[Step]:
         yield Step("Stop the query.", f"{plural(corrupt_stores, 'store')} cannot be read whole; what is left stays.")
     yield Step(
         "Take the query back to a batch whose version all stores can read,",
-        "or restore both tables to a second before that. verify lists the versions that can be read.",
+        "or restore both tables to a second before items were lost or corrupt. "
+        "verify lists the versions that can be read.",
         section=CORRUPT,
     )
     yield Step(

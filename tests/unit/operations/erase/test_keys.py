@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -77,6 +78,34 @@ def test_all_columns_of_a_given_key_count() -> None:
 def test_values_that_spark_groups_as_equal(given: Any, stored: float | None) -> None:
     assert matcher({"score": given}).matches(3, encode(3, {"score": stored}))
     assert not matcher({"score": given}).matches(3, encode(3, {"score": 1.5}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "stored"),
+    [
+        ("decimal(10,2)", Decimal("1.5"), Decimal("1.50")),
+        ("decimal(10,2)", "1.5", Decimal("1.50")),
+        ("decimal(10,2)", 5, Decimal("5.00")),
+        ("float", Decimal("0.1"), 0.1),
+        ("double", Decimal("0.1"), 0.1),
+        ("long", 5, 5),
+    ],
+)
+def test_values_in_other_spellings(kind: str, given: Any, stored: Any) -> None:
+    """As `get` takes them: a row is found by each spelling of its key's value, also within a struct."""
+    for column, key in (("value", {"value": stored}), ("place", {"place": {"value": stored}})):
+        columns = ("value", kind) if column == "value" else ("place", struct((("value", kind),)))
+        described = family(0, "default", (columns,))
+        keys = make_encoder(parse_schema(described["key"]), described["key_encoder"], "default")
+        of_value = KeyMatcher(GivenKeys([{"value": given}]), STORE, [json.dumps({"families": [described]})])
+        assert of_value.matches(0, keys.encode(key))
+
+
+@pytest.mark.parametrize(("kind", "given"), [("decimal(10,2)", Decimal("1.234")), ("integer", 2**31)])
+def test_values_that_no_row_can_have_are_refused(kind: str, given: Any) -> None:
+    described = family(0, "default", (("value", kind),))
+    with pytest.raises(ConfigurationError, match="column value of the key must be of type"):
+        KeyMatcher(GivenKeys([{"value": given}]), STORE, [json.dumps({"families": [described]})])
 
 
 def test_wrong_keys_are_refused() -> None:

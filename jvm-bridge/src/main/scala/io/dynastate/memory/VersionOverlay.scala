@@ -112,7 +112,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     }
 
   /** The same up to the end, of a family of single values. It takes no time for each change of this attempt, but makes
-   * the next changes take more: for what is read only at its begin.
+   * the next changes take more: for what is read only at its beginning.
    */
   def scanFrom(family: Int, from: Array[Byte]): RowIterator = {
     val own = new MergedLayers(probe(from), inclusive = true, null, RowTable.BlockRows)
