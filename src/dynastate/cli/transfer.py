@@ -276,12 +276,14 @@ def _spark(
     from dynastate.spark.java import check_java
 
     check_java(command)
+    from dynastate.spark.launch import launch_conf
     from dynastate.spark.session import local_session
     from dynastate.spark.transfer.early import Arguments, refuse_early
 
     pairs = dict(_pair(each) for each in conf or [])
     settings = replace(call.settings, namespace=namespace or "")
-    refuse_early(Arguments(command, conf=pairs, namespace=settings.namespace, **others), settings)
+    merged = launch_conf() | pairs | settings.to_spark()
+    refuse_early(Arguments(command, conf=merged, namespace=settings.namespace, **others))
     with local_session(f"dynastate {command}", pairs, settings) as spark, progress("tasks") as report:
         yield spark, report
 

@@ -24,17 +24,21 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
+def conf_folder() -> Path:
+    """The folder of Spark's own files of conf, which is on the class path of its JVM. PySpark comes without it."""
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    return Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+
+
 def launch_conf() -> dict[str, str]:
     """The conf of `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS, by the rules of spark-submit, which PySpark runs.
 
     Escapes of Java's properties stay as they are.
     """
     options = _given_options()
-    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     conf: dict[str, str] = {}
     if options.properties_file is None or options.load_spark_defaults:
-        conf |= _properties(defaults)
+        conf |= _properties(conf_folder() / "spark-defaults.conf")
     if options.properties_file is not None:
         conf |= _properties(options.properties_file)
     conf |= {name: value for name, _, value in (each.partition("=") for each in options.conf)}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dynastate.dynamodb import boto_tables
 from dynastate.engine.engine import Engine
+from dynastate.settings import PREFIX, Settings
 from dynastate.spark import java, session
 from dynastate.spark.transfer import early, steps
 from tests.support.command_line import refused, run
@@ -17,6 +20,8 @@ from tests.support.store_builder import StoreBuilder
 #: Imported before the tables of tests are in place: it keeps what it imports.
 REFUSE = early.refuse_early
 ROCKSDB = next(provider for provider, name in steps.SPARKS_OWN.items() if name == "RocksDB")
+#: What Spark's launcher puts on the class path may name another default file system.
+VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_CONF_DIR")
 
 
 def make(folder: Path, provider: str = steps.OURS, operators: int = 1) -> Path:
@@ -42,6 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> P
     (make(tmp_path / "cut-off") / "dynastate-import").touch()
     (tmp_path / "rows.parquet").touch()
     monkeypatch.chdir(tmp_path)
+    for name in (*VARIABLES, "SPARK_HOME", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(java, "check_java", lambda _: None)
 
     def start(*_: Any) -> Any:
@@ -111,3 +118,64 @@ def test_what_may_be_right_is_left_to_spark(words: str) -> None:
 def test_a_file_of_offsets_that_is_not_as_expected_is_left_to_spark(folder: Path) -> None:
     (folder / "rocks" / "offsets" / "0").write_text("v1\n")
     assert "Spark starts" in run("import", "rocks", "new").err
+
+
+@pytest.mark.parametrize("origin", ["--conf", "spark-defaults.conf"])
+def test_the_tables_are_those_of_the_conf_of_the_session(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    opened: list[Settings] = []
+    open_tables = boto_tables.open_tables
+
+    def noted(settings: Settings) -> Any:
+        opened.append(settings)
+        return open_tables(settings)
+
+    monkeypatch.setattr(boto_tables, "open_tables", noted)
+    monkeypatch.delenv("AWS_REGION")
+    words = ["import", f"file:{folder}/rocks", "new", "--delta-table", "typed"]
+    assert "no AWS Region is known" in refused(*words)
+    conf = {f"{PREFIX}region": "eu-west-1", f"{PREFIX}deltaTable": "other", f"{PREFIX}snapshotTable": "groups"}
+    if origin == "--conf":
+        words += [word for pair in conf.items() for word in ("--conf", "=".join(pair))]
+    else:
+        monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+        (folder / origin).write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    assert "Spark starts" in run(*words).err
+    assert opened == [Settings(region="eu-west-1", delta_table="typed", snapshot_table="groups")]
+
+
+def test_settings_with_escapes_of_a_file_are_left_to_spark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+    (folder / "spark-defaults.conf").write_text(f"{PREFIX}endpoint=http\\://127.0.0.1\n")
+    assert "Spark starts" in run("import", "rocks", "new", "--namespace", "in-use").err
+
+
+def test_a_wrong_setting_in_a_conf_is_refused() -> None:
+    assert "must be an AWS Region" in refused("import", "rocks", "new", "--conf", f"{PREFIX}region=Ireland")
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_only_paths_with_a_scheme_are_local_where_spark_may_have_another_default(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, str(folder))
+    assert "Spark starts" in run("import", "missing", "new").err
+    assert "there is no checkpoint" in refused("import", f"file:{folder}/missing", "new")
+
+
+def test_the_conf_of_spark_may_name_another_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.hadoop.fs.defaultFS=hdfs://far pyspark-shell")
+    assert "Spark starts" in run("import", "missing", "new").err
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+    (folder / "conf").mkdir()
+    monkeypatch.setenv("SPARK_HOME", str(folder))
+    assert "Spark starts" in run("import", "missing", "new").err
+
+
+def test_a_folder_that_cannot_be_read_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", deny)
+    assert "Spark starts" in run("import", "rocks", "ours").err

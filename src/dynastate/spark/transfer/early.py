@@ -22,8 +22,9 @@ from dynastate.format.checkpoint import SCHEME
 from dynastate.format.meta import parse_metas
 from dynastate.format.spark_log import COMMITS, METADATA, OFFSETS, STATE, parse_conf
 from dynastate.operations.checkpoints import StoredCheckpoint
-from dynastate.settings import Settings
+from dynastate.settings import PREFIX, Settings
 from dynastate.spark.configure import PROVIDER
+from dynastate.spark.launch import conf_folder
 from dynastate.spark.transfer import importing, origin, steps
 from dynastate.spark.transfer.export import refuse_target
 from dynastate.spark.transfer.recovery import refuse_template
@@ -34,7 +35,8 @@ class Arguments:
     """The arguments of a command of a transfer.
 
     `origin` says which stores `old` must have: "dynastate", "spark" for Spark's own, or "" for any. `lost` is the
-    namespace of `recover`, `rows` the file of `bootstrap`, and `to_store` the store of `export-checkpoint`.
+    namespace of `recover`, `rows` the file of `bootstrap`, and `to_store` the store of `export-checkpoint`. `conf` is
+    all that the session is given, with the settings of dynastate.
     """
 
     command: str
@@ -49,7 +51,7 @@ class Arguments:
     rows: str = ""
 
 
-def refuse_early(arguments: Arguments, settings: Settings) -> None:
+def refuse_early(arguments: Arguments) -> None:
     """Refuse what can be seen without Spark, on this machine and in the tables."""
     if arguments.to_store:
         refuse_target(arguments.to_store, arguments.new)
@@ -58,14 +60,16 @@ def refuse_early(arguments: Arguments, settings: Settings) -> None:
     namespace = steps.target_namespace(arguments.new, arguments.namespace)
     if namespace and namespace == arguments.lost:
         raise steps.own_namespace(namespace)
-    Client(settings).close()  # without a Region or credentials it is refused
+    settings = _settings(arguments.conf)
+    if settings is not None:
+        Client(settings).close()  # without a Region or credentials it is refused
     old, new, rows = (_local(each, arguments.conf) for each in (arguments.old, arguments.new, arguments.rows))
-    if old is not None:
-        _refuse_old(arguments, old)
-    if new is not None:
-        _refuse_new(arguments, old, new)
-    if rows is not None and not any(sign in arguments.rows for sign in "*?[{") and not rows.exists():
-        raise ConfigurationError("there is no such file or folder", rows=arguments.rows)
+    try:
+        _refuse_files(arguments, old, new, rows)
+    except OSError:  # Spark says what of these cannot be read
+        return
+    if settings is None:
+        return
     with boto_tables.open_tables(settings) as tables:
         if arguments.old.startswith(SCHEME) and StoredCheckpoint(tables, arguments.old).find(METADATA) is None:
             raise steps.no_checkpoint(arguments.old)
@@ -81,14 +85,36 @@ def _refuse_new(arguments: Arguments, old: Path | None, new: Path) -> None:
     steps.refuse_used(steps.marker_of(arguments.command), _names(new), _batches(new / COMMITS), arguments.new)
 
 
+def _refuse_files(arguments: Arguments, old: Path | None, new: Path | None, rows: Path | None) -> None:
+    """Refuse what can be seen in files and folders, where they are on this machine."""
+    if old is not None:
+        _refuse_old(arguments, old)
+    if new is not None:
+        _refuse_new(arguments, old, new)
+    if rows is not None and not any(sign in arguments.rows for sign in "*?[{") and not rows.exists():
+        raise ConfigurationError("there is no such file or folder", rows=arguments.rows)
+
+
+def _settings(conf: Mapping[str, str]) -> Settings | None:
+    """The settings of dynastate in a conf; None if only Spark reads them as they are meant: a file has escapes."""
+    given = {name.removeprefix(PREFIX): value for name, value in conf.items() if name.startswith(PREFIX)}
+    return None if any("\\" in value for value in given.values()) else Settings.from_spark(given)
+
+
+def _has_hadoop_conf(conf: Mapping[str, str]) -> bool:
+    """Whether anything on the class path of Spark's JVM, or in its conf, may name another default file system."""
+    variables = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+    is_named = any(name in os.environ for name in variables) or "spark.hadoop.fs.defaultFS" in conf
+    return is_named or conf_folder().is_dir()
+
+
 def _local(location: str, conf: Mapping[str, str]) -> Path | None:
     """A folder or file, if it is on this machine, as Spark's default file system is unless a conf says otherwise."""
     if not location:
         return None
-    is_default = "HADOOP_CONF_DIR" not in os.environ and "spark.hadoop.fs.defaultFS" not in conf
     if location.startswith("file:/"):
         location = location.removeprefix("file:")
-    elif not is_default or ":" in location:
+    elif ":" in location or _has_hadoop_conf(conf):
         return None
     return Path(re.sub("^/+", "/", location)).absolute()
 
