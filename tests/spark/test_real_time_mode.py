@@ -99,6 +99,7 @@ def test_kills_within_intervals(
     command = [sys.executable, "-m", "tests.spark.programs.live", str(folder), database.endpoint]
     variables = environment | {"PYSPARK_PYTHON": sys.executable}
     for victims in ({15: "Spark"}, {30: "sidecar", 45: "Spark"}, {}):
+        killed: list[str] = []
         with (folder / "log").open("ab") as log:
             program = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=log)
         try:
@@ -107,11 +108,13 @@ def test_kills_within_intervals(
                 for jvm in children(program.pid):  # none, where a commit failed with its sidecar
                     (victim_pid,) = [jvm] if victim == "Spark" else sidecars_of(jvm)
                     os.kill(victim_pid, signal.SIGKILL)
+                    killed.append(victim)
             outcome = program.wait(120)
         finally:
             program.kill()
             program.wait()
         assert (outcome == 0) == (not victims), (folder / "log").read_text()[-4000:]
+        assert killed[:1] == list(victims.values())[:1], (folder / "log").read_text()[-4000:]
     state = read_state(spark, folder / "checkpoint").select("key.*", "value.*").collect()
     records = [Row(**row) for file in range(live.FILES) for row in make_rows(live.SEED, file)]
     expected = sums(spark.createDataFrame(records), "key").collect()
