@@ -153,6 +153,33 @@ def test_wrong_settings_are_refused(spark: SparkSession, folder: Path) -> None:
     source = make_source(folder / "files", seed=54, files=1)
     with pytest.raises(PySparkException, match=f"{REAL_TIME_MODE} must be true or false got='yes'"):
         run(source.stream(session).groupBy("key").count(), folder / "checkpoint")
+    session.sql(f"SET {REAL_TIME_MODE}=true")
+    assert session.conf.get(REAL_TIME_MODE) == "true"
+
+
+@ON_43
+def test_a_session_can_switch_it_off(spark: SparkSession, folder: Path) -> None:
+    session = real_time(spark, {})
+    source = make_source(folder / "files", seed=55, files=1)
+    source.release()
+    for value in ("true", "false"):
+        session.conf.set(REAL_TIME_MODE, value)
+        run(source.stream(session).select("key"), folder / value)
+    assert [pinned(folder / value) for value in ("true", "false")] == [PROVIDER_CLASS, session.conf.get(PROVIDER)]
+    assert session.conf.get(PROVIDER) != PROVIDER_CLASS
+
+
+@ON_43
+def test_a_query_keeps_the_store_it_began_with(spark: SparkSession, folder: Path) -> None:
+    """The session sets RocksDB's class for this query, and removes it for the next one."""
+    session = real_time(spark, ROCKSDB)
+    source = LiveSource(session)
+    query = LiveQuery(sums(source.frame, "key"), folder / "checkpoint", folder / "rows")
+    session.conf.unset(PROVIDER)
+    source.add(ROWS[0])
+    query.wait_until_committed(source)
+    query.stop()
+    assert pinned(folder / "checkpoint") == ON_ROCKSDB[PROVIDER]
 
 
 @ON_43

@@ -8,8 +8,8 @@ import org.apache.spark.sql.SparkSessionExtensions
  */
 class DynastateExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
+    ProviderOfQueries.inject(extensions)
     RefusePinnedProvider.inject(extensions)
     QueryIdConf.inject(extensions)
-    ProviderOfQueries.inject(extensions)
   }
 }

@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.streaming.WriteToStream
 private[dynastate] object ProviderOfQueries {
   def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { _ =>
     {
-      case _: WriteToStream => if (RealTimeMode.isEnabled) throw RealTimeMode.refused("4.3.0")
+      case _: WriteToStream => if (RealTimeMode.isEnabledAtStart) throw RealTimeMode.refused("4.3.0")
       case _: LogicalPlan =>
     }
   }

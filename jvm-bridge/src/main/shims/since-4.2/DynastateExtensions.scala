@@ -13,9 +13,9 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
  */
 class DynastateExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
+    ProviderOfQueries.inject(extensions)
     RefusePinnedProvider.inject(extensions)
     QueryIdConf.inject(extensions)
-    ProviderOfQueries.inject(extensions)
     extensions.injectColumnar(_ =>
       new ColumnarRule {
         // Columnar rules run after the rule that fills in state information, so that the copies have it.

@@ -24,7 +24,7 @@ private[dynastate] object ProviderOfQueries {
 
   def inject(extensions: SparkSessionExtensions): Unit = extensions.injectCheckRule { session =>
     {
-      case _: WriteToStream => if (RealTimeMode.isEnabled) {
+      case _: WriteToStream => if (RealTimeMode.isEnabledAtStart) {
           if (!Tried(SPARK_VERSION)) throw RealTimeMode.refused(Tried.mkString(", "))
           // A program may have removed it.
           if (!session.streams.listListeners().exists(_.isInstanceOf[SetProvider]))
@@ -34,20 +34,25 @@ private[dynastate] object ProviderOfQueries {
     }
   }
 
-  /** Whether this is the own session of a query that this thread runs, and its user has set no class. */
+  /** Whether this is the own session of a query that this thread runs. */
   private def isForQuery(session: SparkSession): Boolean = Thread.currentThread.isInstanceOf[UninterruptibleThread] &&
     Try(UUID.fromString(session.sparkContext.getLocalProperty(QueryId))).toOption
-      .flatMap(id => Option(session.sharedState.activeStreamingQueries.get(id))).exists { query =>
-        (query.sparkSessionForStream eq session) && !query.sparkSession.conf.contains(RefusePinnedProvider.Setting)
-      }
+      .flatMap(id => Option(session.sharedState.activeStreamingQueries.get(id)))
+      .exists(_.sparkSessionForStream eq session)
 
-  /** Spark calls it in the thread of the query, before the query's session gets RocksDB's class by default. */
+  /** Spark calls it in the thread of the query, before its own session gets RocksDB's class by default, and before
+   * `start()` returns. Later the conf of the session that started it may be another.
+   */
   private final class SetProvider(session: SparkSession) extends StreamingQueryListener {
     override def onQueryStarted(event: QueryStartedEvent): Unit =
-      Option(session.sharedState.activeStreamingQueries.get(event.id)).map(_.sparkSessionForStream.conf).foreach {
-        conf =>
-          if (!conf.contains(RefusePinnedProvider.Setting))
-            conf.set(RefusePinnedProvider.Setting, RefusePinnedProvider.Provider)
+      Option(session.sharedState.activeStreamingQueries.get(event.id)).foreach { query =>
+        val own = query.sparkSessionForStream.conf
+        if (own.get(RealTimeMode.Setting, "false") == "true") {
+          // The user has chosen a class for this query, and no batch of it is to be refused.
+          if (query.sparkSession.conf.contains(RefusePinnedProvider.Setting)) own.set(RealTimeMode.Setting, "false")
+          else if (!own.contains(RefusePinnedProvider.Setting))
+            own.set(RefusePinnedProvider.Setting, RefusePinnedProvider.Provider)
+        }
       }
 
     override def onQueryProgress(event: QueryProgressEvent): Unit = ()
