@@ -1,9 +1,9 @@
 """The reach of schedules: how often each kind of fault struck each step of the protocol.
 
 The network notes each fault that it makes. The step is what the task was doing when it sent the request; the request
-says which step of a commit it is. Other cells than those of `REACHED` and `RARE` cannot be reached, by the kind of the
-requests: a single item is not done in part, a read is not late, only Query has pages, only parts and buckets are in S3,
-only entries are appended, and the clock is read for entries and for the age of a checkpoint's orphans.
+says which step of a commit it is. Other cells than those of `REACHED` and `RARE` cannot be reached. A single item is
+not done in part, a read is not late, and only Query has pages. Only parts and buckets are in S3, and only entries are
+appended. The clock is read for entries and for the age of a checkpoint's orphans.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ALL: Final = (
     *(PUT_FILE, READ_FILES, DELETE_FILES),
 )
 #: Where each fault must strike in a run of CI. Of 315 seeds at least 5 % had each of these faults at each of these
-#: steps; if the true share is 3 %, 400 seeds miss it in one run of 200,000.
+#: steps. If the true share is 3 %, 400 seeds miss it in one run of 200,000.
 REACHED: Final[dict[str, tuple[str, ...]]] = {
     THROTTLE: _ALL,
     PARTIAL: (OPEN, ENTER, PART, SNAPSHOT, PUT_FILE, DELETE_FILES),

@@ -62,8 +62,7 @@ MUTE, MUTE_OF = (1, 3), 5
 #: In these the tables have replicas in two Regions, and the query moves between these, often since one is cut off.
 #: Objects of S3 have no replicas here.
 REPLICATED, REPLICATED_OF = (6, 15, 22), 23
-#: In these a version list takes so few bytes that it fills, and is shortened; not beside moves, where `verify` takes a
-#: list that was shortened for a lost one (seed 7006 with both).
+#: In these a version list takes so few bytes that it fills, and is shortened.
 FULL_LISTS, FULL_LISTS_OF, LIST_BYTES = (0, 3, 6), 7, (340, 650)
 #: How much more often a client from outside dies than an executor.
 DIE_OFTEN: Final = 2
@@ -119,7 +118,7 @@ class Schedule(World):
         self._late_forks: list[tuple[str, int]] = []
         rooms = random.Random(f"{seed}/room")  # noqa: S311  # no secret
         for replica in (self.dynamodb, *self.replicas):
-            if seed % FULL_LISTS_OF in FULL_LISTS and seed % MOVED_OF not in MOVED:
+            if seed % FULL_LISTS_OF in FULL_LISTS:
                 replica.append_bytes_max = rooms.randint(*LIST_BYTES)
             replica.on_change = self._on_change
         for model in self.models:

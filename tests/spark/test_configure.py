@@ -140,7 +140,7 @@ def test_it_keeps_the_users_class_of_checkpoint_files(builder: SparkSession.Buil
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.9", "4.0.1", "4.0.5", "4.1.0", "4.2.1", "4.3.0"])
 def test_jar_is_that_of_the_installed_spark(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each minor has a jar for all its patches; the error for a missing jar says how to build it."""
-    monkeypatch.setattr(dynastate.spark.jar, "__file__", str(tmp_path / "spark" / "jar.py"))
+    monkeypatch.setattr(dynastate.spark.jar, "JARS", tmp_path / "jars")
     monkeypatch.setattr(pyspark, "__version__", version)
     scala = "2.12" if version.startswith("3.5.") else "2.13"
     path = tmp_path / "jars" / f"dynastate-spark-{version[:3]}_{scala}-{dynastate.__version__}.jar"

@@ -37,7 +37,7 @@ COMMANDS = {
     "export": ("shop/0", "--format", "ndjson"),
     "sql": ("shop/0", "select count(*) from state"),
     "verify": ("shop",),
-    "verify --absent": ("shop", '{"user": "nobody"}'),
+    "verify --absent": ("shop", '{"user": "absent"}'),
     "skew": ("shop",),
     "cost": ("shop",),
     "top": ("shop", "--looks", "1"),

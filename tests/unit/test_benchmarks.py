@@ -62,13 +62,22 @@ MET: dict[str, tuple[Any, ...]] = {
             "iterate_ns": 80,
             "prefix_ns": 304,
             "range_ns": 301,
+            "timers_ns": 15_000,
+            "timers_by_ranges_ns": 13_000,
             "append_short_ns": 230,
             "append_long_ns": 293,
             "append_short_bytes": 816,
             "append_long_bytes": 986,
         },
         {"iterate_ns": 104, "prefix_ns": 700, "range_ns": 490},
-        {"iterate_ns": 335, "prefix_ns": 778, "range_ns": 762, "append_short_ns": 556_793},
+        {
+            "iterate_ns": 335,
+            "prefix_ns": 778,
+            "range_ns": 762,
+            "timers_ns": 59_000,
+            "timers_by_ranges_ns": 75_000,
+            "append_short_ns": 556_793,
+        },
     ),
     "query": (
         {

@@ -12,8 +12,8 @@ from dynastate.engine.engine import Engine
 from tests.support.command_line import COMMANDS, reported, run
 from tests.support.store_builder import StoreBuilder
 
-DIGEST = "9f2c0c64c9d2a24f3d2d7f3e6f0b8a11"
-STORE = "look/0/0/default"
+DIGEST = "9f2c0c64c9d2a24f3d2d7f3e6f0b8a40"
+STORE = "slim/0/0/default"
 KEY = '{"user": "a"}'
 
 
@@ -27,7 +27,8 @@ def too_wide(lines: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def many(engine: Engine, store: str) -> None:
+def many(engine: Engine) -> None:
+    StoreBuilder(engine, STORE).count_to(3)
     for partition in range(2):
         StoreBuilder(engine, f"{DIGEST}/0/{partition}/default").count_to(2)
         for side in ("left", "right"):
@@ -35,7 +36,7 @@ def many(engine: Engine, store: str) -> None:
                 StoreBuilder(engine, f"narrow/1/{partition}/{side}-{name}").count_to(2)
 
 
-@pytest.mark.parametrize("namespace", ["look", "narrow", DIGEST])
+@pytest.mark.parametrize("namespace", ["slim", "narrow", DIGEST])
 @pytest.mark.parametrize(
     "command",
     ["stores", "verify", "skew", "cost", "cost --every 10 --trigger 60", "top --looks 2 --interval 0.1", "compact"],
@@ -60,7 +61,7 @@ def test_a_namespace(command: str, namespace: str, many: None) -> None:
         ("sql", STORE, "from state"),
         ("sql", STORE, "from changes"),
         ("sql", STORE, "from versions"),
-        ("clean", "look", "--yes"),
+        ("clean", "slim", "--yes"),
         ("config",),
         ("tables", "check"),
     ],
@@ -75,7 +76,7 @@ def test_a_command(words: tuple[str, ...], many: None) -> None:
 
 def test_figures_of_progress_reports(tmp_path: Path, many: None) -> None:
     file = reported(tmp_path, 3)
-    for words in (("cost", "--progress", file), ("top", "look", "--looks", "1", "--progress", file)):
+    for words in (("cost", "--progress", file), ("top", "slim", "--looks", "1", "--progress", file)):
         assert too_wide(run(*words).lines) == []
 
 
