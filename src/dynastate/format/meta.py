@@ -18,7 +18,7 @@ QUERIES_KEPT: Final = 16
 #: none of them is replaced or deleted while it is there.
 EPOCH, EPOCHS, LOCATIONS, HEIGHTS, OBJECTS = "epoch", "epochs", "locations", "heights", "objects"
 DROPPED, FORKS, FORKED, ORIGIN, PIN, PINS = "dropped", "forks", "forked", "origin", "pin", "pins"
-ERASING, ERASURES = "erasing", "erasures"
+ERASING, ERASURES, ERASE_ID = "erasing", "erasures", "erase_id"
 #: The values of `dropped`. The next run removes the mark, unless items are being deleted.
 MARKED, DELETING = 1, 2
 #: In a schema item, and in a version list of a fork: its last writer. A drop deletes an item only if its writer is
@@ -59,7 +59,8 @@ class StoreMeta:
     still depends on, and its `pin` is in `forks` of these items.
     `forks` are the pins of forks that depend on the item. A store that was `forked` may lack items that a fork needed
     long after the others. A store that is to be `dropped` is MARKED, and then DELETING.
-    While rows are erased from it, `erasing` is the digest of the erased keys. `erasures` counts beginnings and ends.
+    While rows are erased from it, `erasing` is the digest of the erased keys, and `erase_id` a random id of this erase.
+    `erasures` counts beginnings and ends.
     """
 
     shards: int
@@ -79,6 +80,7 @@ class StoreMeta:
     dropped: int = 0
     erasing: str = ""
     erasures: int = 0
+    erase_id: str = ""
     package: str = field(default="", metadata=_SHOWN)
     created: str = field(default="", metadata=_SHOWN)
 

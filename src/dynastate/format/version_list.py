@@ -34,7 +34,7 @@ REFUSED: Final = "refused"
 #: In the fence of the first list: the newest epoch of the store that was dropped.
 DROPPED_EPOCH: Final = "epoch"
 VERSIONS: Final = "versions"
-#: In a version list: `erasures` of the meta item when its entries were rewritten. Its counts are then right.
+#: In a version list: `erase_id` of the meta item when its entries were rewritten. Its counts are then right.
 ERASED: Final = "erased"
 #: The most parts whose bounds are in an entry.
 BOUNDS_PARTS_MAX: Final = 2_000

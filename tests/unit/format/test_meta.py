@@ -25,6 +25,7 @@ OPTIONAL: dict[str, Any] = {
     "dropped": DELETING,
     "erasing": "digest",
     "erasures": 3,
+    "erase_id": "id of the erase",
     "package": "0.2.0",
     "created": "2025-01-01",
 }

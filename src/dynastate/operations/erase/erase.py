@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+from dynastate import runtime
 from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.known import KnownStores
 from dynastate.engine.namespaces import read_fork
@@ -15,7 +16,17 @@ from dynastate.engine.reader import PartReader
 from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Key, VersionId, maker_of_bucket, maker_of_part, meta_key
-from dynastate.format.meta import DROPPED, EPOCHS, EPOCHS_KEPT, ERASING, ERASURES, StoreMeta, query_runs
+from dynastate.format.meta import (
+    DELETING,
+    DROPPED,
+    EPOCHS,
+    EPOCHS_KEPT,
+    ERASE_ID,
+    ERASING,
+    ERASURES,
+    StoreMeta,
+    query_runs,
+)
 from dynastate.format.objects import ObjectId
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DONE
@@ -28,6 +39,7 @@ from dynastate.operations.erase.scan import (
     Unnamed,
     find_unnamed,
     read_names,
+    refuse_dropped,
     refuse_partial,
     refuse_unmatched,
     scan_store,
@@ -274,26 +286,30 @@ def _mark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
         _refuse_other(store, meta, erased_keys)
         if meta.erasing:
             return
-        if meta.dropped:
-            raise ConfigurationError("this store is being dropped: end that first", store=store)
-        sets: Item = {ERASING: erased_keys.digest, ERASURES: meta.erasures + 1}
+        refuse_dropped(store, meta)
+        sets: Item = {ERASING: erased_keys.digest, ERASURES: meta.erasures + 1, ERASE_ID: runtime.new_id().hex}
         tables.update(meta_key(store), Update(_unmarked(meta), sets=sets))
     raise UnavailableError("a query keeps entering this store; stop it, and erase again", store=store)
 
 
 def _unmarked(meta: StoreMeta) -> Condition:
-    """The condition that a meta item has the same runs, and is not marked."""
+    """The condition that a meta item has the same runs, and is not marked; a drop may have marked it, no more."""
     counted: Item = {ERASURES: meta.erasures} if meta.erasures else {}
-    absent = [ERASING, DROPPED] + ([] if meta.erasures else [ERASURES])
-    return Condition(equal={EPOCHS: {**meta.epochs}, **counted}, absent=absent)
+    absent = [ERASING] + ([] if meta.erasures else [ERASURES])
+    return Condition(equal={EPOCHS: {**meta.epochs}, **counted}, absent=absent, unequal={DROPPED: DELETING})
 
 
 def _unmark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
-    """Remove the mark of a store, and count the end. Without the mark nothing happens: only an answer was lost."""
+    """Remove the mark of a store, and count the end. Without the mark nothing happens: only an answer was lost.
+
+    The mark of a drop that was cut off goes, too, as when a run enters: else neither could be ended without the other.
+    """
     meta = read_meta(tables, store)
     if meta.erasing == erased_keys.digest:
-        condition = Condition(equal={ERASING: erased_keys.digest, ERASURES: meta.erasures})
-        tables.update(meta_key(store), Update(condition, sets={ERASURES: meta.erasures + 1}, removes=[ERASING]))
+        equal: Item = {ERASING: erased_keys.digest, ERASURES: meta.erasures}
+        condition = Condition(equal=equal, unequal={DROPPED: DELETING})
+        removes = [ERASING, ERASE_ID, DROPPED]
+        tables.update(meta_key(store), Update(condition, sets={ERASURES: meta.erasures + 1}, removes=removes))
 
 
 def _confirm_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[ErasedStore]:

@@ -58,7 +58,7 @@ class Rewriter:
                 self._delete_snapshot(snapshot)  # 1
         corrected = self._scan.corrected()
         for key, listed in sorted(self._scan.graph.lists.items(), reverse=True):
-            if self._scan.graph.list_attributes[key].get(ERASED) != self._meta.erasures:
+            if not self._scan.is_rewritten(key):
                 self._rewrite_list(key, listed, corrected)  # 2
         for snapshot, manifest in self._scan.snapshots():
             if self._scan.touched(manifest):
@@ -85,8 +85,10 @@ class Rewriter:
             elif entry.id in corrected:
                 new_entries.setdefault(entry.id, encode_entry(self._store, corrected[entry.id]))
         new_raws = [new_entries.get(entry.id, raw) for raw, entry in listed]
-        if new_raws != old_raws:
-            sets: Item = {VERSIONS: new_raws, ERASED: self._meta.erasures}
+        if new_raws != old_raws or (
+            old_raws and self._scan.row_ids
+        ):  # the marked lists are the last ones, without a gap
+            sets: Item = {VERSIONS: new_raws, ERASED: self._meta.erase_id}
             self._change(key, Update(Condition(equal={VERSIONS: old_raws}), sets=sets), VERSIONS)
 
     def _rewrite_entry(self, entry: VersionEntry) -> VersionEntry:

@@ -26,13 +26,14 @@ from dynastate.format.keys import (
     maker_of_manifest,
     maker_of_part,
     store_shard,
+    version_list_key,
 )
 from dynastate.format.manifest import Bucket, SnapshotManifest
-from dynastate.format.meta import parse_schema
+from dynastate.format.meta import DELETING, StoreMeta, parse_schema
 from dynastate.format.objects import ObjectId, store_prefix
 from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
-from dynastate.format.version_list import VersionEntry
+from dynastate.format.version_list import ERASED, VersionEntry
 from dynastate.operations.erase.keys import GivenKeys, KeyMatcher
 from dynastate.operations.pins import read_graph
 from dynastate.storage.tables import Tables, other_locations, own_locations
@@ -106,8 +107,15 @@ class StoreScan(StoreNames):
             rows.update(self.rows[BucketName(manifest.buckets[number].holder, number)])
         return rows
 
+    def is_rewritten(self, list_key: Key) -> bool:
+        """Whether this erase has replaced a version list, before it was cut off. Its counts are right."""
+        return self.graph.list_attributes[list_key].get(ERASED) == self.graph.required_meta.erase_id
+
     def corrected(self) -> dict[VersionId, VersionEntry]:
-        """The entries whose counts of keys and values change without these rows, with the counts that remain."""
+        """The entries whose counts of keys and values change without these rows, with the counts that remain.
+
+        Those of lists that are rewritten are left out: what they removed is no longer known.
+        """
         live: dict[VersionId, LiveRows | None] = {EMPTY: {}}
         corrected: dict[VersionId, VersionEntry] = {}
         for entry in self.graph.entries():
@@ -117,6 +125,8 @@ class StoreScan(StoreNames):
             else:
                 after = _after(earlier_rows, self.changes.get(entry.id, ()))
             live[entry.id] = after
+            if self.is_rewritten(version_list_key(self.store, entry.version)):
+                continue
             new_entry = _without(entry, earlier_rows, after, is_touched=entry.id in self.changes)
             if new_entry != entry:
                 corrected[entry.id] = new_entry
@@ -216,11 +226,16 @@ def refuse_unmatched(scans: Sequence[StoreScan]) -> None:
         )
 
 
+def refuse_dropped(store: str, meta: StoreMeta) -> None:
+    """Refuse a store whose items are being deleted. One that is only marked for it is whole."""
+    if meta.dropped == DELETING:
+        raise ConfigurationError("this store is being dropped: end that first", store=store)
+
+
 def refuse_partial(tables: Tables, names: StoreNames) -> None:
     """Refuse a store whose rows cannot all be erased: it is being dropped, or may have objects of other tables."""
     meta = names.graph.required_meta
-    if meta.dropped:
-        raise ConfigurationError("this store is being dropped: end that first", store=names.store)
+    refuse_dropped(names.store, meta)
     if others := other_locations(tables, meta.objects):
         raise ConfigurationError(
             "this store may have rows in objects of other tables, which are not changed from here. Erase the keys "

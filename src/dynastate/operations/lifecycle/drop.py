@@ -34,7 +34,7 @@ from dynastate.format.meta import (
 )
 from dynastate.format.objects import store_prefix
 from dynastate.format.spark_log import METADATA
-from dynastate.format.version_list import DROPPED_EPOCH, REFUSED, VERSIONS, VersionEntry
+from dynastate.format.version_list import DROPPED_EPOCH, ERASED, REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.inspection.inspect import longest_gap_ms
 from dynastate.operations.lifecycle.runs import refuse_runs
 from dynastate.operations.pins import refuse_forked, refuse_forks, unpin
@@ -328,7 +328,8 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], check: Call
             earlier_runs = item.get(REFUSED, frozenset())  # empty if a late commit has made the list
             refused_runs = frozenset(runs) | (earlier_runs if isinstance(earlier_runs, frozenset) else frozenset())
             if refused_runs:
-                fence = {name: value for name, value in item.items() if name not in (VERSIONS, FORKS, WRITER)}
+                gone = VERSIONS, FORKS, WRITER, ERASED
+                fence = {name: value for name, value in item.items() if name not in gone}
                 tables.put_over(key, fence | {REFUSED: refused_runs}, unchanged(guarded))
             else:
                 deleted += tables.delete_over(key, unchanged(guarded))

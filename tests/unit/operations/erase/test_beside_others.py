@@ -8,8 +8,9 @@ import pytest
 
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
-from dynastate.format.keys import VersionId, meta_key
-from dynastate.format.meta import parse_meta
+from dynastate.format.keys import VersionId, meta_key, version_list_key
+from dynastate.format.meta import DELETING, DROPPED, ERASE_ID, ERASING, MARKED, parse_meta
+from dynastate.format.version_list import ERASED
 from dynastate.operations.erase.erase import erase_stores, plan_erase
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
@@ -92,6 +93,45 @@ def test_an_executor_that_has_read_the_rows_is_refused(engines: Engines, tables:
     with pytest.raises(ConfigurationError, match="end the Spark application, and start the query again"):
         under_way.commit({0: 1}, SCHEMA)
     begin(engines(), store, attempt(997), base=builder.version, run="run-3").commit({0: 1}, SCHEMA)
+
+
+def test_a_store_that_was_dropped_and_made_again(engines: Engines, tables: Tables, store: str) -> None:
+    """What an earlier erase has noted in lists goes with them, so that it does not count for the new store."""
+    build(engines(), store, 4)
+    erase(tables, store)
+    drop_stores(tables, [store])
+    of_other = StoreBuilder(engines(), store, run="run-9", query="other")
+    for number in range(1, 5):
+        of_other.commit((user(PERSON), counted(number)), (user("a"), counted(number)), by=attempt(100 + number))
+    erase(tables, store)
+    assert not places_with(tables, [store], PERSON.encode())
+    assert rows(tables, store) == [{"user": "a", "count": 4, "note": ""}]
+
+
+def test_each_erase_has_an_id_of_its_own(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """A list that an earlier erase has replaced, in whatever store, is replaced again; a fence has no such id."""
+    build(engines(memory), store, 2)
+    erase(memory, store)
+    list_key = version_list_key(store, 1)
+    first_id = memory.items[list_key][ERASED]
+    erase(memory, store, given=GivenKeys([user("a")]))
+    assert memory.items[list_key][ERASED] not in ("", first_id)
+    drop_stores(memory, [store])
+    assert ERASED not in memory.items[list_key]
+
+
+def test_a_drop_that_was_cut_off_too(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Before it has deleted anything, the erase can be ended, and the query goes on."""
+    builder = build(engines(memory), store)
+    cut_off(memory, store)
+    meta = memory.items[meta_key(store)]
+    memory.items[meta_key(store)] = meta | {DROPPED: DELETING}
+    with pytest.raises(ConfigurationError, match="this store is being dropped: end that first"):
+        erase(memory, store)
+    memory.items[meta_key(store)] = meta | {DROPPED: MARKED}
+    erase(memory, store)
+    assert not {DROPPED, ERASING, ERASE_ID} & memory.items[meta_key(store)].keys()
+    begin(engines(memory), store, attempt(998), base=builder.version, run="run-2").commit({0: 1}, SCHEMA)
 
 
 def test_no_run_enters_and_no_fork_is_made_meanwhile(engines: Engines, memory: MemoryTables, store: str) -> None:

@@ -17,7 +17,7 @@ from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
 from tests.support.contents import graph
-from tests.support.crashes import each_request
+from tests.support.crashes import crashes, each_request
 from tests.support.engine_driver import Engines, make_engine
 from tests.support.memory_tables import MemoryTables
 from tests.support.search import places_with
@@ -129,6 +129,24 @@ def test_killed_at_each_request_and_repeated(memory_engine: Engine, memory: Memo
         assert not places_with(memory, [store], *MARKS)
         assert rows_at_each(memory, store) == expected
         assert not verify(memory, store, with_record=False).findings
+
+
+def test_a_row_that_went_in_a_later_list(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Cut off between lists, an erase repeated does not take the row from counts again, also of unchanged lists."""
+    builder = StoreBuilder(memory_engine, store)
+    changes: dict[int, Change] = {3: (user(PERSON), counted(1)), 13: (user(PERSON), None)}
+    for number in range(1, 27):
+        builder.commit((user("a"), counted(number)), *([changes[number]] if number in changes else []))
+    expected, items = others(rows_at_each(memory, store)), dict(memory.items)
+    lists = [key for key in items if key.sort.startswith("list/")]
+    assert len(lists) == 3
+    replaced: list[bool] = []
+    for _ in crashes(lambda tables: erase(tables, store), memory, applied=True):
+        earlier, replaced = replaced, [memory.items[key]["versions"] != items[key]["versions"] for key in lists]
+        if replaced == earlier:
+            continue
+        erase(memory, store)
+        assert rows_at_each(memory, store) == expected
 
 
 def test_over_http(http: Tables, store: str) -> None:
