@@ -100,10 +100,15 @@ def erase(
 
 
 def _keys_of(texts: list[str], file: Path | None) -> GivenKeys:
-    """The keys of the options. Refuse a text that is not JSON."""
+    """The keys of the options. Refuse a file that is not UTF-8, and a text that is not JSON."""
     from dynastate.operations.erase.keys import keys_from_json
 
-    lines = file.read_text(encoding="utf-8").splitlines() if file else []
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n") if file else []
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            "the file of --keys is not UTF-8: save it as UTF-8", file=file, byte=error.start
+        ) from None
     return keys_from_json([*texts, *(line for line in lines if line.strip())])
 
 

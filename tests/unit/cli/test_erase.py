@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dynastate.cli.erase import _keys_of
 from dynastate.dynamodb import identity
 from dynastate.engine.engine import Engine
 from dynastate.errors import UnavailableError
@@ -72,6 +73,21 @@ def test_the_receipt(engine: Engine, tables: NamedTables, tmp_path: Path) -> Non
     assert (empty["rows"], empty["write_units"]) == (0, 0)
 
 
+def test_a_file_of_keys(tmp_path: Path) -> None:
+    """It may begin with a byte order mark; only a line feed ends a line, with a carriage return or not."""
+    file = tmp_path / "keys.ndjson"
+    file.write_bytes('\ufeff{"user":"a\u2028b"}\r\n\n{"user":"c"}'.encode())
+    assert _keys_of([], file).keys == [{"user": "a\u2028b"}, {"user": "c"}]
+
+
+def test_absence_with_a_key_of_each_operator(engine: Engine) -> None:
+    """Some operator must have the columns, and not each one."""
+    build(engine, "several")
+    StoreBuilder(engine, "several/1/0/default", family(key=(("score", "long"),))).commit(({"score": 1}, counted(1)))
+    words = ("verify", "several", "--absent", KEY, "--absent", '{"score": 1}')
+    assert [answer["rows"] for answer in shown(*words, code=1)] == [1, 1]
+
+
 def test_without_sts_it_erases_all_the_same(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network may have no route to STS; the receipt then has no principal, and standard error says why."""
     build(engine, "unnamed")
@@ -124,6 +140,10 @@ def test_what_is_refused(engine: Engine, tmp_path: Path) -> None:
     assert "column user of the key must be of type string" in refused("erase", "refuses", "--key", '{"user": 5}')
     for words in (("erase", "refuses", "--key"), ("verify", "refuses", "--absent")):
         assert "no key of this state has these columns" in refused(*words, '{"customer": "a"}')
+        assert "columns=customer" in refused(*words, '{"customer": "a"}', words[-1], KEY)
+    file = tmp_path / "keys.ndjson"
+    file.write_bytes(b'{"user":"\xff"}')
+    assert "the file of --keys is not UTF-8" in refused("erase", "refuses", "--keys", str(file))
     checkpoint = ("--checkpoint", "s3://bucket/checkpoint")
     assert "leave out --checkpoint" in refused("verify", "refuses", "--absent", KEY, *checkpoint)
     assert "erase whole operators" in refused("erase", "refuses/0/0", "--key", KEY)

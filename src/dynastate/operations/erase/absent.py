@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dynastate.engine.opening import retry_routes
 from dynastate.operations.erase.erase import groups_of, make_reader
-from dynastate.operations.erase.keys import GivenKeys
+from dynastate.operations.erase.keys import GivenKeys, KeyMatcher
 from dynastate.operations.erase.scan import find_unnamed, refuse_unmatched, scan_store
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
@@ -46,25 +46,34 @@ def find_absence(
     """Look for rows with keys in all versions and snapshots of stores, with their forks and origins.
 
     Raises:
+        ConfigurationError: a store may have objects, or no key of the stores has the columns of a key.
         CorruptStateError: an item is lost or corrupt, so that its rows are not known.
     """
     by_first = {group[0]: group for group in groups_of(tables, stores)}
 
-    def look(view: Tables, first: str) -> list[Absence]:
+    def look(view: Tables, first: str) -> _Look:
         return retry_routes(lambda _: _look(view.metered(Meter()), by_first[first], erased_keys))
 
     groups = each_store(tables, list(by_first), look, progress, until_failure=True).all()
-    return [each for group in groups for each in group]
+    matchers = {store: matcher for group in groups for store, matcher in group.matchers.items()}
+    refuse_unmatched(erased_keys, matchers)  # of all together: each operator may have columns of its own
+    return [each for group in groups for each in group.absences]
 
 
-def _look(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[Absence]:
+class _Look(NamedTuple):
+    """The answers for a group of stores, and what tells which of their keys match."""
+
+    absences: list[Absence]
+    matchers: dict[str, KeyMatcher]
+
+
+def _look(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> _Look:
     scans, units = {}, {}
     with closing(make_reader()) as reader:
         for store in group:
             view = tables.metered(Meter())
             scans[store] = scan_store(view, reader, store, erased_keys)
             units[store] = view.meter.read_units
-    refuse_unmatched(list(scans.values()))
     absences = []
     for store, scan in scans.items():
         view = tables.metered(Meter())
@@ -79,4 +88,4 @@ def _look(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[
                 read_units=units[store] + view.meter.read_units,
             )
         )
-    return absences
+    return _Look(absences, {store: scan.matcher for store, scan in scans.items()})

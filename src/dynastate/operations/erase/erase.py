@@ -30,7 +30,7 @@ from dynastate.format.meta import (
 from dynastate.format.objects import ObjectId
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DONE
-from dynastate.format.version_list import list_item
+from dynastate.format.version_list import ERASED, REFUSED, VERSIONS, list_item
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.erase.rewrite import Rewriter, Rewritten
 from dynastate.operations.erase.scan import (
@@ -40,7 +40,7 @@ from dynastate.operations.erase.scan import (
     find_unnamed,
     read_names,
     refuse_dropped,
-    refuse_partial,
+    refuse_objects,
     refuse_unmatched,
     scan_store,
 )
@@ -48,6 +48,7 @@ from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.pins import forks_of
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
+from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.meter import Meter, units_of_write
 from dynastate.storage.tables import Tables, delete_all, delete_own_objects
 from dynastate.storage.update import Condition, Update
@@ -56,6 +57,8 @@ from dynastate.storage.update import Condition, Update
 _THREADS: Final = 2
 #: How often a store is read until nothing is left to erase.
 _PASSES_MAX: Final = 3
+#: By how many bytes at most a version entry grows when it is rewritten: the id of its parts.
+_REWRITTEN_BYTES: Final = 24
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ class _Work:
 def groups_of(tables: Tables, stores: Sequence[str]) -> list[list[str]]:
     """The stores, each in a group with the stores that share rows with it: its forks and origins, in any number.
 
-    Refuse a store whose origin is not in these tables, and a fork that is not complete.
+    A fork that needs nothing of its origin any more shares none. Refuse a store that needs an origin that is not in
+    these tables, and a fork that is not complete.
     """
     groups: list[list[str]] = []
     grouped: set[str] = set()
@@ -151,11 +155,12 @@ def groups_of(tables: Tables, stores: Sequence[str]) -> list[list[str]]:
 
 
 def _relatives(tables: Tables, store: str) -> list[str]:
-    """The origin of a store, and the forks that depend on it."""
+    """The origin of a store, if it depends on it, and the forks that depend on the store."""
     meta = read_meta(tables, store)
     relatives = []
-    if meta.origin:
-        if find_meta(tables, meta.origin) is None:
+    origin_meta = find_meta(tables, meta.origin) if meta.origin else None
+    if meta.pins or (origin_meta and meta.pin in origin_meta.forks):  # else it needs nothing of its origin any more
+        if origin_meta is None:
             raise ConfigurationError(
                 "the origin of this fork is not in these tables, and may have the rows: erase them in the tables that "
                 "it is in",
@@ -175,7 +180,8 @@ def plan_erase(
 ) -> ErasePlan:
     """Read all versions and snapshots of stores, with their forks and origins, and count what an erase would change.
 
-    Refuse what cannot be erased whole: a store that is corrupt or is being dropped, a fork that is not complete.
+    Refuse what cannot be erased whole: a store that is corrupt or is being dropped, a fork that is not complete, a
+    store that may have objects. Refuse a store whose version lists have no room, and a key whose columns none has.
     """
     tables = tables.metered(Meter())
     groups = groups_of(tables, stores)
@@ -183,6 +189,7 @@ def plan_erase(
     metas = read_metas(tables, [store for group in groups for store in group])
     for store, meta in metas.items():
         _refuse_other(store, meta, erased_keys)
+        refuse_objects(store, meta)
 
     def plan(view: Tables, first: str) -> _Scans:
         with closing(make_reader()) as reader:
@@ -190,7 +197,9 @@ def plan_erase(
 
     plans = each_store(tables, list(by_first), plan, progress, until_failure=True).all()
     scans = [scan for group in plans for scan in group.stores.values()]
-    refuse_unmatched(scans)
+    refuse_unmatched(erased_keys, {scan.store: scan.matcher for scan in scans})
+    for scan in scans:
+        _refuse_full(scan)
     unnamed_count = sum(group.unnamed_count for group in plans)
     touched = [scan for scan in scans if scan.row_ids]
     return ErasePlan(
@@ -219,6 +228,24 @@ def _refuse_other(store: str, meta: StoreMeta, erased_keys: GivenKeys) -> None:
             "with the same keys",
             store=store,
         )
+
+
+def _refuse_full(scan: StoreScan) -> None:
+    """Refuse a version list that has no room for what an erase adds; one that has begun has added some of it."""
+    meta = scan.graph.required_meta
+    if meta.erasing:
+        return
+    marks: Item = {REFUSED: frozenset(query_runs(meta)), ERASED: runtime.new_id().hex}
+    for key, listed in scan.graph.lists.items():
+        item = scan.graph.list_attributes[key] | {VERSIONS: [raw for raw, _ in listed]}
+        rewritten = sum(entry.id in scan.changes for _, entry in listed)
+        if item_bytes(item) + item_bytes(marks) + rewritten * _REWRITTEN_BYTES > ITEM_BYTES_MAX:
+            raise ConfigurationError(
+                "a version list is nearly full, 400 KB, and has no room for what an erase adds. Start the query again, "
+                "at most twice: its commits delete failed attempts there. Stop it, and erase again",
+                store=scan.store,
+                item=key.sort,
+            )
 
 
 def _units(scan: StoreScan) -> int:
@@ -287,13 +314,14 @@ def _mark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
         if meta.erasing:
             return
         refuse_dropped(store, meta)
+        refuse_objects(store, meta)
         sets: Item = {ERASING: erased_keys.digest, ERASURES: meta.erasures + 1, ERASE_ID: runtime.new_id().hex}
         tables.update(meta_key(store), Update(_unmarked(meta), sets=sets))
     raise UnavailableError("a query keeps entering this store; stop it, and erase again", store=store)
 
 
 def _unmarked(meta: StoreMeta) -> Condition:
-    """The condition that a meta item has the same runs, and is not marked; a drop may have marked it, no more."""
+    """The condition that a meta item has the same runs, and no mark of an erase or of a drop that deletes."""
     counted: Item = {ERASURES: meta.erasures} if meta.erasures else {}
     absent = [ERASING] + ([] if meta.erasures else [ERASURES])
     return Condition(equal={EPOCHS: {**meta.epochs}, **counted}, absent=absent, unequal={DROPPED: DELETING})
@@ -366,7 +394,7 @@ class _Scans(NamedTuple):
 def _scan(tables: Tables, reader: PartReader, group: Sequence[str], erased_keys: GivenKeys) -> _Scans:
     scans = {store: scan_store(tables, reader, store, erased_keys) for store in group}
     for scan in scans.values():
-        refuse_partial(tables, scan)
+        refuse_dropped(scan.store, scan.graph.required_meta)
     return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group})
 
 

@@ -37,12 +37,12 @@ class GivenKeys:
 
     @property
     def digest(self) -> str:
-        """A text of 32 hex digits that names these keys, in whatever order they are given."""
-        return hashlib.sha256("\n".join(sorted(map(_canonical, self.keys))).encode()).hexdigest()[:32]
+        """A text of 32 hex digits that names these keys, in whatever order they are given, and how often."""
+        return hashlib.sha256("\n".join(sorted(set(map(canonical, self.keys)))).encode()).hexdigest()[:32]
 
     def hashes(self) -> list[str]:
         """SHA-256 of each key, as canonical JSON, in hex digits."""
-        return [hashlib.sha256(_canonical(key).encode()).hexdigest() for key in self.keys]
+        return [hashlib.sha256(canonical(key).encode()).hexdigest() for key in self.keys]
 
 
 def keys_from_json(texts: Iterable[str]) -> GivenKeys:
@@ -50,7 +50,8 @@ def keys_from_json(texts: Iterable[str]) -> GivenKeys:
     return GivenKeys([parse_key(text) for text in texts])
 
 
-def _canonical(key: GivenKey) -> str:
+def canonical(key: GivenKey) -> str:
+    """A key as one text, whatever the order of its columns."""
     return json.dumps(key, sort_keys=True, separators=(",", ":"), default=str)
 
 
@@ -133,14 +134,16 @@ class KeyMatcher:
     def __init__(self, erased_keys: GivenKeys, store: str, schemas: Iterable[str]) -> None:
         self._store = store
         self._forms: dict[int, dict[str, _Form]] = {}
-        #: Families whose keys do not have the columns of any given key, by name.
-        self.without_columns: set[str] = set()
+        self._names: dict[int, set[str]] = {}
+        #: The given keys, as canonical texts, whose columns the keys of some family have.
+        self.with_columns: set[str] = set()
         for text in schemas:
             for described in described_families(text, with_dropped=True):
                 self._add(erased_keys, described)
 
     def _add(self, erased_keys: GivenKeys, described: Mapping[str, Any]) -> None:
         forms = self._forms.setdefault(described["id"], {})
+        self._names.setdefault(described["id"], set()).add(described["name"])
         name = json.dumps([described["key"], described["key_encoder"]], sort_keys=True)
         if name in forms:
             return
@@ -153,19 +156,19 @@ class KeyMatcher:
         for given_key in erased_keys.keys:
             names = sorted(given_key)
             if all(each in columns for each in names):
+                self.with_columns.add(canonical(given_key))
                 typed = [_of_type(columns[each], given_key[each]) for each in names]
                 for pairs in product(*typed):
                     values = json_text([value for _, value in pairs])
                     by_columns.setdefault(tuple(column for column, _ in pairs), set()).add(values)
         form.values = list(by_columns.items())
-        if not form.values:
-            self.without_columns.add(described["name"])
         forms[name] = form
 
     @property
-    def has_columns(self) -> bool:
-        """Whether the keys of some family have the columns of a given key."""
-        return any(form.values for forms in self._forms.values() for form in forms.values())
+    def without_columns(self) -> set[str]:
+        """The names of the families of whose keys no form has the columns of any given key."""
+        without = [number for number, forms in self._forms.items() if not any(each.values for each in forms.values())]
+        return {name for number in without for name in self._names[number]}
 
     def matches(self, family: int, raw: bytes) -> bool:
         """Whether a stored key is to be erased.

@@ -18,7 +18,6 @@ NOT_COVERED: Final = (
     "the files of checkpoints: offsets, commits and the metadata of sources",
     "sources, sinks and logs of the query",
     "memory and local disks of processes that have read the state, until they end",
-    "earlier versions of objects, where a bucket of S3 keeps them",
 )
 
 

@@ -34,9 +34,9 @@ from dynastate.format.objects import ObjectId, store_prefix
 from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import ERASED, VersionEntry
-from dynastate.operations.erase.keys import GivenKeys, KeyMatcher
+from dynastate.operations.erase.keys import GivenKeys, KeyMatcher, canonical
 from dynastate.operations.pins import read_graph
-from dynastate.storage.tables import Tables, other_locations, own_locations
+from dynastate.storage.tables import Tables, own_locations
 
 #: A column family's id and a key.
 RowId = tuple[int, bytes]
@@ -179,10 +179,12 @@ def scan_store(tables: Tables, reader: PartReader, store: str, erased_keys: Give
     """Read all versions and snapshots of a store, and find its rows with erased keys.
 
     Raises:
+        ConfigurationError: the store may have objects.
         CorruptStateError: an item is lost or corrupt, so that its rows are not known.
     """
     names = read_names(tables, store)
     graph = names.graph
+    refuse_objects(store, graph.required_meta)
     schemas = [
         parse_schema(Key("snapshot", store_shard(store, 0), sort), item)
         for sort, item in graph.descriptions.items()
@@ -218,11 +220,15 @@ def _bucket_of(chunk: StoredChunk) -> BucketName:
     return BucketName._make(maker)
 
 
-def refuse_unmatched(scans: Sequence[StoreScan]) -> None:
-    """Refuse keys whose columns no key of these stores has: nothing would match, without an error."""
-    if not any(scan.matcher.has_columns for scan in scans):
+def refuse_unmatched(erased_keys: GivenKeys, matchers: Mapping[str, KeyMatcher]) -> None:
+    """Refuse keys whose columns no key of these stores has: they would match nothing, without an error."""
+    known_keys = {key for matcher in matchers.values() for key in matcher.with_columns}
+    unknown = {", ".join(sorted(key)) for key in erased_keys.keys if canonical(key) not in known_keys}
+    if unknown:
         raise ConfigurationError(
-            "no key of this state has these columns; 'dynastate show' of a store lists them", store=scans[0].store
+            "no key of this state has these columns; 'dynastate show' of a store lists them",
+            columns="; ".join(sorted(unknown)),
+            store=next(iter(matchers)),
         )
 
 
@@ -232,16 +238,15 @@ def refuse_dropped(store: str, meta: StoreMeta) -> None:
         raise ConfigurationError("this store is being dropped: end that first", store=store)
 
 
-def refuse_partial(tables: Tables, names: StoreNames) -> None:
-    """Refuse a store whose rows cannot all be erased: it is being dropped, or may have objects of other tables."""
-    meta = names.graph.required_meta
-    refuse_dropped(names.store, meta)
-    if others := other_locations(tables, meta.objects):
+def refuse_objects(store: str, meta: StoreMeta) -> None:
+    """Refuse a store that may have objects: one object has many buckets, and is never changed."""
+    if meta.objects:
         raise ConfigurationError(
-            "this store may have rows in objects of other tables, which are not changed from here. Erase the keys "
-            "there. Then move this query to a namespace with objects of its own, with dynastate repartition",
-            store=names.store,
-            location=others[0],
+            "this store has, or may have, objects in S3. Rows cannot be erased from objects yet, nor be proved absent. "
+            "Move the query with dynastate repartition to a namespace without objects, and erase there; then drop this "
+            "namespace",
+            store=store,
+            location=min(meta.objects),
         )
 
 

@@ -328,8 +328,8 @@ def _delete_lists(tables: Tables, store: str, runs: Collection[str], check: Call
             earlier_runs = item.get(REFUSED, frozenset())  # empty if a late commit has made the list
             refused_runs = frozenset(runs) | (earlier_runs if isinstance(earlier_runs, frozenset) else frozenset())
             if refused_runs:
-                gone = VERSIONS, FORKS, WRITER, ERASED
-                fence = {name: value for name, value in item.items() if name not in gone}
+                left_out = VERSIONS, FORKS, WRITER, ERASED
+                fence = {name: value for name, value in item.items() if name not in left_out}
                 tables.put_over(key, fence | {REFUSED: refused_runs}, unchanged(guarded))
             else:
                 deleted += tables.delete_over(key, unchanged(guarded))

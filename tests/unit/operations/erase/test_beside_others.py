@@ -8,13 +8,17 @@ import pytest
 
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
+from dynastate.format.items import item_bytes
 from dynastate.format.keys import VersionId, meta_key, version_list_key
 from dynastate.format.meta import DELETING, DROPPED, ERASE_ID, ERASING, MARKED, parse_meta
 from dynastate.format.version_list import ERASED
+from dynastate.operations.erase import erase as erase_module
+from dynastate.operations.erase.absent import find_absence
 from dynastate.operations.erase.erase import erase_stores, plan_erase
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.adopt import adopt_stores
+from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.reader.state import StateReader
@@ -24,7 +28,7 @@ from tests.support.engine_driver import Engines, begin, take_snapshot
 from tests.support.faults import Dying
 from tests.support.forks import fork, new_of
 from tests.support.memory_tables import MemoryTables
-from tests.support.samples import SCHEMA, attempt, noise
+from tests.support.samples import SCHEMA, attempt
 from tests.support.search import places_with
 from tests.support.store_builder import StoreBuilder, counted, user
 
@@ -190,20 +194,65 @@ def test_forks_and_origins_are_erased_together(engines: Engines, tables: Tables,
     assert not verify(tables, store, with_record=False).findings
 
 
-def test_objects_are_erased(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """Versions and snapshots with objects in S3 have items then; their objects are deleted."""
+def test_a_store_with_objects_is_refused(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Also after the last object: one has rows of many buckets. Nothing is marked, and nothing said to be absent."""
     engine = engines(memory, objects="s3://bucket/state", objects_threshold_kb=1)
-    builder = StoreBuilder(engine, store)
-    long = {"count": 1, "note": noise(4_000).hex()}
-    for number in range(1, 6):
-        builder.commit((user(PERSON if number == 2 else f"user-{number}"), long))
-    assert compact_store(engine, memory, store)
-    before, objects = rows(memory, store), dict(memory.objects.objects)
-    assert len(objects) > 5
+    StoreBuilder(engine, store).commit((user(PERSON), counted(1)))
+    items = dict(memory.items)
+    for refused in (lambda: plan_erase(memory, [store], GIVEN), lambda: find_absence(memory, [store], GIVEN)):
+        with pytest.raises(ConfigurationError, match=r"this store has, or may have, objects in S3.*repartition"):
+            refused()
+    assert memory.items == items
+
+
+def test_a_run_with_objects_since_the_plan(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """It is refused before the store is marked."""
+    builder = build(engines(memory), store)
+    plan = plan_erase(memory, [store], GIVEN)
+    with_objects = engines(memory, objects="s3://bucket/state")
+    begin(with_objects, store, attempt(998), base=builder.version, run="run-2").commit({0: 1}, SCHEMA)
+    with pytest.raises(ConfigurationError, match="this store has, or may have, objects in S3"):
+        erase_stores(memory, plan, GIVEN)
+    assert ERASING not in memory.items[meta_key(store)]
+
+
+def test_a_full_list_is_refused_before_the_mark(
+    engines: Engines, memory: MemoryTables, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an erase adds to it is counted; an erase that was cut off has added some of that, and goes on."""
+    build(engines(memory), store, 8)
+    size = item_bytes(memory.items[version_list_key(store, 1)])
+    items = dict(memory.items)
+    monkeypatch.setattr(erase_module, "ITEM_BYTES_MAX", size + 200)
+    with pytest.raises(ConfigurationError, match="a version list is nearly full"):
+        plan_erase(memory, [store], GIVEN)
+    assert memory.items == items
+    monkeypatch.setattr(erase_module, "ITEM_BYTES_MAX", size + 300)
+    cut_off(memory, store)
+    monkeypatch.setattr(erase_module, "ITEM_BYTES_MAX", size)
     erase(memory, store)
-    assert rows(memory, store) == [row for row in before if row["user"] != PERSON]
-    assert len(objects.keys() - memory.objects.objects.keys()) == 2
-    assert not verify(memory, store, with_record=False).findings
+    assert item_bytes(memory.items[version_list_key(store, 1)]) <= size + 300
+
+
+def test_a_fork_that_needs_nothing_of_its_origin(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """It is erased alone, also when the origin was dropped, or its name is another query's."""
+    builder, new = build(engines(memory), store, 3), new_of(store)
+    fork(memory, store)
+    assert {*plan_erase(memory, [new], GIVEN).stores} == {store, new}
+    of_fork = StoreBuilder(engines(memory), new, run="run-f")
+    of_fork.version, of_fork.state = builder.version, builder.state
+    of_fork.commit((user(PERSON), counted(4)))
+    assert compact_store(engines(memory), memory, new)
+    for number in range(5, 24):
+        of_fork.commit((user("a"), counted(number)))
+    clean_store(engines(memory), memory, new, 3)
+    assert not parse_meta(new, memory.items[meta_key(new)]).pins
+    drop_stores(memory, [store])
+    assert plan_erase(memory, [new], GIVEN).stores == [new]
+    StoreBuilder(engines(memory), store, run="run-9", query="other").commit((user("a"), counted(1)), by=attempt(77))
+    assert plan_erase(memory, [new], GIVEN).stores == [new]
+    erase(memory, new)
+    assert not places_with(memory, [new], PERSON.encode())
 
 
 def test_a_corrupt_store_is_refused(engines: Engines, memory: MemoryTables, store: str) -> None:

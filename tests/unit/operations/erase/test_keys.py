@@ -11,6 +11,7 @@ import pytest
 
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.operations.erase.keys import GivenKeys, KeyMatcher
+from dynastate.operations.erase.scan import refuse_unmatched
 from dynastate.unsaferow.key_encoders import make_encoder
 from dynastate.unsaferow.schema import parse_schema
 from tests.support.store_builder import family, struct
@@ -57,6 +58,29 @@ def test_a_key_a_prefix_and_a_field_of_a_composite_key() -> None:
             assert of_a.matches(number, encode(number, filled)) == is_wanted
     assert not of_a.matches(3, encode(3, {"score": 1.0}))
     assert of_a.without_columns == {"scores"}
+
+
+def test_each_key_needs_a_family_of_its_columns() -> None:
+    """One good key does not hide another with a wrong column, which would match nothing."""
+    given = GivenKeys([{"user": "a"}, {"usr": "b"}, {"score": 1.0}])
+    of_users = KeyMatcher(given, STORE, [json.dumps({"families": [family()]})])
+    of_all = KeyMatcher(given, STORE, [SCHEMA])
+    with pytest.raises(ConfigurationError, match=r"no key of this state has these columns.*columns=score; usr"):
+        refuse_unmatched(given, {STORE: of_users})
+    with pytest.raises(ConfigurationError, match=r"no key of this state has these columns.*columns=usr"):
+        refuse_unmatched(given, {STORE: of_users, "ns/1/0/default": of_all})
+    refuse_unmatched(
+        GivenKeys([{"user": "a"}, {"user": "b", "time": 1}]), {STORE: matcher({"user": "b", "time": 1}, {"user": "a"})}
+    )
+
+
+def test_a_family_with_another_form() -> None:
+    """Of a family that was removed and made again, one form with the columns suffices."""
+    schemas = [
+        json.dumps({"families": [family(0, "f", (("score", "double"),))]}),
+        json.dumps({"families": [family(0, "f")]}),
+    ]
+    assert KeyMatcher(GivenKeys([{"user": "a"}]), STORE, schemas).without_columns == set()
 
 
 def test_a_field_of_a_column_of_the_same_name() -> None:
@@ -128,5 +152,6 @@ def test_a_row_of_no_family_is_refused() -> None:
 def test_a_digest_names_the_keys_in_any_order() -> None:
     one, two = {"user": "a", "time": 1}, {"user": "b"}
     assert GivenKeys([one, two]).digest == GivenKeys([two, dict(reversed(one.items()))]).digest
+    assert GivenKeys([one, two, one]).digest == GivenKeys([one, two]).digest
     assert GivenKeys([one]).digest != GivenKeys([two]).digest
     assert GivenKeys([two]).hashes() == [hashlib.sha256(b'{"user":"b"}').hexdigest()]
