@@ -9,6 +9,7 @@ from contextlib import nullcontext, suppress
 
 import pytest
 
+from dynastate.engine import snapshots
 from dynastate.engine.engine import Engine
 from dynastate.engine.updates import advance_epoch
 from dynastate.errors import (
@@ -482,8 +483,10 @@ def test_a_late_snapshot_of_a_dropped_query(engines: Engines, memory: MemoryTabl
         drop_stores(memory, [store])
         versions[:] = write_versions(engines(), store, 4, run="run-9")
 
-    late = engines(Overtaken(memory, drop_and_start_over, before="put_new"))
-    assert take_snapshot(late, store, versions[8], numbers(8), run="run-4") is not None
+    eighth, late = versions[8], engines(Overtaken(memory, drop_and_start_over, before="put_new"))
+    assert take_snapshot(late, store, eighth, numbers(8), run="run-4") is None
+    assert not graph(memory, store).snapshots()
+    snapshots.enter(memory, store, eighth, 4)  # and its executor dies
     assert [each.epoch for each in graph(memory, store).snapshots()] == [4]
     fresh = engines()
     save_snapshot(fresh, store, versions[4], numbers(4), run="run-9")

@@ -206,11 +206,12 @@ class CleanUp:
         for snapshot in deleting:
             self._remove_snapshot(snapshot, carried, objects)  # 3
 
-    def remove_orphan_buckets(self, below: int) -> bool:
+    def remove_orphan_buckets(self, below: int, is_current: Callable[[], bool]) -> bool:
         """Delete buckets and manifests below a version that no snapshot names.
 
         They were written after their snapshot was deleted. Only the keys between the keys of snapshots are listed: the
-        snapshots themselves may be the whole state. Returns False if a snapshot is being written, and nothing is done.
+        snapshots themselves may be the whole state. Returns False, and deletes nothing, if a snapshot is being written,
+        or there are some and the graph of this clean-up is no longer current.
         """
         all_snapshots = self._read_snapshots()
         if any(each.stage == WRITING for each in all_snapshots):
@@ -225,7 +226,7 @@ class CleanUp:
         if candidates or objects:
             # A snapshot that began meanwhile, or carried buckets on, has an item by now.
             all_snapshots = self._read_snapshots()
-            if any(each.stage == WRITING for each in all_snapshots):
+            if any(each.stage == WRITING for each in all_snapshots) or not is_current():
                 return False
             named_holders = self._holders(all_snapshots) | {each.holder for each in all_snapshots}
             key_holders = ((key, _holder_of(key)) for key in candidates)

@@ -42,7 +42,7 @@ class KnownStores:
         #: The errors of corrupt snapshots, by their ids.
         self._skipped: Cache[Attempt, CorruptStateError] = Cache(SKIPPED_MAX)
         self._epochs: Cache[str, int] = Cache(EPOCHS_MAX)
-        #: How often erasing had begun and ended when a store was first read.
+        #: How often erasing had begun and ended when a store was first read or written to.
         self._erasures: Cache[str, int] = Cache(STORES_MAX)
         self._accounts: Cache[str, StoreAccount] = Cache(STORES_MAX)
         self._lock = threading.Lock()
@@ -78,8 +78,18 @@ class KnownStores:
             self._epochs.put(store, max(self.newest_epoch(store), epoch), 1)
 
     def erasures(self, store: str) -> int | None:
-        """How often erasing had begun and ended when the store was first read, or None if it was not read."""
+        """How often erasing had begun and ended when the store was first read or written to, or None if it was not."""
         return self._erasures.get(store)
+
+    def saw_erasures(self, store: str, erasures: int) -> None:
+        """Remember how often erasing has begun and ended, unless a lower number is known.
+
+        A store that was dropped and made again counts from 0.
+        """
+        with self._lock:
+            lowest = self._erasures.get(store)
+            if lowest is None or erasures < lowest:
+                self._erasures.put(store, erasures, 1)
 
     def forget_above(self, store: str, epoch: int) -> None:
         """Forget a store that was dropped and made again: its meta item has a lower epoch than the known one."""
@@ -95,7 +105,7 @@ class KnownStores:
         """
         if graph.meta is not None:
             self.saw_epoch(graph.store, graph.meta.epoch)
-            self._erasures.get_or_put(graph.store, graph.meta.erasures, 1)
+            self.saw_erasures(graph.store, graph.meta.erasures)
         for snapshot in graph.snapshots():
             error = self._skipped.get(snapshot.id)
             # A snapshot that clean-up deletes also looks corrupt to its readers.

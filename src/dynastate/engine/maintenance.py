@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from dynastate.engine import cleanup, snapshot_threshold, snapshots
 from dynastate.engine.graphs import find_meta, learn_manifest, learn_route, read_graph
@@ -59,10 +60,12 @@ class Maintenance:
 
         1. One Query returns version lists, snapshots and the meta item. 2. Measure the deltas since the last snapshot.
         3. Enter the snapshot as being written. (Crash: an item that no reader takes; clean-up deletes it.)
+        4. Read the meta item again. Abort if a newer run writes to the store, or rows were erased since this engine
+        first read it, because erasing may have read the snapshots before 3. (Crash: the same.)
 
         Returns the attempt, and the meter, which also counts the writes of the snapshot. The attempt is None if no
         snapshot is needed, another executor is making it, or a newer run writes to the store. It is None, too, if
-        version lists refuse the run: the rows in its memory may have been erased.
+        version lists refuse the run, or rows were erased: they may be in its memory.
         """
         tables = self._tables.metered(Meter())
         route = self._known_stores.route(store, version, attempt)
@@ -106,7 +109,25 @@ class Maintenance:
             pace=pace,
             values=graph.count_values(deltas[-1].id),
         )
-        return snapshot_attempt, tables.meter
+        return self._unless_erased(tables, snapshot_attempt, run_id, epoch), tables.meter  # 4
+
+    def _unless_erased(
+        self, tables: Tables, snapshot_attempt: SnapshotAttempt, run_id: str, epoch: int
+    ) -> SnapshotAttempt | None:
+        """A snapshot that was entered, which erasing finds if it begins later. If it began before, abort and give None.
+
+        The rows may be older than the graph, so this compares with what the engine knew when it first read the store.
+        """
+        store = snapshot_attempt.store
+        try:
+            is_current = _is_current(tables, store, run_id, epoch=epoch, erasures=self._known_stores.erasures(store))
+        except BaseException:
+            snapshot_attempt.abort()
+            raise
+        if is_current:
+            return snapshot_attempt
+        snapshot_attempt.abort()
+        return None
 
     def _carried(self, tables: Tables, store: str, snapshot: Snapshot, bits: int) -> SnapshotManifest | None:
         """The manifest of a snapshot whose buckets can be carried on. Returns None if all buckets must be written.
@@ -138,7 +159,9 @@ class Maintenance:
         3. Find the lowest version that is needed. 4. Delete older snapshots. 5. The first time, delete buckets that
         no snapshot names. 6. Delete older versions from their lists, the lowest first, up to a list that
         has changed since it was read. 7. Delete their parts. 8. Delete orphans below the lowest version and below that
-        list, if no newer run has begun to write since; orphans that are objects only the first time.
+        list; orphans that are objects only the first time.
+
+        Steps 5 and 8 delete nothing if a newer run has begun to write since 1, or rows are erased.
 
         A crash after any step leaves items that no reader reads, and that the next clean-up finds.
         """
@@ -173,12 +196,16 @@ class Maintenance:
         lowest = retention.lowest
         further_versions = sum(each >= lowest for each in older_versions) + dead_count - len(retention.dead)
         steps = cleanup.CleanUp(tables, graph, graph.required_meta.shards)
+        # What nothing names now may be named by then: by a newer run, or by what erasing rewrites. And a fork may need
+        # what erasing has replaced in its origin.
+        erasures = graph.required_meta.erasures
+        is_current = partial(_is_current, tables, store, run_id, epoch=epoch, erasures=erasures)
         try:
             steps.check_snapshots(retention)
             steps.remove_snapshots(retention, epoch)  # 4
             session = self._sessions.get(store, run_id)
             is_first = session is None or not session.has_removed_orphans
-            has_looked = is_first and steps.remove_orphan_buckets(lowest - 1)  # 5
+            has_looked = is_first and steps.remove_orphan_buckets(lowest - 1, is_current)  # 5
         except RouteInvalidError:  # another clean-up deletes snapshots that this one has read
             return tables.meter, 0
         entries, end = steps.remove_versions(retention)  # 6
@@ -187,9 +214,9 @@ class Maintenance:
         objects = steps.find_orphan_objects(end, entries) if is_first else []
         has_looked &= end == lowest
         if orphans or objects:
-            is_newest = newest_epoch(find_meta(tables, store), run_id) == epoch
-            has_looked &= is_newest
-            if is_newest:
+            may_delete = is_current()
+            has_looked &= may_delete
+            if may_delete:
                 steps.remove_orphans(orphans, objects)
         if session is not None and has_looked:
             session.has_removed_orphans = True
@@ -209,3 +236,9 @@ class Maintenance:
         if epoch is not None and any(each.epoch > epoch for each in graph.snapshots()):
             return newest_epoch(find_meta(tables, graph.store), run_id)
         return epoch
+
+
+def _is_current(tables: Tables, store: str, run_id: str, *, epoch: int, erasures: int | None) -> bool:
+    """Whether a run of an epoch is the newest of a store, and erasing has begun and ended there only so often."""
+    meta = find_meta(tables, store)
+    return meta is not None and newest_epoch(meta, run_id) == epoch and meta.erasures == erasures

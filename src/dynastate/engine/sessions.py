@@ -109,6 +109,7 @@ class Sessions:
                 if tables.put_new(key, new_item):
                     self._known_stores.account(store).wrote(key.sort, size_of(new_item))
                     self._known_stores.forget_above(store, 0)
+                    self._known_stores.saw_erasures(store, 0)
                     return Session(store, run.id, epoch, self._shards)
                 continue
             run_epoch = newest_epoch(meta, run.id)
@@ -118,6 +119,7 @@ class Sessions:
             self._refuse_erased(store, meta)
             if run.id in meta.epochs:
                 enter_location(tables, store, meta, self._location)
+                self._known_stores.saw_erasures(store, meta.erasures)
                 return Session(store, run.id, meta.epochs[run.id], meta.shards)
             refuse_deleting(tables, store, meta)
             refuse_erasing(store, meta)

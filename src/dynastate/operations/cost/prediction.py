@@ -305,16 +305,16 @@ class OneStore:
     def snapshots(self) -> PredictedUsage:
         """Snapshots. An offer that is declined reads nothing.
 
-        One that is made reads the lists and the last manifest, enters itself as being written, and writes buckets and a
-        manifest. Then it reads the last snapshot's item again, and enters itself as done.
+        One that is made reads the lists and the last manifest, enters itself as being written, reads the meta item, and
+        writes buckets and a manifest. Then it reads the last snapshot's item again, and enters itself as done.
         """
         puts = self._snapshot_objects.puts * self._snapshot_objects.share
         snapshot = PredictedUsage(
-            requests=5 + self._buckets.writes(self._bucket_items) + puts,
+            requests=6 + self._buckets.writes(self._bucket_items) + puts,
             write_units=2
             + self._bucket_items * self._buckets.write_units
             + rounded_up(self._manifest_bytes / WRITE_UNIT_BYTES),
-            read_units=self._manifest_reads + 1,
+            read_units=self._manifest_reads + 2,
             puts=puts,
         )
         return (self._look() + snapshot) * (1 / self._schedule.apart)

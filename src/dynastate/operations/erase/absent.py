@@ -1,4 +1,7 @@
-"""Proof that no version and no snapshot has rows with some keys. It only reads, also beside a query."""
+"""Proof that no version and no snapshot has rows with some keys. It only reads.
+
+Beside a query it may find items that no version names yet, or fail at those that clean-up deletes.
+"""
 
 from __future__ import annotations
 

@@ -352,21 +352,29 @@ def _confirm_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys)
 
 
 def _erase_group(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> list[ErasedStore]:
-    """Erase rows from a store, its forks and origins: what one of them no longer names, another may."""
-    for store in group:
-        refuse_runs(tables, store, set(query_runs(read_meta(tables, store))))
+    """Erase rows from a store, its forks and origins: what one of them no longer names, another may.
+
+    The same erase may have been repeated, and a query started, while this one was suspended: then it stops.
+    """
+    marked = {store: read_meta(tables, store) for store in group}
+    for store, meta in marked.items():
+        refuse_runs(tables, store, set(query_runs(meta)))
     work = {store: _Work() for store in group}
     with closing(make_reader()) as reader:
         for _ in range(_PASSES_MAX):
             scans = _scan(tables, reader, group, erased_keys)
             if scans.is_clean:
                 return [_erased(scan, work[store]) for store, scan in scans.stores.items()]
+            metas = {store: scan.graph.required_meta for store, scan in scans.stores.items()}
+            _refuse_ended(marked, metas, erased_keys)
             for store, scan in scans.stores.items():
                 work[store].rows |= scan.row_ids
                 rewritten = Rewriter(tables, reader, scan).rewrite()
                 work[store].rewritten.versions += rewritten.versions
                 work[store].rewritten.snapshots += rewritten.snapshots
-            _sweep(tables, work, scans.stores)
+            unnamed = _find_unnamed(tables, group)
+            _refuse_ended(marked, read_metas(tables, group), erased_keys)
+            _sweep(tables, work, unnamed, scans.stores)
     raise UnavailableError("something keeps writing to this store: stop the query, and erase again", store=group[0])
 
 
@@ -398,17 +406,38 @@ def _scan(tables: Tables, reader: PartReader, group: Sequence[str], erased_keys:
     return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group})
 
 
-def _sweep(tables: Tables, work: dict[str, _Work], scans: Mapping[str, StoreScan]) -> None:
-    """Delete what no store of a group names any more. Units are counted by the sizes of what `scans` have named."""
-    group = {store: read_names(tables, store) for store in work}
+def _find_unnamed(tables: Tables, group: Sequence[str]) -> dict[str, Unnamed]:
+    """The items and objects of each store that no store of a group names any more."""
+    names = {store: read_names(tables, store) for store in group}
+    return {store: find_unnamed(tables, store, names) for store in group}
+
+
+def _refuse_ended(marked: Mapping[str, StoreMeta], metas: Mapping[str, StoreMeta], erased_keys: GivenKeys) -> None:
+    """Refuse to go on unless the stores have had their marks all the time since `marked` was read.
+
+    While they have, all runs are refused, so that what was unnamed stays so.
+    """
+    for store, marked_meta in marked.items():
+        meta = metas.get(store)
+        is_same = meta is not None and (meta.erasures, meta.epochs) == (marked_meta.erasures, marked_meta.epochs)
+        if meta is None or not is_same or meta.erasing != erased_keys.digest:
+            raise ConfigurationError(
+                "something else has changed this store meanwhile: stop the query and other commands, and erase again",
+                store=store,
+            )
+
+
+def _sweep(
+    tables: Tables, work: dict[str, _Work], unnamed: Mapping[str, Unnamed], scans: Mapping[str, StoreScan]
+) -> None:
+    """Delete what nothing names. Units are counted by the sizes of what `scans` have named."""
     sizes = {name: size for scan in scans.values() for name, size in scan.item_bytes().items()}
-    for store in group:
-        unnamed = find_unnamed(tables, store, group)
-        delete_all(tables, unnamed.keys)
-        tables.meter.deleted(_size_of(key, sizes) for key in unnamed.keys)
-        delete_own_objects(tables, unnamed.objects)
-        work[store].keys += unnamed.keys
-        work[store].objects += unnamed.objects
+    for store, (unnamed_keys, unnamed_objects) in unnamed.items():
+        delete_all(tables, unnamed_keys)
+        tables.meter.deleted(_size_of(key, sizes) for key in unnamed_keys)
+        delete_own_objects(tables, unnamed_objects)
+        work[store].keys += unnamed_keys
+        work[store].objects += unnamed_objects
 
 
 def _size_of(key: Key, sizes: Mapping[VersionId | BucketName, int]) -> int:

@@ -97,7 +97,10 @@ def reason_for_none(engine: Engine, store: str) -> str:
     newest = engine.lineage(store).newest
     if engine.find(store, newest.version, newest.attempt).snapshot == newest.version:
         return f"version {newest.version}, the newest, has a snapshot"
-    return f"another executor is making a snapshot of version {newest.version}, or a newer run of the query has begun"
+    return (
+        f"another executor is making a snapshot of version {newest.version}, a newer run of the query has begun, or "
+        "rows are erased"
+    )
 
 
 def _read(opening: Opening) -> tuple[_Rows, set[_RowId], int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Event
 from typing import Any
 
 import pytest
@@ -24,8 +27,9 @@ from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.reader.state import StateReader
 from dynastate.settings import Settings
 from dynastate.storage.tables import Tables
+from tests.support.crashes import races
 from tests.support.engine_driver import Engines, begin, take_snapshot
-from tests.support.faults import Dying
+from tests.support.faults import Dying, FailingTables, Overtaken
 from tests.support.forks import fork, new_of
 from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, attempt
@@ -274,3 +278,116 @@ def test_versions_made_since_are_erased_too(engines: Engines, tables: Tables, st
     erase_stores(tables, plan, GIVEN)
     assert not places_with(tables, [store], PERSON.encode())
     assert builder.version == VersionId(13, attempt(13))
+
+
+def test_an_executor_that_has_only_written_is_refused(engines: Engines, tables: Tables, store: str) -> None:
+    """It has read no meta item with versions, and still has the rows of its commits in memory."""
+    engine = engines(cache_bytes=2**20)
+    builder = build(engine, store, 4)
+    erase(tables, store)
+    with pytest.raises(ConfigurationError, match="end the Spark application, and start the query again"):
+        begin(engine, store, attempt(998), base=builder.version, run="run-2").commit({0: 1}, SCHEMA)
+
+
+def test_an_executor_that_knew_a_dropped_store_is_refused(engines: Engines, tables: Tables, store: str) -> None:
+    """Erasing counts from the beginning in the store that was made again."""
+    build(engines(), store, 2)
+    erase(tables, store)
+    engine = engines(cache_bytes=2**20)
+    engine.open(store, 2, attempt(2))
+    drop_stores(tables, [store])
+    builder = StoreBuilder(engine, store, run="run-5", query="other")
+    builder.commit((user(PERSON), counted(1)), (user("a"), counted(1)), by=attempt(51))
+    erase(tables, store)
+    with pytest.raises(ConfigurationError, match="end the Spark application, and start the query again"):
+        begin(engine, store, attempt(998), base=builder.version, run="run-6").commit({0: 1}, SCHEMA)
+
+
+def test_a_snapshot_that_is_entered_late(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Its executor was suspended after it had read the lists: the rows in its memory do not come back."""
+    builder = build(engines(memory), store, 4)
+    state = {key: values[0] for (_, key), values in builder.state.items()}
+    late = engines(Overtaken(memory, lambda: erase(memory, store), before="put_new"))
+    assert take_snapshot(late, store, builder.version, state) is None
+    assert plan_erase(memory, [store], GIVEN).is_empty
+    assert not places_with(memory, [store], PERSON.encode())
+
+
+def test_compact_at_any_request(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """It makes no snapshot of rows that it has read before."""
+    build(engines(memory), store, 4)
+
+    def compact(tables: Tables) -> None:
+        compact_store(engines(tables), tables, store)
+
+    for _, error in races(memory, compact, lambda: erase(memory, store)):
+        assert error is None
+        assert not places_with(memory, [store], PERSON.encode())
+        assert rows(memory, store) == [{"user": "a", "count": 4, "note": ""}]
+
+
+def test_a_suspended_erase(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """While another completed it, and the query goes on: it deletes nothing of the new versions, and says so."""
+    base, errors = build(engines(memory), store, 4).version, []
+
+    def complete_and_go_on() -> None:
+        erase(memory, store)
+        resumed = StoreBuilder(engines(memory), store, run="run-2")
+        resumed.version = base
+        for number in range(3):
+            resumed.commit((user("a"), counted(100 + number)), by=attempt(500 + number))
+
+    for error, other_error in races(memory, lambda tables: erase(tables, store), complete_and_go_on):
+        errors.append(str(error))
+        if other_error is None:
+            assert rows(memory, store) == [{"user": "a", "count": 102, "note": ""}]
+        findings = verify(memory, store, with_record=False).findings
+        assert not [each for each in findings if each.what != "orphaned"]
+    assert any("something else has changed this store meanwhile" in each for each in errors)
+
+
+@pytest.mark.parametrize("request_number", [7, 9, 13])
+@pytest.mark.parametrize("write", [4, 5, 6])
+def test_a_suspended_clean_up(
+    engines: Engines, memory: MemoryTables, store: str, request_number: int, write: int
+) -> None:
+    """Begun before, it goes on while buckets are rewritten: it deletes none of them, and none that the fork needs."""
+    engine = engines(memory)
+    builder = StoreBuilder(engine, store)
+    for number in range(1, 28):
+        person = [(user(PERSON), counted(number))] if number in {1, 4} else []
+        builder.commit((user("a"), counted(number)), (user("c"), counted(number)), *person)
+        if number in {6, 22}:
+            assert compact_store(engine, memory, store)
+        if number == 6:
+            fork(memory, store, 6)
+    is_held, may_go_on, numbers = Event(), Event(), count(1)
+
+    def hold(_: str) -> None:
+        if next(numbers) == request_number:
+            is_held.set()
+            assert may_go_on.wait(10)
+
+    def clean() -> None:
+        suspended = FailingTables(memory, hold)
+        clean_store(engines(suspended), suspended, store, 3)
+
+    with ThreadPoolExecutor(1) as pool:
+        cleaned = pool.submit(clean)
+        assert is_held.wait(10)
+        writes = count(1)
+
+        def let_go(verb: str) -> None:
+            if verb == "write" and next(writes) == write:
+                may_go_on.set()
+                cleaned.exception(10)
+
+        try:
+            erase(FailingTables(memory, let_go), store)
+        finally:
+            may_go_on.set()
+        cleaned.result(10)
+    for each in (store, new_of(store)):
+        findings = verify(memory, each, with_record=False).findings
+        assert not [finding for finding in findings if finding.what != "orphaned"]
+        assert not places_with(memory, [each], PERSON.encode())
