@@ -122,7 +122,7 @@ mutations: $(READY)
 # The lines and branches of the engine that schedules do not reach.
 reach: RUNS = 200
 reach: $(READY)
-	@$(PYTHON) -m pip install --quiet 'coverage>=7.6'
+	@$(PYTHON) -m pip install --quiet coverage==7.17.5
 	@rm -rf build/reach && mkdir -p build/reach
 	@PYTHONPATH=src $(PYTHON) -m coverage run -m tests.simulation $(SEED) $(RUNS)
 	@$(PYTHON) -m coverage combine --quiet

@@ -49,7 +49,7 @@ class Host:
         return Sidecar(environment=self._environment, module=MODULE)
 
     def connect(self) -> Talk | None:
-        """A connection after HELLO; None: the sidecar has died, or is stopped."""
+        """A connection after HELLO, or None if the sidecar has died, or is stopped."""
         with suppress(OSError):
             talk = self._sidecars[-1].connect(PATIENCE_S)
             with suppress(OSError):

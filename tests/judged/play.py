@@ -73,7 +73,7 @@ class History:
         return random.Random(f"{self.seed} {of}")  # noqa: S311  # not for cryptography
 
     def client(self, chance: random.Random) -> Client | None:
-        """A client of some sidecar; None: it does not answer."""
+        """A client of some sidecar, or None if it does not answer."""
         talk = chance.choice(self.hosts).connect()
         return None if talk is None else Client(next(self._clients), self.record, talk)
 
