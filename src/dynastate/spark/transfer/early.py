@@ -97,8 +97,8 @@ def _refuse_files(arguments: Arguments, old: Path | None, new: Path | None, rows
 
 def _settings(conf: Mapping[str, str]) -> Settings | None:
     """The settings of dynastate in a conf; None if only Spark reads them as they are meant: a file has escapes."""
-    given = {name.removeprefix(PREFIX): value for name, value in conf.items() if name.startswith(PREFIX)}
-    return None if any("\\" in value for value in given.values()) else Settings.from_spark(given)
+    settings = {name.removeprefix(PREFIX): value for name, value in conf.items() if name.startswith(PREFIX)}
+    return None if any("\\" in value for value in settings.values()) else Settings.from_spark(settings)
 
 
 def _has_hadoop_conf(conf: Mapping[str, str]) -> bool:
