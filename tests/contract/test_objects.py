@@ -13,7 +13,16 @@ from dynastate.errors import ConfigurationError
 from dynastate.format.objects import ObjectId, ObjectStream
 from dynastate.runtime import Limits
 from dynastate.storage.meter import Meter
-from dynastate.storage.objects import DELETES_MAX, Objects, delete_objects, read_stream
+from dynastate.storage.objects import (
+    DELETES_MAX,
+    NO_VERSION,
+    Objects,
+    ObjectVersion,
+    delete_objects,
+    delete_versions,
+    read_stream,
+    stored_versions,
+)
 from tests.support.memory_tables import MemoryObjects
 from tests.support.s3mock import s3mock
 
@@ -122,3 +131,48 @@ def test_a_bucket_is_checked(objects: Objects, location: str) -> None:
         assert "the bucket does not exist; correct spark.sql" in reason
         with pytest.raises(ConfigurationError, match="the bucket does not exist"):
             objects.put(ObjectId("s3://not-there", "x"), b"x")
+
+
+def test_a_bucket_without_versions(objects: Objects, location: str) -> None:
+    """It has one of each object, which is deleted as such."""
+    object_id = ObjectId(location, f"{STORE}#delta/1")
+    objects.put(object_id, b"1")
+    assert not objects.keeps_versions(location)
+    versions = list(stored_versions(objects, location, f"{STORE}#"))
+    assert versions == [ObjectVersion(object_id)]
+    delete_versions(objects, versions)
+    assert objects.get(object_id, 0, 1) is None
+
+
+def test_a_bucket_with_versions(objects: Objects, request: pytest.FixtureRequest) -> None:
+    """Deleted objects, delete markers, and what was there before can be listed, and be deleted for good."""
+    location = "s3://with-versions/prefix"
+    if "s3mock" in request.node.name:
+        pytest.skip("S3Mock forgets that a bucket keeps versions")
+    if isinstance(objects, MemoryObjects):
+        objects = MemoryObjects(has_versions=True)
+    else:
+        assert isinstance(objects, S3Objects)
+        boto3 = objects._client.current().boto3
+        boto3.create_bucket(Bucket="with-versions")
+        objects.put(ObjectId(location, "before"), b"0")
+        boto3.put_bucket_versioning(Bucket="with-versions", VersioningConfiguration={"Status": "Enabled"})
+    ids = [ObjectId(location, f"{STORE}#delta/{number}") for number in range(3)]
+    for object_id in ids:
+        objects.put(object_id, b"1")
+    objects.delete(ids[:2])
+    assert objects.keeps_versions(location)
+    versions = list(stored_versions(objects, location, f"{STORE}#"))
+    assert [each.object_id for each in versions if each.is_current] == ids[2:]
+    assert sorted(each.object_id for each in versions) == sorted([*ids, *ids[:2]])
+    assert all(each.version_id for each in versions)
+    meter = Meter()
+    delete_versions(objects.metered(meter), [*versions, ObjectVersion(ObjectId(location, "none"), NO_VERSION)])
+    assert meter.objects_deleted == 6
+    assert list(stored_versions(objects, location, f"{STORE}#")) == []
+    assert objects.get(ids[2], 0, 1) is None
+    if isinstance(objects, S3Objects):
+        (before,) = stored_versions(objects, location, "")
+        assert before == ObjectVersion(ObjectId(location, "before"), NO_VERSION)
+        objects.delete_versions([before])
+        assert list(objects.versions(location, "")) == []

@@ -28,13 +28,13 @@ def crashes(
 ) -> Iterator[int]:
     """Run an operation with a crash one request later each time, until it completes. Gives the number of the request.
 
-    Each run finds the items that were there at first; with `is_reset=False`, those that the run before has left.
-    It must take more than `least` requests.
+    Each run finds the items and objects that were there at first; with `is_reset=False`, those that the run before has
+    left. It must take more than `least` requests.
     """
-    items = dict(tables.items)
+    reset = tables.resetting()
     for request in range(REQUESTS_MAX):
         if is_reset:
-            tables.items = dict(items)
+            reset()
         dying = Dying(tables, request, applied=applied)
         with suppress(UnavailableError):
             operation(dying)
@@ -47,9 +47,9 @@ def crashes(
 
 def each_request(operation: Operation, tables: MemoryTables) -> Iterator[None]:
     """Run an operation with a crash before each of its requests is applied, and after; in the end it completes."""
-    items = dict(tables.items)
+    reset = tables.resetting()
     for applied in (False, True):
-        tables.items = dict(items)
+        reset()
         for _ in crashes(operation, tables, applied=applied):
             yield
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import Role
@@ -141,12 +142,33 @@ class Dying(FailingTables):
     def left(self) -> int:
         return self._left[0]
 
+    @property
+    def objects(self) -> Objects:
+        return cast("Objects", _DyingObjects(self, self.tables.objects))
+
     def _call(self, verb: str, *arguments: Any) -> Any:
+        return self.attempt(partial(super()._call, verb, *arguments))
+
+    def attempt(self, request: Callable[[], Any]) -> Any:
+        """Send a request, if it is one of those before the crash."""
         self._left[0] -= 1  # views share it
         count = self.left
         if count < 0 and not (self.applied and count == -1):
             raise UnavailableError("died")
-        result = super()._call(verb, *arguments)
+        result = request()
         if count == -1:
             raise UnavailableError("died")
         return result
+
+
+class _DyingObjects:
+    """The objects of tables that die: their requests count, too."""
+
+    def __init__(self, tables: Dying, objects: Objects) -> None:
+        self._tables, self._objects = tables, objects
+
+    def metered(self, meter: Meter) -> _DyingObjects:
+        return _DyingObjects(self._tables, self._objects.metered(meter))
+
+    def __getattr__(self, verb: str) -> Any:
+        return lambda *arguments: self._tables.attempt(partial(getattr(self._objects, verb), *arguments))

@@ -3,18 +3,72 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from dynastate.format.codec import decompress
+from dynastate.format.codec import CODEC_BYTES, decompress
 from dynastate.format.items import Item
 from dynastate.format.keys import SPECS, store_shard
+from dynastate.format.objects import _FRAME, FRAME_BYTES
 from dynastate.format.version_list import VERSIONS, decode_entry
 from dynastate.storage.tables import Tables
+from tests.support.memory_tables import MemoryTables
 
 
 def places_with(tables: Tables, stores: Iterable[str], *marks: bytes, shards: int = 4) -> set[str]:
-    """The places in the tables with one of these byte strings: sort keys, prefixed by their tables."""
-    return {place for store in stores for place, raw in _contents(tables, store, shards) if _has(raw, marks)}
+    """The places in the tables with one of these byte strings: sort keys, prefixed by their tables.
+
+    Of tables in memory also the objects, in all versions.
+    """
+    places = {place for store in stores for place, raw in _contents(tables, store, shards) if _has(raw, marks)}
+    return places | (objects_with(objects_of(tables), *marks) if isinstance(tables, MemoryTables) else set())
+
+
+def objects_of(tables: MemoryTables) -> dict[str, bytes]:
+    """All objects in memory, also earlier versions, by their names as `objects_with` has them."""
+    current = {object_id.name: data for object_id, data in tables.objects.objects.items()}
+    earlier = tables.objects.earlier.items()
+    return current | {f"{each.object_id.name}?{each.version_id}": data for each, data in earlier if data is not None}
+
+
+def objects_with(objects: Mapping[str, bytes], *marks: bytes) -> set[str]:
+    """The objects with one of these byte strings, as they are stored or in what codecs make of them, by their names.
+
+    A name is the key of an object; a version of an object that is not the newest has `?` and an id behind it.
+    """
+    with_marks = {name for name, raw in objects.items() if _has(raw, marks)}
+    streams: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in sorted(objects):
+        key, _, version = name.partition("?")
+        streams[key.rpartition("/")[0], version].append(name)
+    for names in streams.values():
+        # Frames follow one another from the first object on; where that is gone, only raw bytes can be searched.
+        if names[0].partition("?")[0].endswith("/000000") and any(
+            _has(raw, marks) for raw in _chunks(_frames(b"".join(objects[name] for name in names)))
+        ):
+            with_marks |= set(names)
+    return with_marks
+
+
+def _frames(raw: bytes) -> list[Item]:
+    """The parts in a stream, as far as it goes on without a gap."""
+    parts: list[Item] = []
+    while len(raw) > FRAME_BYTES:
+        _, codec, _, raw_bytes, fragment, fragments, _, _, _, size = _FRAME.unpack_from(raw)
+        if codec >= len(CODEC_BYTES) or FRAME_BYTES + size > len(raw):
+            break
+        data = raw[FRAME_BYTES : FRAME_BYTES + size]
+        parts.append(
+            {
+                "part": f"{len(parts):06d}",
+                "codec": CODEC_BYTES[codec],
+                "raw_bytes": raw_bytes,
+                "fragment": fragment,
+                "fragments": fragments,
+                "data": data,
+            }
+        )
+        raw = raw[FRAME_BYTES + size :]
+    return parts
 
 
 def _has(raw: bytes, marks: Iterable[bytes]) -> bool:

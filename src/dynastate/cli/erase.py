@@ -64,7 +64,8 @@ def erase(
         plan = plan_erase(tables, [*names.current, *names.earlier], erased_keys, report)
         lists = look(tables, plan.stores, report)
     if not call.as_json:
-        _show(call, scope, plan, prices.nanodollars(plan.write_units, 3 * plan.read_units) / 1e9)
+        puts, gets = plan.puts + 3 * plan.meter.puts, 3 * plan.meter.gets
+        _show(call, scope, plan, prices.nanodollars(plan.write_units, 3 * plan.read_units, puts, gets) / 1e9)
     if not (yes or plan.is_empty):
         typer.confirm(
             "Erase these rows? The query must not run. Only a backup of the tables has them then.", err=True, abort=True
@@ -77,6 +78,7 @@ def erase(
             erased = erase_stores(tables, plan, erased_keys, report)
     units = erased.meter.write_units + erased.meter.delete_units
     read_units = erased.meter.read_units + plan.read_units
+    puts, gets = erased.meter.puts + plan.meter.puts, erased.meter.gets + plan.meter.gets
     receipt = Receipt(
         scope,
         tables.names,
@@ -88,12 +90,13 @@ def erase(
         principal=principal,
         write_units=units,
         read_units=read_units,
-        dollars=prices.nanodollars(units, read_units) / 1e9,
+        dollars=prices.nanodollars(units, read_units, puts, gets) / 1e9,
     )
     if not call.json(receipt.to_json()):
         rows, items = sum(each.rows for each in erased.stores), sum(len(each.deleted) for each in erased.stores)
+        objects = sum(len(each.objects_deleted) for each in erased.stores)
         call.say(
-            f"{scope}: {plural(rows, 'row')} erased, {plural(items, 'item')} deleted, "
+            f"{scope}: {plural(rows, 'row')} erased, {plural(items, 'item')} and {plural(objects, 'object')} deleted, "
             f"{plural(receipt.write_units, 'write unit')}, {plural(receipt.read_units, 'read unit')}, "
             f"{dollars(receipt.dollars)} dollars"
         )
@@ -136,7 +139,7 @@ def _show(call: Call, scope: str, plan: ErasePlan, cost: float) -> None:
             f"column families whose keys lack these columns, so that nothing is erased: {', '.join(plan.families)}"
         )
     if plan.unnamed:
-        call.say(f"what failed attempts left is deleted, too: {plural(plan.unnamed, 'item')}")
+        call.say(f"items and objects that no version names are deleted, too: {plan.unnamed:,}")
     if plan.is_empty:
         call.say("nothing is to be erased")
     else:

@@ -362,7 +362,8 @@ def _verify_absent(call: Call, scope: str, texts: Sequence[str]) -> None:
                 call.say(f"{absence.store}: {plural(absence.rows, 'row')}, in {places}", "red")
             if absence.unsearched:
                 call.say(
-                    f"{absence.store}: {plural(absence.unsearched, 'item')} that no version names: not searched", "red"
+                    f"{absence.store}: items and objects that no version names, not searched: {absence.unsearched:,}",
+                    "red",
                 )
         units = sum(each.read_units for each in absences)
         answer = "absent" if is_absent else "not absent"

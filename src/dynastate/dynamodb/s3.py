@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from dynastate.format.objects import ObjectId, bucket_and_prefix
 from dynastate.redaction import as_cause, get_logger
 from dynastate.settings import PREFIX, Settings
 from dynastate.storage.meter import Meter, Metered
+from dynastate.storage.objects import ObjectVersion
 
 log = get_logger("dynastate.objects")
 
@@ -42,8 +43,10 @@ _SLOW: Final = {
     "TooManyRequests",
 }
 _RETRIED: Final = {"RequestTimeout", "408", "BadDigest", "OperationAborted", "XAmzContentSHA256Mismatch"}
-_MISSING: Final = {"NoSuchKey", "404"}
+_MISSING: Final = {"NoSuchKey", "NoSuchVersion", "404"}
 _ENDED: Final = {"InvalidRange", "416"}
+#: "501" is of services that are like S3, and have no versions.
+_NOT_THERE: Final = {"NotImplemented", "501"}
 _DENIED: Final = {"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
 Result = TypeVar("Result")
@@ -137,12 +140,46 @@ class S3Objects(Metered):
             request["ContinuationToken"] = page["NextContinuationToken"]
 
     def delete(self, object_ids: Sequence[ObjectId]) -> None:
-        waiting = {each.key for each in object_ids}
+        self._delete(object_ids[0].bucket, {(each.key, "") for each in object_ids}, "DeleteObjects")
+        self.meter.objects_deleted += len(object_ids)
+
+    def keeps_versions(self, location: str) -> bool:
+        bucket, _ = bucket_and_prefix(location)
+        answer = self._send(
+            "GetBucketVersioning", bucket, lambda requests: requests.boto3.get_bucket_versioning(Bucket=bucket), gets=1
+        )
+        return "Status" in answer  # else the bucket has never kept versions
+
+    def versions(self, location: str, prefix: str) -> Iterator[ObjectVersion]:
+        bucket, root = bucket_and_prefix(location)
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": root + prefix}
+        while True:
+            page = self._send(
+                "ListObjectVersions", bucket, lambda requests: requests.boto3.list_object_versions(**request), puts=1
+            )
+            for kind in ("Versions", "DeleteMarkers"):
+                for listed in page.get(kind, ()):
+                    object_id = ObjectId(location, listed["Key"].removeprefix(root))
+                    is_current = kind == "Versions" and listed["IsLatest"]
+                    yield ObjectVersion(object_id, listed["VersionId"], is_current)
+            if not page.get("IsTruncated"):
+                return
+            request["KeyMarker"], request["VersionIdMarker"] = page["NextKeyMarker"], page["NextVersionIdMarker"]
+
+    def delete_versions(self, versions: Sequence[ObjectVersion]) -> None:
+        names = {(each.object_id.key, each.version_id) for each in versions}
+        self._delete(versions[0].object_id.bucket, names, "DeleteObjectVersions")
+        self.meter.objects_deleted += len(versions)
+
+    def _delete(self, bucket: str, names: Collection[tuple[str, str]], operation: str) -> None:
+        """Delete objects, or versions of objects, by their keys and the ids of versions."""
+        waiting = names
         while waiting:
-            listed = {"Objects": [{"Key": key} for key in sorted(waiting)], "Quiet": True}
+            entries = [{"Key": key} | ({"VersionId": version} if version else {}) for key, version in sorted(waiting)]
+            listed = {"Objects": entries, "Quiet": True}
 
             def delete(requests: ObjectRequests, listed: dict[str, Any] = listed) -> Any:
-                answer = requests.boto3.delete_objects(Bucket=object_ids[0].bucket, Delete=listed)
+                answer = requests.boto3.delete_objects(Bucket=bucket, Delete=listed)
                 refused = [each for each in answer.get("Errors", ()) if each.get("Code") not in _MISSING]
                 if refused and len(refused) == len(listed["Objects"]):
                     # Each key has an error of its own, and the answer's status is 200.
@@ -151,9 +188,8 @@ class S3Objects(Metered):
                     raise boto_errors.ClientError({"Error": refused[0], "ResponseMetadata": status}, "DeleteObjects")
                 return refused
 
-            refused = self._send("DeleteObjects", object_ids[0].bucket, delete)
-            waiting = {each["Key"] for each in refused}
-        self.meter.objects_deleted += len(object_ids)
+            refused = self._send(operation, bucket, delete)
+            waiting = {(each["Key"], each.get("VersionId", "")) for each in refused}
 
     def expect_answers(self) -> None:
         """Assume that S3 can be reached: from here on its absence is an outage, not a wrong setting."""
@@ -255,6 +291,13 @@ def _refusal(error: Exception, operation: str, bucket: str) -> Exception | None:
             f"the bucket is in another Region, whose traffic costs money; name one in the Region of the tables in "
             f"{PREFIX}objects, or set {PREFIX}region"
         )
+    elif operation == "DeleteObjectVersions" and code == "AccessDenied":
+        message = (
+            f"S3 refuses to delete a version of an object. Grant s3:DeleteObjectVersion to the role that runs this; if "
+            f"Object Lock retains the version, or it has a legal hold, end that. Then repeat the command: {error}"
+        )
+    elif code in _NOT_THERE:
+        message = f"this service has no such request of S3: {error}"
     elif status_of(error) == 403 or code in _DENIED:
         message = (
             f"AWS denies permission for {operation} on the bucket, or refuses the credentials; grant it to the role "

@@ -60,6 +60,12 @@ class Bucket:
         start = self.place.start if self.place else 0
         return object_numbers(start, start + self.object_bytes)
 
+    def bytes_in(self, number: int) -> int:
+        """The bytes of its parts in one of the objects of its stream."""
+        start, object_bytes = self.place.start if self.place else 0, limits().object_bytes
+        low, high = max(start, number * object_bytes), min(start + self.object_bytes, (number + 1) * object_bytes)
+        return max(0, high - low)
+
     def stream(self, store: str) -> ObjectStream | None:
         """The stream of its parts, if they are in objects."""
         return self.place and bucket_stream(self.place.location, self.home.store if self.home else store, self.holder)
@@ -112,8 +118,7 @@ class SnapshotManifest(SnapshotName):
     def _size_of_objects(self, place: ObjectPlace, numbers: Sequence[int]) -> int:
         """Size of the objects of one stream that hold some buckets."""
         objects = {each for number in numbers for each in self.buckets[number].object_numbers()}
-        object_bytes = limits().object_bytes
-        return sum(min(object_bytes, place.stream_bytes - each * object_bytes) for each in objects)
+        return sum(map(place.size_of, objects))
 
     def keys(self, store: str, bucket: int, shards: int) -> Iterator[Key]:
         """The keys of a bucket's items, in sequence."""

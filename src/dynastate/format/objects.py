@@ -61,6 +61,11 @@ class ObjectId(NamedTuple):
             )
         return key
 
+    @property
+    def stream(self) -> ObjectStream:
+        """The stream that it is a part of."""
+        return ObjectStream(self.location, self.name.rpartition("/")[0])
+
 
 class ObjectStream(NamedTuple):
     """Consecutive frames, in objects of one location whose names differ by their numbers."""
@@ -94,6 +99,11 @@ class ObjectPlace(NamedTuple):
     location: str
     stream_bytes: int
     start: int
+
+    def size_of(self, number: int) -> int:
+        """Size of an object of the stream: all objects except the last are full."""
+        object_bytes = limits().object_bytes
+        return min(object_bytes, self.stream_bytes - number * object_bytes)
 
 
 def object_numbers(start: int, end: int) -> range:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from dynastate.format.objects import ObjectId, ObjectStream
 from dynastate.runtime import limits
@@ -13,6 +13,19 @@ T = TypeVar("T")
 
 #: Objects that one request deletes.
 DELETES_MAX = 1_000
+#: The version of an object that was written while its bucket kept no versions.
+NO_VERSION = "null"
+
+
+class ObjectVersion(NamedTuple):
+    """A version of an object, or a delete marker.
+
+    `version_id` is empty in a bucket that has never kept versions. Only what reads of the object return `is_current`.
+    """
+
+    object_id: ObjectId
+    version_id: str = ""
+    is_current: bool = True
 
 
 class Objects(Protocol):
@@ -42,6 +55,15 @@ class Objects(Protocol):
     def delete(self, object_ids: Sequence[ObjectId]) -> None:
         """Delete up to 1,000 objects of one location; objects that do not exist are not an error."""
 
+    def keeps_versions(self, location: str) -> bool:
+        """Whether the bucket of a location keeps the earlier versions of objects, or did so once."""
+
+    def versions(self, location: str, prefix: str) -> Iterator[ObjectVersion]:
+        """All versions and delete markers of the objects of a location whose names begin with a prefix."""
+
+    def delete_versions(self, versions: Sequence[ObjectVersion]) -> None:
+        """Delete up to 1,000 versions of one location for good; versions that do not exist are not an error."""
+
     def stop(self) -> None:
         """Refuse further requests with UnavailableError, also the retries of requests under way."""
 
@@ -63,6 +85,22 @@ def read_stream(objects: Objects, stream: ObjectStream, start: int, end: int) ->
         if len(data) < high - low:
             break
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def stored_versions(objects: Objects, location: str, prefix: str) -> Iterator[ObjectVersion]:
+    """All that a bucket has of the objects of a location whose names begin with a prefix."""
+    if objects.keeps_versions(location):
+        yield from objects.versions(location, prefix)
+    else:
+        yield from map(ObjectVersion, objects.names(location, prefix))
+
+
+def delete_versions(objects: Objects, versions: Sequence[ObjectVersion]) -> None:
+    """Delete any number of versions for good, 1,000 a request."""
+    for location in dict.fromkeys(each.object_id.location for each in versions):
+        location_versions = [each for each in versions if each.object_id.location == location]
+        for offset in range(0, len(location_versions), DELETES_MAX):
+            objects.delete_versions(location_versions[offset : offset + DELETES_MAX])
 
 
 def delete_objects(objects: Objects, object_ids: Sequence[ObjectId]) -> None:

@@ -18,6 +18,7 @@ from dynastate.errors import ConfigurationError, UnavailableError
 from dynastate.format.objects import ObjectId
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
+from dynastate.storage.objects import ObjectVersion
 
 PLACE = ObjectId("s3://bucket/prefix", "n/0/0/default#delta/1/a/000000")
 DEADLINE_S = 30
@@ -74,6 +75,9 @@ class FakeClient:
                 failed = names[which == "some" :]
                 return {"Errors": [{"Key": name, "Code": code, "Message": "said S3"} for name in failed]}
         return self._call(lambda: [self.objects.pop(name, None) for name in names] and {})
+
+    def get_bucket_versioning(self, **_: object) -> Any:
+        return self._call(dict)
 
     def close(self) -> None:
         """Do nothing."""
@@ -225,6 +229,24 @@ def test_deletes_that_are_denied_are_not_retried(at: At) -> None:
     with pytest.raises(ConfigurationError, match="AWS denies permission for DeleteObjects on the bucket"):
         at.objects.delete([PLACE])
     assert (at.client.calls, at.now) == (1, 0)
+
+
+@pytest.mark.parametrize("said", ["not authorized", "object protected by object lock"])
+def test_versions_that_may_not_be_deleted(at: At, said: str) -> None:
+    """S3 gives the same code where a permission lacks and where Object Lock retains a version."""
+    at.client.faults.append(answered("AccessDenied", 403, "DeleteObjects"))
+    with pytest.raises(ConfigurationError, match=r"S3 refuses to delete a version of an object.*legal hold"):
+        at.objects.delete_versions([ObjectVersion(PLACE, said)])
+    assert at.client.calls == 1
+
+
+def test_a_service_without_versions(at: At) -> None:
+    """It is not sent again: no retry helps."""
+    at.client.faults.append(answered("NotImplemented", 501, "GetBucketVersioning"))
+    with pytest.raises(ConfigurationError, match="this service has no such request of S3"):
+        at.objects.keeps_versions(PLACE.location)
+    assert (at.client.calls, at.now) == (1, 0)
+    assert not at.objects.keeps_versions(PLACE.location)
 
 
 def test_after_a_stop_nothing_is_sent(at: At) -> None:

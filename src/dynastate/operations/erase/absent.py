@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from dynastate.engine.opening import retry_routes
+from dynastate.format.objects import store_prefix
 from dynastate.operations.erase.erase import groups_of, make_reader
 from dynastate.operations.erase.keys import GivenKeys, KeyMatcher
-from dynastate.operations.erase.scan import find_unnamed, refuse_unmatched, scan_store
+from dynastate.operations.erase.scan import find_unnamed, refuse_unmatched, scan_store, sparse_objects
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import Meter
@@ -24,7 +25,8 @@ from dynastate.storage.tables import Tables
 class Absence:
     """The rows with some keys in a store, of all versions together, and the versions and snapshots that have them.
 
-    `unsearched` items and objects are named by no version: of attempts under way, or failed ones.
+    `unsearched` items and objects are named by no version: of attempts under way, or of failed ones. Objects with some
+    buckets that no snapshot names any more are counted, too, and earlier versions of objects.
     """
 
     store: str
@@ -49,8 +51,8 @@ def find_absence(
     """Look for rows with keys in all versions and snapshots of stores, with their forks and origins.
 
     Raises:
-        ConfigurationError: a store may have objects, or no key of the stores has the columns of a key.
-        CorruptStateError: an item is lost or corrupt, so that its rows are not known.
+        ConfigurationError: no key of the stores has the columns of a key.
+        CorruptStateError: an item or object is lost or corrupt, so that its rows are not known.
     """
     by_first = {group[0]: group for group in groups_of(tables, stores)}
 
@@ -77,7 +79,7 @@ def _look(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> _Look
             view = tables.metered(Meter())
             scans[store] = scan_store(view, reader, store, erased_keys)
             units[store] = view.meter.read_units
-    absences = []
+    absences, sparse = [], sparse_objects(scans)
     for store, scan in scans.items():
         view = tables.metered(Meter())
         unnamed = find_unnamed(view, store, scans)
@@ -87,7 +89,9 @@ def _look(tables: Tables, group: Sequence[str], erased_keys: GivenKeys) -> _Look
                 rows=len(scan.row_ids),
                 versions=len(scan.changes),
                 snapshots=sum(bool(scan.touched(manifest)) for _, manifest in scan.snapshots()),
-                unsearched=len(unnamed.keys) + len(unnamed.objects),
+                unsearched=len(unnamed.keys)
+                + len(unnamed.objects)
+                + sum(each.name.startswith(store_prefix(store)) for each in sparse),
                 read_units=units[store] + view.meter.read_units,
             )
         )

@@ -27,7 +27,7 @@ from dynastate.format.meta import (
     StoreMeta,
     query_runs,
 )
-from dynastate.format.objects import ObjectId
+from dynastate.format.objects import ObjectId, object_numbers, store_prefix
 from dynastate.format.parts import PART_OVERHEAD_BYTES
 from dynastate.format.snapshot import DONE
 from dynastate.format.version_list import ERASED, REFUSED, VERSIONS, list_item
@@ -40,9 +40,10 @@ from dynastate.operations.erase.scan import (
     find_unnamed,
     read_names,
     refuse_dropped,
-    refuse_objects,
+    refuse_other_objects,
     refuse_unmatched,
     scan_store,
+    sparse_objects,
 )
 from dynastate.operations.lifecycle.runs import read_meta, refuse_runs
 from dynastate.operations.pins import forks_of
@@ -50,7 +51,8 @@ from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.meter import Meter, units_of_write
-from dynastate.storage.tables import Tables, delete_all, delete_own_objects
+from dynastate.storage.objects import NO_VERSION, ObjectVersion, delete_versions
+from dynastate.storage.tables import Tables, delete_all, own_locations
 from dynastate.storage.update import Condition, Update
 
 #: Requests under way for each store.
@@ -65,10 +67,11 @@ _REWRITTEN_BYTES: Final = 24
 class ErasePlan:
     """The plan of an erase: `groups` of stores that share rows, each a store with its forks and origins.
 
-    `rows` are the rows with one of the keys, of all versions together. `versions` and `snapshots` have such rows.
-    `unnamed` are items and objects that nothing names, and unfinished snapshots: of failed attempts, or left by an
-    erase that was cut off. They are deleted whatever they have. `families` lack the columns of each key, so no row of
-    them is erased. `write_units` are about those that an erase takes, and `read_units` those that the plan has taken.
+    `rows` are the rows with one of the keys, of all versions together. `versions` have such rows, and `snapshots` have
+    them or share objects with buckets that have, or may have, them. `unnamed` are items and objects that nothing
+    names, or nothing in part, and unfinished snapshots: of failed attempts, or left by an erase that was cut off. They
+    are deleted whatever they have. `families` lack the columns of each key, so no row of them is erased. `write_units`
+    and `puts` are about those that an erase takes, and `meter` is the cost of the plan.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -79,12 +82,18 @@ class ErasePlan:
     unnamed: int
     families: tuple[str, ...]
     write_units: int
-    read_units: int
+    puts: int
+    meter: Meter
     is_under_way: bool
 
     @property
     def stores(self) -> list[str]:
         return [store for group in self.groups for store in group]
+
+    @property
+    def read_units(self) -> int:
+        """The read units that the plan has taken."""
+        return self.meter.read_units
 
     @property
     def is_empty(self) -> bool:
@@ -101,7 +110,7 @@ class ErasedStore:
     versions: tuple[VersionId, ...]
     snapshots: tuple[VersionId, ...]
     deleted: tuple[Key, ...]
-    objects_deleted: tuple[ObjectId, ...]
+    objects_deleted: tuple[ObjectVersion, ...]
     clean_versions: tuple[VersionId, ...]
     clean_snapshots: tuple[VersionId, ...]
 
@@ -121,7 +130,7 @@ class _Work:
     rows: set[tuple[int, bytes]] = field(default_factory=set)
     rewritten: Rewritten = field(default_factory=Rewritten)
     keys: list[Key] = field(default_factory=list)
-    objects: list[ObjectId] = field(default_factory=list)
+    objects: list[ObjectVersion] = field(default_factory=list)
 
 
 def groups_of(tables: Tables, stores: Sequence[str]) -> list[list[str]]:
@@ -181,7 +190,8 @@ def plan_erase(
     """Read all versions and snapshots of stores, with their forks and origins, and count what an erase would change.
 
     Refuse what cannot be erased whole: a store that is corrupt or is being dropped, a fork that is not complete, a
-    store that may have objects. Refuse a store whose version lists have no room, and a key whose columns none has.
+    store that needs objects of other tables. Refuse a store whose version lists have no room, and a key whose columns
+    none has.
     """
     tables = tables.metered(Meter())
     groups = groups_of(tables, stores)
@@ -189,7 +199,6 @@ def plan_erase(
     metas = read_metas(tables, [store for group in groups for store in group])
     for store, meta in metas.items():
         _refuse_other(store, meta, erased_keys)
-        refuse_objects(store, meta)
 
     def plan(view: Tables, first: str) -> _Scans:
         with closing(make_reader()) as reader:
@@ -200,18 +209,19 @@ def plan_erase(
     refuse_unmatched(erased_keys, {scan.store: scan.matcher for scan in scans})
     for scan in scans:
         _refuse_full(scan)
-    unnamed_count = sum(group.unnamed_count for group in plans)
-    touched = [scan for scan in scans if scan.row_ids]
+        refuse_other_objects(tables, scan)
+    costs = [_cost_of(scan) for scan in scans]
     return ErasePlan(
         groups=tuple(map(tuple, groups)),
         keys=len(erased_keys.keys),
         rows=sum(len(scan.row_ids) for scan in scans),
         versions=sum(len(scan.changes) for scan in scans),
-        snapshots=sum(bool(scan.touched(manifest)) for scan in touched for _, manifest in scan.snapshots()),
-        unnamed=unnamed_count,
+        snapshots=sum(bool(scan.replaced(manifest)) for scan in scans for _, manifest in scan.snapshots()),
+        unnamed=sum(group.unnamed_count for group in plans),
         families=tuple(sorted({name for scan in scans for name in scan.matcher.without_columns})),
-        write_units=sum(map(_units, scans)) + unnamed_count,
-        read_units=tables.meter.read_units,
+        write_units=sum(cost.write_units for cost in costs) + sum(group.unnamed_items for group in plans),
+        puts=sum(cost.puts for cost in costs),
+        meter=tables.meter,
         is_under_way=any(meta.erasing for meta in metas.values()),
     )
 
@@ -248,20 +258,26 @@ def _refuse_full(scan: StoreScan) -> None:
             )
 
 
-def _units(scan: StoreScan) -> int:
-    """About the write units that a store takes: rewritten items are written, and the old ones deleted."""
-    units, sizes = 0, scan.item_bytes()
+def _cost_of(scan: StoreScan) -> Meter:
+    """About the write units and puts that a store takes: rewritten items are written, and the old ones deleted."""
+    units, puts, sizes = 0, 0, scan.item_bytes()
     for key, listed in scan.graph.lists.items():
         units += 2 * units_of_write(item_bytes(list_item(key, [raw for raw, _ in listed])))
     for entry in scan.graph.entries():
-        if entry.id in scan.changes and entry.parts:
-            units += 2 * entry.parts * units_of_write(sizes[entry.maker])
+        if entry.id in scan.changes and entry.items:
+            units += 2 * len(entry.items) * units_of_write(sizes[entry.maker])
+        puts += len(entry.object_ids(scan.store)) if entry.id in scan.changes else 0
+    names: set[BucketName] = set()
     for _, manifest in scan.snapshots():
-        for number in scan.touched(manifest):
-            bucket = manifest.buckets[number]
-            units += 2 * bucket.parts * units_of_write(sizes[BucketName(bucket.holder, number)])
-        units += 3 if scan.touched(manifest) else 0
-    return units + 2
+        replaced = set(scan.replaced(manifest)) - names
+        names |= replaced
+        buckets = {name: manifest.buckets[name.number] for name in replaced}
+        units += sum(
+            2 * bucket.parts * units_of_write(sizes[name]) for name, bucket in buckets.items() if not bucket.place
+        )
+        puts += len(object_numbers(0, sum(bucket.object_bytes for bucket in buckets.values())))
+        units += 3 if scan.replaced(manifest) else 0
+    return Meter(write_units=units + 2, puts=puts)
 
 
 def erase_stores(
@@ -271,6 +287,7 @@ def erase_stores(
 
     If the plan is empty, the stores are only read again.
 
+    0. Refuse if versions of objects could not be deleted in the end.
     1. Mark all stores in their meta items: no run enters, no fork or snapshot is made. (Crash: the stores can be read,
        and queries are refused with an error that says to repeat this.)
     2. For each group of stores: refuse the commits of all runs that have entered; read everything; rewrite the versions
@@ -281,8 +298,8 @@ def erase_stores(
     Repeated with the same keys, it completes an erase that was cut off.
 
     Raises:
-        ConfigurationError: a store is being dropped, or other keys are being erased from it; or a fork has begun
-            meanwhile.
+        ConfigurationError: a store is being dropped, or other keys are being erased from it; a fork has begun
+            meanwhile; or AWS refuses to delete versions of objects.
         UnavailableError: something keeps writing to a store; or DynamoDB does.
     """
     tables, stores = tables.metered(Meter()), plan.stores
@@ -294,6 +311,7 @@ def erase_stores(
 
         confirmed = each_store(tables, list(by_first), confirm, progress, until_failure=True).all()
         return Erased(tuple(each for group in confirmed for each in group), tables.meter)
+    each_store(tables, stores, _refuse_undeletable, until_failure=True).all()  # 0
     each_store(tables, stores, partial(_mark, erased_keys=erased_keys), until_failure=True).all()  # 1
     if sorted(map(sorted, groups_of(tables, stores))) != sorted(map(sorted, plan.groups)):
         raise ConfigurationError("a fork of this state was made or dropped meanwhile; erase again", store=stores[0])
@@ -306,6 +324,14 @@ def erase_stores(
     return Erased(tuple(each for group in erased for each in group), tables.meter)
 
 
+def _refuse_undeletable(tables: Tables, store: str) -> None:
+    """Refuse a store if versions of its objects may not be deleted: ask for the deletion of one that does not exist."""
+    for location in own_locations(tables, read_meta(tables, store).objects):
+        if tables.objects.keeps_versions(location):
+            absent_id = ObjectId(location, f"{store_prefix(store)}none")
+            tables.objects.delete_versions([ObjectVersion(absent_id, NO_VERSION)])
+
+
 def _mark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
     """Mark a store, and count the beginning."""
     for _ in range(EPOCHS_KEPT):
@@ -314,7 +340,6 @@ def _mark(tables: Tables, store: str, erased_keys: GivenKeys) -> None:
         if meta.erasing:
             return
         refuse_dropped(store, meta)
-        refuse_objects(store, meta)
         sets: Item = {ERASING: erased_keys.digest, ERASURES: meta.erasures + 1, ERASE_ID: runtime.new_id().hex}
         tables.update(meta_key(store), Update(_unmarked(meta), sets=sets))
     raise UnavailableError("a query keeps entering this store; stop it, and erase again", store=store)
@@ -383,27 +408,37 @@ class _Scans(NamedTuple):
 
     stores: dict[str, StoreScan]
     unnamed: dict[str, Unnamed]
+    sparse: set[ObjectId]
 
     @property
     def is_clean(self) -> bool:
-        """Whether no row is to be erased, nothing is unnamed, and no snapshot is unfinished."""
+        """Whether no row is to be erased, nothing is unnamed, also in objects, and no snapshot is unfinished."""
         scans = self.stores.values()
         is_done = all(each.stage == DONE for scan in scans for each in scan.graph.snapshots())
-        is_named = not any(each.keys or each.objects for each in self.unnamed.values())
+        is_named = not self.sparse and not any(each.keys or each.objects for each in self.unnamed.values())
         return is_done and is_named and not any(scan.row_ids for scan in scans)
 
     @property
     def unnamed_count(self) -> int:
-        """The number of unnamed items and objects, and of unfinished snapshots."""
+        """The number of unnamed items and objects, of objects with unnamed parts, and of unfinished snapshots."""
+        return self.unnamed_items + len(self.sparse) + sum(len(each.objects) for each in self.unnamed.values())
+
+    @property
+    def unnamed_items(self) -> int:
+        """The number of unnamed items, and of unfinished snapshots."""
         unfinished = sum(each.stage != DONE for scan in self.stores.values() for each in scan.graph.snapshots())
-        return unfinished + sum(len(each.keys) + len(each.objects) for each in self.unnamed.values())
+        return unfinished + sum(len(each.keys) for each in self.unnamed.values())
 
 
 def _scan(tables: Tables, reader: PartReader, group: Sequence[str], erased_keys: GivenKeys) -> _Scans:
     scans = {store: scan_store(tables, reader, store, erased_keys) for store in group}
     for scan in scans.values():
         refuse_dropped(scan.store, scan.graph.required_meta)
-    return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group})
+    sparse = sparse_objects(scans)
+    spoilt = {each.stream for each in sparse}.union(*(scan.touched_streams() for scan in scans.values()))
+    for scan in scans.values():
+        scan.spoilt = spoilt
+    return _Scans(scans, {store: find_unnamed(tables, store, scans) for store in group}, sparse)
 
 
 def _find_unnamed(tables: Tables, group: Sequence[str]) -> dict[str, Unnamed]:
@@ -435,7 +470,7 @@ def _sweep(
     for store, (unnamed_keys, unnamed_objects) in unnamed.items():
         delete_all(tables, unnamed_keys)
         tables.meter.deleted(_size_of(key, sizes) for key in unnamed_keys)
-        delete_own_objects(tables, unnamed_objects)
+        delete_versions(tables.objects, unnamed_objects)
         work[store].keys += unnamed_keys
         work[store].objects += unnamed_objects
 

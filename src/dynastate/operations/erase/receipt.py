@@ -10,10 +10,12 @@ from typing import Any, Final
 from dynastate.format.keys import Key, Role, VersionId
 from dynastate.operations.erase.erase import ErasedStore, ErasePlan
 from dynastate.operations.erase.keys import GivenKeys
+from dynastate.storage.objects import ObjectVersion
 
 #: What an erase does not reach (docs/erase.md).
 NOT_COVERED: Final = (
     "backups of the tables, and point-in-time recovery, which reach up to 35 days back",
+    "copies of objects in other buckets, by replication of S3, and backups of the bucket",
     "copies of the state in other tables, by dynastate copy or export",
     "the files of checkpoints: offsets, commits and the metadata of sources",
     "sources, sinks and logs of the query",
@@ -63,7 +65,7 @@ def _store(store: ErasedStore) -> dict[str, Any]:
         "versions_rewritten": list(map(_version, store.versions)),
         "snapshots_rewritten": list(map(_version, store.snapshots)),
         "items_deleted": list(map(_item, store.deleted)),
-        "objects_deleted": [f"{each.location}/{each.name}" for each in store.objects_deleted],
+        "objects_deleted": list(map(_object, store.objects_deleted)),
         "versions_without_the_keys": list(map(_version, store.clean_versions)),
         "snapshots_without_the_keys": list(map(_version, store.clean_snapshots)),
     }
@@ -71,6 +73,11 @@ def _store(store: ErasedStore) -> dict[str, Any]:
 
 def _version(version: VersionId) -> dict[str, Any]:
     return {"version": version.version, "attempt": version.attempt.hex()}
+
+
+def _object(version: ObjectVersion) -> str:
+    location, name = version.object_id
+    return f"{location}/{name}" + (f"?versionId={version.version_id}" if version.version_id else "")
 
 
 def _item(key: Key) -> dict[str, str]:

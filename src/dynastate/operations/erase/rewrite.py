@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dynastate import runtime
 from dynastate.engine import snapshots
 from dynastate.engine.hash_ranges import hash_ranges
+from dynastate.engine.objects import StreamWriter, enter_location
 from dynastate.engine.reader import PartReader
 from dynastate.engine.updates import unchanged
 from dynastate.errors import ConfigurationError
@@ -16,10 +17,11 @@ from dynastate.format.codec import LZ4, RAW, compress
 from dynastate.format.items import Item, item_bytes
 from dynastate.format.keys import Attempt, Key, SnapshotId, VersionId, digest_of, manifest_key, snapshot_key
 from dynastate.format.manifest import Bucket, SnapshotManifest, encode_manifest, manifest_item
+from dynastate.format.objects import ObjectParts, ObjectPlace, ObjectStream, bucket_stream, delta_stream
 from dynastate.format.parts import Chunk, StoredChunk, Tally, bucket_items, part_items, part_of, parts_digest
 from dynastate.format.snapshot import DELETING, DONE, Snapshot
 from dynastate.format.version_list import BOUNDS_PARTS_MAX, ERASED, VERSIONS, InlineChanges, VersionEntry, encode_entry
-from dynastate.operations.erase.scan import StoreScan
+from dynastate.operations.erase.scan import BucketName, StoreScan
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Condition, Update
 
@@ -40,7 +42,7 @@ class Rewriter:
         self._store = scan.store
         self._meta = scan.graph.required_meta
         #: Buckets that were written again, by the snapshot that wrote them before, and their number.
-        self._new_buckets: dict[tuple[SnapshotId, int], Bucket] = {}
+        self._new_buckets: dict[BucketName, Bucket] = {}
         self.rewritten = Rewritten()
 
     def rewrite(self) -> Rewritten:
@@ -52,6 +54,8 @@ class Rewriter:
            that was replaced says so, and is not counted again. Parts that no list names are deleted later.)
         3. Write the remaining rows of buckets and a manifest for each snapshot, under a new id, then enter them in its
            item. (Crash: the same.)
+
+        What was in objects is written into new objects, and what was in items into items.
         """
         for snapshot in self._scan.graph.snapshots():
             if snapshot.stage != DONE:
@@ -61,7 +65,7 @@ class Rewriter:
             if not self._scan.is_rewritten(key):
                 self._rewrite_list(key, listed, corrected)  # 2
         for snapshot, manifest in self._scan.snapshots():
-            if self._scan.touched(manifest):
+            if self._scan.replaced(manifest):
                 self._rewrite_snapshot(snapshot, manifest)  # 3
         return self.rewritten
 
@@ -97,7 +101,9 @@ class Rewriter:
         if entry.inline is not None:
             return self._rewrite_inline(entry, chunks)
         rewritten = Attempt(runtime.new_id().bytes)
-        tally, bounds, writer = Tally(), bytearray(), ItemWriter(self._tables)
+        tally, bounds, writer, stream = Tally(), bytearray(), ItemWriter(self._tables), None
+        if entry.objects is not None:
+            stream = self._stream(delta_stream(entry.objects.location, self._store, entry.version, rewritten))
         for codec, chunk in self._remaining(chunks):
             items = part_items(
                 self._store, entry.version, rewritten, tally.parts, shards=self._meta.shards, chunk=chunk, codec=codec
@@ -106,14 +112,20 @@ class Rewriter:
                 tally.add_part(part_of(item))
             tally.add_chunk(chunk.records, len(chunk.changes))
             bounds += bytes((chunk.hash_min >> 24, chunk.hash_max >> 24)) * len(items)
-            writer.add(items)
+            is_streamed = stream is not None and tally.parts <= runtime.limits().object_parts_max
+            if stream is not None and is_streamed:
+                stream.add(items)
+            else:
+                writer.add(items)
         writer.flush()
+        if stream is not None:
+            stream.finish()
         return replace(
             entry,
             **tally.sums()._asdict(),
             bounds=bytes(bounds) if 1 < tally.parts <= BOUNDS_PARTS_MAX else b"",
             home=None,
-            objects=None,
+            objects=ObjectParts(stream.stream.location, tuple(stream.sizes)) if stream and stream.sizes else None,
             rewritten=rewritten if tally.parts else None,
         )
 
@@ -140,13 +152,10 @@ class Rewriter:
 
     def _rewrite_snapshot(self, snapshot: Snapshot, manifest: SnapshotManifest) -> None:
         holder = SnapshotId(snapshot.version, Attempt(runtime.new_id().bytes))
-        buckets, writer = list(manifest.buckets), ItemWriter(self._tables)
-        for number in self._scan.touched(manifest):
-            name = buckets[number].holder, number
-            if name not in self._new_buckets:
-                self._new_buckets[name] = self._rewrite_bucket(manifest, number, holder, writer)
-            buckets[number] = self._new_buckets[name]
-        writer.flush()
+        buckets, names = list(manifest.buckets), self._scan.replaced(manifest)
+        self._rewrite_buckets(manifest, [each for each in names if each not in self._new_buckets], holder)
+        for name in names:
+            buckets[name.number] = self._new_buckets[name]
         new_manifest = replace(manifest, id=holder.id, buckets=tuple(buckets))
         raw = encode_manifest(self._store, new_manifest)
         key = manifest_key(self._store, snapshot.version, holder.id)
@@ -167,8 +176,40 @@ class Rewriter:
         self._change(snapshot_key(self._store, snapshot.version, snapshot.attempt), update, "id")
         self.rewritten.snapshots.append(snapshot.of)
 
+    def _rewrite_buckets(self, manifest: SnapshotManifest, names: Sequence[BucketName], holder: SnapshotId) -> None:
+        """Write buckets under a new id, those in objects into one stream."""
+        writer, stream = ItemWriter(self._tables), None
+        streamed: list[BucketName] = []
+        for name in names:
+            place = manifest.buckets[name.number].place
+            add: Callable[[Sequence[tuple[Key, Item]]], object] = writer.add
+            if place is not None:
+                stream = stream or self._stream(bucket_stream(place.location, self._store, holder))
+                add = stream.add
+            bucket = self._new_buckets[name] = self._rewrite_bucket(manifest, name.number, holder, add)
+            if place is not None and bucket.parts:
+                streamed.append(name)
+        writer.flush()
+        if stream is None:
+            return
+        stream.finish()
+        start = 0
+        for name in streamed:
+            place = ObjectPlace(stream.stream.location, stream.end, start)
+            self._new_buckets[name] = bucket = replace(self._new_buckets[name], place=place)
+            start += bucket.object_bytes
+
+    def _stream(self, stream: ObjectStream) -> StreamWriter:
+        """A writer of a stream. The meta item lists its location before: clean-up and drop find objects by it."""
+        enter_location(self._tables, self._store, self._meta, stream.location)
+        return StreamWriter(stream, self._tables.objects.put)
+
     def _rewrite_bucket(
-        self, manifest: SnapshotManifest, number: int, holder: SnapshotId, writer: ItemWriter
+        self,
+        manifest: SnapshotManifest,
+        number: int,
+        holder: SnapshotId,
+        add: Callable[[Sequence[tuple[Key, Item]]], object],
     ) -> Bucket:
         tally, within = Tally(), hash_ranges(manifest.bits, [number])
         chunks = self._reader.rows(self._tables, self._store, manifest, self._meta.shards, within=within)
@@ -179,7 +220,7 @@ class Rewriter:
             for _, item in items:
                 tally.add_part(part_of(item))
             tally.add_chunk(chunk.records, len(chunk.changes))
-            writer.add(items)
+            add(items)
         return Bucket(holder, **tally.sums()._asdict()) if tally.parts else Bucket(emptied=holder.version)
 
     def _change(self, key: Key, update: Update, name: str) -> None:

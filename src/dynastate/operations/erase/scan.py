@@ -30,13 +30,14 @@ from dynastate.format.keys import (
 )
 from dynastate.format.manifest import Bucket, SnapshotManifest
 from dynastate.format.meta import DELETING, StoreMeta, parse_schema
-from dynastate.format.objects import ObjectId, store_prefix
+from dynastate.format.objects import ObjectId, ObjectStream, store_prefix
 from dynastate.format.parts import StoredChunk
 from dynastate.format.snapshot import Snapshot
 from dynastate.format.version_list import ERASED, VersionEntry
 from dynastate.operations.erase.keys import GivenKeys, KeyMatcher, canonical
 from dynastate.operations.pins import read_graph
-from dynastate.storage.tables import Tables, own_locations
+from dynastate.storage.objects import ObjectVersion, stored_versions
+from dynastate.storage.tables import Tables, other_locations, own_locations
 
 #: A column family's id and a key.
 RowId = tuple[int, bytes]
@@ -70,12 +71,14 @@ class StoreScan(StoreNames):
     """A store as it was read, and its rows with erased keys.
 
     `changes` are the changes of such rows by version, in their order, without values. `rows` are the numbers of values
-    of such rows by the bucket of a snapshot.
+    of such rows by the bucket of a snapshot. No bucket may stay in the `spoilt` streams of objects, of which some bytes
+    have such rows, or may have them.
     """
 
     matcher: KeyMatcher
     changes: dict[VersionId, list[Change]] = field(default_factory=dict)
     rows: dict[BucketName, Counter[RowId]] = field(default_factory=dict)
+    spoilt: set[ObjectStream] = field(default_factory=set)
 
     @property
     def row_ids(self) -> set[RowId]:
@@ -90,6 +93,27 @@ class StoreScan(StoreNames):
     def touched(self, manifest: SnapshotManifest) -> list[int]:
         """The buckets of a snapshot with such rows."""
         return [number for number, bucket in enumerate(manifest.buckets) if (bucket.holder, number) in self.rows]
+
+    def replaced(self, manifest: SnapshotManifest) -> list[BucketName]:
+        """The buckets of a snapshot that must be written again: with such rows, or in a stream with such buckets.
+
+        Most objects of a stream share a bucket with the next one, so that no smaller part of it can be replaced.
+        """
+        touched = set(self.touched(manifest))
+        return [
+            BucketName(bucket.holder, number)
+            for number, bucket in enumerate(manifest.buckets)
+            if number in touched or bucket.stream(self.store) in self.spoilt
+        ]
+
+    def touched_streams(self) -> set[ObjectStream]:
+        """The streams with buckets that have such rows."""
+        return {
+            stream
+            for _, manifest in self.snapshots()
+            for number in self.touched(manifest)
+            if (stream := manifest.buckets[number].stream(self.store))
+        }
 
     def item_bytes(self) -> dict[VersionId | BucketName, int]:
         """The mean size in bytes of the items of each attempt with parts, and of each bucket."""
@@ -179,12 +203,10 @@ def scan_store(tables: Tables, reader: PartReader, store: str, erased_keys: Give
     """Read all versions and snapshots of a store, and find its rows with erased keys.
 
     Raises:
-        ConfigurationError: the store may have objects.
-        CorruptStateError: an item is lost or corrupt, so that its rows are not known.
+        CorruptStateError: an item or object is lost or corrupt, so that its rows are not known.
     """
     names = read_names(tables, store)
     graph = names.graph
-    refuse_objects(store, graph.required_meta)
     schemas = [
         parse_schema(Key("snapshot", store_shard(store, 0), sort), item)
         for sort, item in graph.descriptions.items()
@@ -238,23 +260,49 @@ def refuse_dropped(store: str, meta: StoreMeta) -> None:
         raise ConfigurationError("this store is being dropped: end that first", store=store)
 
 
-def refuse_objects(store: str, meta: StoreMeta) -> None:
-    """Refuse a store that may have objects: one object has many buckets, and is never changed."""
-    if meta.objects:
+def refuse_other_objects(tables: Tables, names: StoreNames) -> None:
+    """Refuse a store whose versions need objects of other tables, which are never deleted from here."""
+    objects = {each for entry in names.graph.entries() for each in entry.object_ids(names.store)}
+    locations = {each.location for each in objects}.union(*(each.locations for each in names.manifests.values()))
+    if others := other_locations(tables, locations):
         raise ConfigurationError(
-            "this store has, or may have, objects in S3. Rows cannot be erased from objects yet, nor be proved absent. "
-            "Move the query with dynastate repartition to a namespace without objects, and erase there; then drop this "
-            "namespace",
-            store=store,
-            location=min(meta.objects),
+            "versions of this store need objects of other tables, from which these were restored: rows would stay "
+            "there. Run the query until 'dynastate verify' names no such objects any more, and erase again; erase in "
+            "the other tables, too",
+            store=names.store,
+            location=others[0],
         )
 
 
+def sparse_objects(group: Mapping[str, StoreNames]) -> set[ObjectId]:
+    """The objects with parts of buckets that no snapshot names any more, beside others.
+
+    Such parts cannot be found, and may have any rows. The `group` has a store, and its forks and origins.
+    """
+    buckets = {
+        (stream, bucket.place.start): bucket
+        for names in group.values()
+        for _, manifest in names.snapshots()
+        for bucket in manifest.buckets
+        if bucket.place and (stream := bucket.stream(names.store))
+    }
+    named_bytes: Counter[ObjectId] = Counter()
+    sizes: dict[ObjectId, int] = {}
+    for (stream, _), bucket in buckets.items():
+        for number in bucket.object_numbers():
+            named_bytes[stream.object(number)] += bucket.bytes_in(number)
+            sizes[stream.object(number)] = bucket.place.size_of(number) if bucket.place else 0
+    return {each for each, size in sizes.items() if named_bytes[each] < size}
+
+
 class Unnamed(NamedTuple):
-    """The items and objects of a store that nothing names: of failed attempts, or replaced by others."""
+    """The items and versions of objects that nothing names: of failed attempts, or replaced by others.
+
+    In a bucket that keeps versions, these are also the earlier versions of all objects.
+    """
 
     keys: list[Key]
-    objects: list[ObjectId]
+    objects: list[ObjectVersion]
 
 
 def find_unnamed(tables: Tables, store: str, group: Mapping[str, StoreNames]) -> Unnamed:
@@ -289,12 +337,12 @@ def find_unnamed(tables: Tables, store: str, group: Mapping[str, StoreNames]) ->
         return manifest is not None and manifest not in manifests
 
     keys = [key for key in _keys(tables, store, meta.shards) if is_unnamed(key)]
-    object_ids = [
+    versions = [
         each
         for location in own_locations(tables, meta.objects)
-        for each in tables.objects.names(location, store_prefix(store))
+        for each in stored_versions(tables.objects, location, store_prefix(store))
     ]
-    return Unnamed(keys, [each for each in object_ids if each not in objects])
+    return Unnamed(keys, [each for each in versions if not (each.is_current and each.object_id in objects)])
 
 
 def _keys(tables: Tables, store: str, shards: int) -> Iterator[Key]:

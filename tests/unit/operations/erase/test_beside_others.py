@@ -16,7 +16,6 @@ from dynastate.format.keys import VersionId, meta_key, version_list_key
 from dynastate.format.meta import DELETING, DROPPED, ERASE_ID, ERASING, MARKED, parse_meta
 from dynastate.format.version_list import ERASED
 from dynastate.operations.erase import erase as erase_module
-from dynastate.operations.erase.absent import find_absence
 from dynastate.operations.erase.erase import erase_stores, plan_erase
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
@@ -196,28 +195,6 @@ def test_forks_and_origins_are_erased_together(engines: Engines, tables: Tables,
         assert not verify(tables, each, with_record=False).findings
     drop_stores(tables, [new])
     assert not verify(tables, store, with_record=False).findings
-
-
-def test_a_store_with_objects_is_refused(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """Also after the last object: one has rows of many buckets. Nothing is marked, and nothing said to be absent."""
-    engine = engines(memory, objects="s3://bucket/state", objects_threshold_kb=1)
-    StoreBuilder(engine, store).commit((user(PERSON), counted(1)))
-    items = dict(memory.items)
-    for refused in (lambda: plan_erase(memory, [store], GIVEN), lambda: find_absence(memory, [store], GIVEN)):
-        with pytest.raises(ConfigurationError, match=r"this store has, or may have, objects in S3.*repartition"):
-            refused()
-    assert memory.items == items
-
-
-def test_a_run_with_objects_since_the_plan(engines: Engines, memory: MemoryTables, store: str) -> None:
-    """It is refused before the store is marked."""
-    builder = build(engines(memory), store)
-    plan = plan_erase(memory, [store], GIVEN)
-    with_objects = engines(memory, objects="s3://bucket/state")
-    begin(with_objects, store, attempt(998), base=builder.version, run="run-2").commit({0: 1}, SCHEMA)
-    with pytest.raises(ConfigurationError, match="this store has, or may have, objects in S3"):
-        erase_stores(memory, plan, GIVEN)
-    assert ERASING not in memory.items[meta_key(store)]
 
 
 def test_a_full_list_is_refused_before_the_mark(
