@@ -119,10 +119,17 @@ def clean_up(
 
 
 def take_snapshot(
-    engine: Engine, store: str, of: VersionId, state: State, changed: Changed = None, run: str = "run-1", bits: int = 3
+    engine: Engine,
+    store: str,
+    of: VersionId,
+    state: State,
+    changed: Changed = None,
+    run: str = "run-1",
+    bits: int = 3,
+    min_deltas: int = 1,
 ) -> SnapshotAttempt | None:
     """Offer a snapshot as the provider does, and send its rows. Returns None if it is not wanted."""
-    under_way, _ = engine.maintenance.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=1)
+    under_way, _ = engine.maintenance.snapshot(store, run, *of, state_bytes=(512 * 1024) << bits, min_deltas=min_deltas)
     if under_way is None:
         return None
     shift = 32 - under_way.bits

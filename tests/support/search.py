@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -69,6 +70,11 @@ def _frames(raw: bytes) -> list[Item]:
         )
         raw = raw[FRAME_BYTES + size :]
     return parts
+
+
+def matches_in(tables: Tables, stores: Iterable[str], pattern: re.Pattern[bytes], *, shards: int = 4) -> set[bytes]:
+    """What a pattern finds in the tables."""
+    return {each for store in stores for _, raw in _contents(tables, store, shards) for each in pattern.findall(raw)}
 
 
 def _has(raw: bytes, marks: Iterable[bytes]) -> bool:

@@ -40,6 +40,7 @@ COMMANDS = {
     "verify --absent": ("shop", '{"user": "absent"}'),
     "skew": ("shop",),
     "cost": ("shop",),
+    "retention": ("shop",),
     "top": ("shop", "--looks", "1"),
 }
 

@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "sql": ("sql",),
     "skew": ("skew",),
     "cost": ("cost",),
+    "retention": ("retention",),
     "top": ("top",),
     "ui": ("ui",),
     "maintain": ("compact", "clean", "fork", "adopt", "drop"),

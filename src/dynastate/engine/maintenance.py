@@ -20,7 +20,7 @@ from dynastate.format.graph import VersionGraph
 from dynastate.format.keys import VERSION_MAX, Attempt
 from dynastate.format.manifest import SnapshotManifest, bits_for
 from dynastate.format.meta import newest_epoch
-from dynastate.format.snapshot import Snapshot
+from dynastate.format.snapshot import DELETING, Snapshot
 from dynastate.format.version_list import VersionEntry
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
@@ -152,6 +152,8 @@ class Maintenance:
     ) -> tuple[Meter, int]:
         """Delete what the last `retain` versions do not need, if that is `least` versions; at most `most`, or all if 0.
 
+        Less is deleted, too, if an earlier clean-up has marked a snapshot and not deleted it.
+
         Does nothing while another clean-up of the store runs in this engine: its caller may have timed out.
         Returns the cost, and the number of further versions to delete, which are left to the next clean-up.
 
@@ -190,7 +192,9 @@ class Maintenance:
         if retention is None:
             return tables.meter, 0
         older_versions, dead_count = retention.below(graph), len(retention.dead)
-        if len(older_versions) + dead_count < least:
+        # A clean-up beside a snapshot, and one that died, leave the buckets of the snapshots that they have marked.
+        is_begun = any(each.stage == DELETING and not each.is_pinned for each in graph.snapshots())
+        if len(older_versions) + dead_count < least and not is_begun:
             return tables.meter, 0
         retention = retention.at_most(older_versions, most)
         lowest = retention.lowest

@@ -39,7 +39,16 @@ def many(engine: Engine) -> None:
 @pytest.mark.parametrize("namespace", ["slim", "narrow", DIGEST])
 @pytest.mark.parametrize(
     "command",
-    ["stores", "verify", "skew", "cost", "cost --every 10 --trigger 60", "top --looks 2 --interval 0.1", "compact"],
+    [
+        "stores",
+        "verify",
+        "skew",
+        "cost",
+        "cost --every 10 --trigger 60",
+        "retention --every 10",
+        "top --looks 2 --interval 0.1",
+        "compact",
+    ],
 )
 def test_a_namespace(command: str, namespace: str, many: None) -> None:
     name, *options = command.split()

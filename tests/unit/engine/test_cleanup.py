@@ -59,6 +59,22 @@ def test_an_unfinished_snapshot_of_an_older_run_is_deleted(engine: Engine, table
     assert read(engine, store, *newest) == numbers(20) | {b"21": b"21"}
 
 
+def test_a_clean_up_beside_a_snapshot_is_completed_by_the_next(engine: Engine, tables: Tables, store: str) -> None:
+    """It leaves the buckets of snapshots that it has marked; the next one deletes them, however few versions go."""
+    versions = write_versions(engine, store, 20)
+    save_snapshot(engine, store, versions[5], numbers(5))
+    save_snapshot(engine, store, versions[15], numbers(15))
+    under_way = take_snapshot(engine, store, versions[20], numbers(20))
+    assert under_way is not None
+    clean_up(engine, store, versions[20], retain=2, least=10)
+    assert under_way.commit()
+    assert {name.split("/")[1] for name in buckets_of(tables, store)} >= {f"{5:020d}", f"{15:020d}"}
+    clean_up(engine, store, versions[20], retain=2, least=10)
+    assert {one.version: one.stage for one in graph(tables, store).snapshots()} == {15: DONE, 20: DONE}
+    assert f"{5:020d}" not in {name.split("/")[1] for name in buckets_of(tables, store)}
+    assert clean_up(engine, store, versions[20], retain=2, least=10).items_deleted == 0
+
+
 @pytest.mark.parametrize("applied", [True, False])
 def test_abort_deletes_no_finished_snapshot(
     failing_engine: Engine, failing_tables: FailingTables, store: str, *, applied: bool
