@@ -110,6 +110,7 @@ object Main {
     new VectorChecks(checks, Path.of(words("vectors"))).run()
     new MemoryChecks(checks, seed).run()
     new OrderChecks(checks, seed).run()
+    new MovedScanChecks(checks, seed).run()
     new DiskChecks(checks, seed).run()
     new SnapshotChecks(checks, seed).run()
   }

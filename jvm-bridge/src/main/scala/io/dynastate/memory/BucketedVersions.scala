@@ -69,10 +69,10 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
   }
 
   /** As many rows as fit beside the buckets: each further batch reads the whole state again. */
-  override def scanBatch(isFirst: Boolean): Int =
+  override def scanBatch(wanted: Int): Int =
     math.max(ScanRowsMin, cache.limit / 16 / rowBytes).min(Int.MaxValue.toLong).toInt
 
-  /** Read all buckets, and keep the first `limit` rows. */
+  /** Read all buckets, and keep copies of the first `limit` rows: the rows would keep the pages of all buckets. */
   override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch = {
     val first = new java.util.PriorityQueue[Row]((one: Row, other: Row) => other.compareKeys(one))
     val of = version.asInstanceOf[BucketedVersion]
@@ -84,9 +84,7 @@ final class BucketedVersions(cache: BucketCache, source: BucketSource, startsAt:
             if (isWithin(slots.row, from, inclusive, to) &&
               (first.size < limit || slots.row.compareKeys(first.peek) < 0)) {
               if (first.size == limit) first.poll()
-              val row = new Row
-              row.pointTo(slots.row)
-              first.add(row)
+              first.add(slots.row.copy)
             }
           }
         finally slots.close()

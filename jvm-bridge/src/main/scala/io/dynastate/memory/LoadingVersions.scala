@@ -51,7 +51,7 @@ final class LoadingVersions(source: BucketSource, load: CompletableFuture[Versio
 
   override def share(version: Version, bucket: Int): Array[List[Slots]] = loaded.versions.share(loaded, bucket)
 
-  override def scanBatch(isFirst: Boolean): Int = loaded.versions.scanBatch(isFirst)
+  override def scanBatch(wanted: Int): Int = loaded.versions.scanBatch(wanted)
 
   override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =
     loaded.versions.scan(loaded, family, from, inclusive, to, limit)

@@ -25,6 +25,9 @@ final class Row {
     parts = other.segments
   }
 
+  /** A copy of a row without segments, with bytes of its own. */
+  def copy: Row = Row.of(java.util.Arrays.copyOfRange(array, position, position + length))
+
   def keyLength: Int = EncodedRow.keyLength(array, position)
 
   /** The length of the key, with the bit of a segment's. */

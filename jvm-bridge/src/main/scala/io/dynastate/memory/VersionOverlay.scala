@@ -97,7 +97,7 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
     var layers = List.empty[Slots]
     if (sentRows != null && sentRows.existing(family) != null) layers ::= sentRows.existing(family).share()
     if (fresh.existing(family) != null) layers ::= fresh.existing(family).share()
-    begun(family) {
+    begun[RowIterator](family) {
       if (base.versions.bucketBits(base) == 0) FallbackIterator(base, family, layers)
       else new BucketwiseIterator(base, family, layers)
     }
@@ -113,16 +113,23 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 
   /** The same up to the end, of a family of single values. It takes no time for each change of this attempt, but makes
    * the next changes take more: for what is read only at its beginning.
+   *
+   * @param earlier the last such scan, which is moved, and reads again only what it has not; null: none
    */
-  def scanFrom(family: Int, from: Array[Byte]): RowIterator = {
+  def scanFrom(family: Int, from: Array[Byte], earlier: ScanIterator = null): ScanIterator = {
     val own = new MergedLayers(probe(from), inclusive = true, null, RowTable.BlockRows)
     Seq(fresh, sentRows).filter(_ != null).map(_.existing(family)).filter(_ != null).foreach { table =>
       own.add(table.inOrder.view)
     }
-    begun(family)(new ScanIterator(base, family, probe(from), null, own))
+    begun(family) {
+      if (earlier != null && earlier.isOf(base, family)) {
+        earlier.moveTo(probe(from), own)
+        earlier
+      } else new ScanIterator(base, family, probe(from), null, own, VersionOverlay.FewRows)
+    }
   }
 
-  private def begun(family: Int)(rows: RowIterator): RowIterator = {
+  private def begun[A <: RowIterator](family: Int)(rows: A): A = {
     if (family >= iterators.length) iterators = java.util.Arrays.copyOf(iterators, family + 1)
     iterators(family) = rows
     rows
@@ -292,6 +299,8 @@ final class VersionOverlay(private[this] var base: Version, sink: ChangeSink) {
 object VersionOverlay {
   /** Changes are sent when they take this much: a small batch is sent once, with the last change to each key only. */
   val FlushBytes: Long = 4L * 1024 * 1024
+  /** Rows that an iterator that is moved reads first: often none is due. */
+  private val FewRows = 8
   /** Rows that were read and may be changed next take about this much. */
   private val ReadBytes = 2L * 1024 * 1024
 }

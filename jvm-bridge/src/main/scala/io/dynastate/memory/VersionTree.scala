@@ -130,10 +130,9 @@ final class VersionTree private (private[this] val tables: RowTables, val change
   override def share(version: Version, bucket: Int): Array[List[Slots]] =
     version.keys.indices.toArray.map(share(version, _, bucket))
 
-  /** Most scans are of one prefix, and short. */
-  override def scanBatch(isFirst: Boolean): Int = {
+  override def scanBatch(wanted: Int): Int = {
     val durable = fallbacks.values.iterator
-    if (durable.hasNext) durable.next().versions.scanBatch(isFirst) else if (isFirst) 32 else 1024
+    if (durable.hasNext) durable.next().versions.scanBatch(wanted) else math.min(wanted, ScanIterator.BatchMax)
   }
 
   override def scan(version: Version, family: Int, from: Row, inclusive: Boolean, to: Row, limit: Int): RowBatch =

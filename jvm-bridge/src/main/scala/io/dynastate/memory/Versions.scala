@@ -48,8 +48,8 @@ trait Versions {
   /** The same for every family of a version, by its id. */
   def share(version: Version, bucket: Int): Array[List[Slots]]
 
-  /** The best number of rows to read at once in a scan. */
-  def scanBatch(isFirst: Boolean): Int
+  /** The best number of rows to read at once in a scan that wants a number of them. */
+  def scanBatch(wanted: Int): Int
 
   /** Rows of a family at a version in the order of their keys, from a key (or its beginning: null) up to another,
    * exclusive (or its end: null): at most `limit`. A version never changes, so a scan continues after the last row it

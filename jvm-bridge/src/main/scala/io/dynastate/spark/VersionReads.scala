@@ -2,7 +2,7 @@ package io.dynastate.spark
 
 import scala.collection.mutable
 
-import io.dynastate.memory.{Row, RowIterator, StoredValue, VersionOverlay}
+import io.dynastate.memory.{Row, RowIterator, ScanIterator, StoredValue, VersionOverlay}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
@@ -87,13 +87,19 @@ private[spark] trait VersionReads extends ReadStateStore43 {
     valuePairs(range(family, startKey, endKey), family)
   }
 
-  /** All pairs as of now, from the first key that has a prefix or is after it; null: from the first. */
-  def pairsFrom(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    val family = familyOf("reusableIterator", colFamilyName)
-    require(family.scansInOrder && !family.family.multipleValues,
-      "A reusable iterator requires an encoder that supports range scans, and single values!")
-    val from = if (prefixKey == null) null else family.encoder.encodePrefixKey(prefixKey).clone()
-    pairs(overlay.scanFrom(family.id, from), family)
+  /** One iterator over a family, to be moved: each call gives all pairs as of then, and ends those of the call before.
+   * They are from the first key that has a prefix or is after it; null: from the first.
+   */
+  def movedPairs(colFamilyName: String): UnsafeRow => StateStoreIterator[UnsafeRowPair] = {
+    var rows: ScanIterator = null
+    prefixKey => {
+      val family = familyOf("reusableIterator", colFamilyName)
+      require(family.scansInOrder && !family.family.multipleValues,
+        "A reusable iterator requires an encoder that supports range scans, and single values!")
+      val from = if (prefixKey == null) null else family.encoder.encodePrefixKey(prefixKey).clone()
+      rows = overlay.scanFrom(family.id, from, rows)
+      pairs(rows, family)
+    }
   }
 
   override def allColumnFamilyNames: Set[String] = schema.ids.keySet + ColumnFamily.Default
