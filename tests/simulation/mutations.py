@@ -35,9 +35,8 @@ from dynastate.format.checkpoint import Checkpoint, file_key
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import META, NO_ATTEMPT, Attempt, Key, part_key
-from dynastate.format.manifest import Bucket
 from dynastate.format.meta import QueryRun, StoreMeta
-from dynastate.format.parts import Part, Tally, join_fragments, parse_part
+from dynastate.format.parts import Part, join_fragments, parse_part
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.lifecycle import compact, drop
 from dynastate.storage.meter import Meter
@@ -187,12 +186,13 @@ def opens_unfinished_snapshots() -> AbstractContextManager[Any]:
 
 @found_by(seed=2)
 def keeps_rows_of_buckets_that_became_empty() -> AbstractContextManager[Any]:
-    def end_bucket(self: snapshots.SnapshotAttempt) -> None:
-        if self._current >= 0 and self._tally.parts:
-            self._buckets[self._current] = Bucket(self._snapshot.holder, 0, *self._tally.sums())
-        self._tally = Tally()
+    def end_bucket(original: Callable[..., None], self: snapshots.SnapshotAttempt) -> None:
+        previous, is_empty = list(self._buckets), not self._tally.parts
+        original(self)
+        if is_empty:
+            self._buckets = previous
 
-    return patch.object(snapshots.SnapshotAttempt, "_end_bucket", end_bucket)
+    return replaced(snapshots.SnapshotAttempt, "_end_bucket", end_bucket)
 
 
 @found_by(seed=124)
