@@ -9,8 +9,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
 from tests.judged.judging import FOLDER, build_judge, judge
 from tests.judged.play import play
 
@@ -20,17 +22,19 @@ def main(seed: int, runs: int, mutation: str = "") -> int:
     program, convicted, start_s = build_judge(), 0, time.monotonic()
     calls, faults = Counter[str](), Counter[str]()
     sys.stdout.write(f"SEED={seed} RUNS={runs} {mutation}\n")
-    for number in range(seed, seed + runs):
-        with tempfile.TemporaryDirectory() as folder:
-            history = play(number, Path(folder) / "dynamodb", mutation)
-        path = FOLDER / f"{mutation or 'history'}-{number}.jsonl"
-        history.record.write(path)
-        calls += history.record.counts()
-        faults += history.network.counts
-        verdict = judge(program, path)
-        convicted += verdict.is_convicted
-        sys.stdout.write(verdict.text)
-        sys.stdout.flush()
+    with EmbeddedDynamoDB() as embedded:
+        s3 = replace(embedded.settings, objects=f"s3://{BUCKET}")
+        for number in range(seed, seed + runs):
+            with tempfile.TemporaryDirectory() as folder:
+                history = play(number, Path(folder) / "dynamodb", s3, mutation)
+            path = FOLDER / f"{mutation or 'history'}-{number}.jsonl"
+            history.record.write(path)
+            calls += history.record.counts()
+            faults += history.faults()
+            verdict = judge(program, path)
+            convicted += verdict.is_convicted
+            sys.stdout.write(verdict.text)
+            sys.stdout.flush()
     for title, counts in (("calls", calls), ("requests and faults", faults)):
         sys.stdout.write(f"{title}: {', '.join(f'{number} {name}' for name, number in sorted(counts.items()))}\n")
     sys.stdout.write(f"{runs} histories in {time.monotonic() - start_s:.0f} s, {convicted} not explained\n")

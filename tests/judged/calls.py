@@ -57,6 +57,8 @@ class Call:
     parent: str = ""
     changes: dict[str, str | None] = field(default_factory=dict)
     retain: int = 0
+    origin: str = ""
+    life: int = 0
     found: str = ""
     rows: dict[str, str] = field(default_factory=dict)
     shown: dict[str, str] = field(default_factory=dict)

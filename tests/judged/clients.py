@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,10 +23,11 @@ from dynastate.sidecar import protocol
 from dynastate.sidecar.protocol import Begin, Bucket, CleanUp, Commit, Open, Snapshot, SnapshotEnd
 from tests.judged.calls import ABORTED, OK, OUTCOMES, Call, Record, digests, named
 from tests.judged.launcher import MODULE, MUTATION
+from tests.judged.network import Network
 from tests.simulation.actors import SCHEMA
 from tests.support.engine_driver import fold
 from tests.support.frames import ABORT, TOKEN, append, hello
-from tests.support.samples import CHECKPOINT, QUERY, Changes, State
+from tests.support.samples import Changes, State
 from tests.support.sidecar import ROWS, Sidecar, Talk, chunk_of, spark_names
 
 #: So long a client waits for a message. Then it closes the connection, as Spark does that kills a task.
@@ -40,7 +42,10 @@ STATE_BYTES: Final = 4 << 20
 class Host:
     """Runs one sidecar at a time, mutated or not."""
 
-    def __init__(self, settings: Settings, mutation: str) -> None:
+    def __init__(self, settings: Settings, network: Network, mutation: str) -> None:
+        self.network = network
+        self.is_stopped = False
+        self._lock = threading.Lock()
         self._hello = hello(TOKEN, dynastate.__version__, json.dumps(spark_names(settings)))
         self._environment = credentials() | {MUTATION: mutation}
         self._sidecars = [self._start()]
@@ -61,14 +66,27 @@ class Host:
 
     def kill(self) -> None:
         """Kill the sidecar (-9), and start another."""
-        self._sidecars[-1].process.kill()
-        self._sidecars.append(self._start())
+        with self._lock:
+            self._sidecars[-1].process.kill()
+            self._sidecars.append(self._start())
+            self.is_stopped = False
 
     def stop(self) -> None:
-        os.kill(self._sidecars[-1].process.pid, signal.SIGSTOP)
+        """Stop the sidecar (SIGSTOP), wherever it is."""
+        with self._lock:
+            self.is_stopped = True
+            os.kill(self._sidecars[-1].process.pid, signal.SIGSTOP)
+
+    def stop_and_wait(self) -> None:
+        """Stop the sidecar, and return when it continues."""
+        self.stop()
+        while self.is_stopped:
+            time.sleep(0.005)
 
     def go_on(self) -> None:
-        os.kill(self._sidecars[-1].process.pid, signal.SIGCONT)
+        with self._lock:
+            os.kill(self._sidecars[-1].process.pid, signal.SIGCONT)
+            self.is_stopped = False
 
     def log(self) -> str:
         return "".join(sidecar.log() for sidecar in self._sidecars)
@@ -113,13 +131,12 @@ class Client:
                 return None
         return None
 
-    def commit(
-        self, store: str, run: int, base: VersionId, by: Attempt, chunks: list[Changes], chance: random.Random
-    ) -> str:
+    def commit(self, begin: Begin, run: int, life: int, chunks: list[Changes], *, chance: random.Random) -> str:
         """Make an attempt of a run at the version after a base, or abort it. Returns the outcome."""
-        call = Call(self.number, "commit", store, base.version + 1, named(by), run=run, parent=named(base.attempt))
+        call = Call(self.number, "commit", begin.store, begin.base + 1, named(begin.attempt), run=run, life=life)
+        call.parent = named(begin.parent)
         with self.record.noting(call), suppress(OSError):
-            self.talk.send(protocol.encode(Begin(store, f"run-{run}", QUERY, CHECKPOINT, *base, by)))
+            self.talk.send(protocol.encode(begin))
             for changes in chunks:
                 call.changes |= dict.fromkeys(_texts(changes)) | digests(_puts(changes))
                 self.talk.send(append(changes))

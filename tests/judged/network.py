@@ -1,4 +1,4 @@
-"""Faults between sidecars and DynamoDB, as a rule of the fault proxy."""
+"""Faults between one sidecar and its services, DynamoDB and S3, as a rule of fault proxies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPException
 from typing import Any, Final, final
 
-from tests.support.fault_proxy import CutError, Forward, Reply, Request, error
+from tests.support.fault_proxy import S3, CutError, Forward, Reply, Request, error
 
 #: Of 1,000 requests so many meet each fault; the rest pass.
 RATES: Final = {"slow": 100, "lost": 40, "not sent": 20, "late": 30, "throttled": 30, "in part": 150}
@@ -21,6 +22,11 @@ NONE, UPDATES, ALL = "", "updates", "all"
 IN_DOUBT: Final = {"UpdateItem": "lost", "GetItem": "not sent"}
 #: So long a request may be under way after its sender has seen the connection end.
 LATE_S: Final = 2.0
+#: Operations that write rows, before a version list or a snapshot names them.
+ROWS_WRITTEN: Final = ("BatchWriteItem", "PUT")
+SLOW_DOWN: Final = Reply(
+    503, b"<Error><Code>SlowDown</Code><Message>said the proxy</Message></Error>", "application/xml"
+)
 
 
 @final
@@ -31,16 +37,32 @@ class Network:
     item can be read to find that out. Once it is healed, everything passes.
     """
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, *, may_be_late: bool = True) -> None:
         self.counts: Counter[str] = Counter()
         self.outage = NONE
+        #: Called once: before the append of a version is sent on; when rows are written, and not answered yet.
+        self.before_append: Callable[[], object] | None = None
+        self.after_rows: Callable[[], object] | None = None
         self._chance = chance
+        self._may_be_late = may_be_late
         self._is_healed = False
         self._late: list[threading.Thread] = []
 
     def __call__(self, request: Request, forward: Forward) -> Reply:
+        if request.operation == "UpdateItem" and '"list/' in json.dumps(request.body["Key"]):
+            act, self.before_append = self.before_append, None
+            if act is not None:
+                act()
+        reply = self._reply(request, forward)
+        if request.operation in ROWS_WRITTEN:
+            act, self.after_rows = self.after_rows, None
+            if act is not None:
+                act()
+        return reply
+
+    def _reply(self, request: Request, forward: Forward) -> Reply:
         fault = self._fault(request.operation)
-        self.counts[fault] += 1
+        self.counts[f"{fault} in S3" if request.service == S3 else fault] += 1
         if fault == "slow":
             time.sleep(self._chance.uniform(0, SLOW_S))
         elif fault == "lost":
@@ -49,17 +71,19 @@ class Network:
         elif fault == "not sent":
             raise CutError
         elif fault == "late":
+            if not self._may_be_late:
+                raise CutError
             self._send_late(request, forward)
             raise CutError
         elif fault == "throttled":
-            return error("ThrottlingException")
+            return SLOW_DOWN if request.service == S3 else error("ThrottlingException")
         elif fault == "in part":
             return self._in_part(request, forward)
         return forward(request)
 
     def heal(self) -> None:
         """Let everything pass from now on, and wait for what is late."""
-        self._is_healed = True
+        self.outage, self._is_healed = NONE, True
         for thread in self._late:
             thread.join()
 
@@ -87,7 +111,10 @@ class Network:
         self._late[-1].start()
 
     def _in_part(self, request: Request, forward: Forward) -> Reply:
-        """Do about half of a batch; the rest is unprocessed."""
+        """Do about half of a batch; the rest is unprocessed. Of an object, send about half, and end the connection."""
+        if request.operation == "GET":
+            reply = forward(request)
+            return reply._replace(raw=reply.raw[: len(reply.raw) // 2], content_length=len(reply.raw))
         if request.operation not in ("BatchWriteItem", "BatchGetItem"):
             return forward(request)
         done: dict[str, Any] = {}

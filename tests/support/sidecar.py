@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,6 +162,11 @@ class Talk:
     def fail(self, message: Any) -> tuple[int, str, str]:
         self.send(protocol.encode(message))
         return error_of(self.answer())
+
+    def cut(self) -> None:
+        """End the connection, from any thread: it receives nothing any longer."""
+        with suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._stream.close()

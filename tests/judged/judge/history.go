@@ -47,6 +47,11 @@ type call struct {
 	Found string            `json:"found"`
 	Rows  map[string]string `json:"rows"`
 
+	// Of a fork: the store that it copies at its Version; Attempt is what it was found to have there. Of a commit and a
+	// drop: how many drops of the store came before.
+	Origin string `json:"origin"`
+	Life   int    `json:"life"`
+
 	// Of a view of an operator, which is its Store: the attempt that it shows of each partition.
 	Shown map[string]string `json:"shown"`
 
@@ -63,6 +68,10 @@ func (c *call) String() string {
 	switch {
 	case c.Op == "clean-up":
 		subject += fmt.Sprintf(" run %d, retaining %d", c.Run, c.Retain)
+	case c.Op == "fork":
+		subject += " of " + c.Origin
+	case c.Op == "adopt":
+		subject += fmt.Sprintf(" for run %d", c.Run)
 	case c.Op == "view":
 		for store, attempt := range c.Shown {
 			subject += fmt.Sprintf(" %s/%s", store, short(attempt))
@@ -95,9 +104,15 @@ func or(text, otherwise string) string {
 	return text
 }
 
-// mayAppend says whether the attempt of a commit may become a version by this call.
+// mayAppend says whether the attempt of a commit or a fork may become a version by this call.
 func (c *call) mayAppend() bool {
-	return c.Op == "commit" && (c.Outcome == ok || c.Outcome == unknown || c.Outcome == noAnswer)
+	switch c.Op {
+	case "commit":
+		return c.Outcome == ok || c.Outcome == unknown || c.Outcome == noAnswer
+	case "fork":
+		return c.Outcome == ok || c.Outcome == unknown
+	}
+	return false
 }
 
 // read reads a history: JSON, one call a line.
@@ -122,13 +137,14 @@ func read(from io.Reader) ([]*call, error) {
 	return calls, lines.Err()
 }
 
-// attempts are the commits of a history by store and attempt. The run of an attempt, and its rows, are a function of it.
+// attempts are the commits of a history by store and attempt, and the forks. The run of an attempt, and its rows, are a
+// function of it.
 type attempts map[[2]string]*call
 
 func attemptsOf(calls []*call) (attempts, error) {
 	made := attempts{}
 	for _, one := range calls {
-		if one.Op != "commit" {
+		if one.Op != "commit" && !(one.Op == "fork" && one.mayAppend()) {
 			continue
 		}
 		if one.Attempt == "" || made[[2]string{one.Store, one.Attempt}] != nil {
@@ -139,13 +155,52 @@ func attemptsOf(calls []*call) (attempts, error) {
 	return made, nil
 }
 
+// forkedBelow are the versions below those of forks, which a fork may have, too: ancestors of what it has. Each is a fork
+// of its own, of unknown outcome.
+func forkedBelow(calls []*call) []*call {
+	made := map[[2]string]*call{}
+	for _, one := range calls {
+		if one.Op == "commit" {
+			made[[2]string{one.Store, one.Attempt}] = one
+		}
+	}
+	var below []*call
+	for _, fork := range calls {
+		if fork.Op != "fork" || fork.Outcome != ok {
+			continue
+		}
+		isAdded := map[string]bool{}
+		for key, of := range made {
+			if key[0] != fork.Origin || of.Version != fork.Version {
+				continue
+			}
+			for one := made[[2]string{fork.Origin, of.Parent}]; one != nil && !isAdded[one.Attempt]; {
+				isAdded[one.Attempt] = true
+				ancestor := *fork
+				ancestor.Version, ancestor.Attempt, ancestor.Parent = one.Version, one.Attempt, one.Parent
+				ancestor.Outcome, ancestor.End = unknown, math.MaxInt64
+				below = append(below, &ancestor)
+				one = made[[2]string{fork.Origin, one.Parent}]
+			}
+			if key[1] == fork.Attempt {
+				fork.Parent = of.Parent
+			}
+		}
+	}
+	return below
+}
+
 func (a attempts) of(store, attempt string) *call { return a[[2]string{store, attempt}] }
 
-// rows are what an attempt consists of: those of its parent, and its changes. Nil: one of them was never made.
+// rows are what an attempt consists of: those of its parent, and its changes; in a fork those of its origin. Nil: one of
+// them was never made.
 func (a attempts) rows(store, attempt string) map[string]string {
 	made := a.of(store, attempt)
 	if made == nil {
 		return nil
+	}
+	if made.Op == "fork" {
+		return a.rows(made.Origin, attempt)
 	}
 	rows := map[string]string{}
 	if made.Parent != "" {
@@ -206,6 +261,8 @@ type facts struct {
 	made     attempts
 	runs     map[string]map[int]firsts
 	cleanUps map[string][]*call
+	drops    map[string][]*call
+	adopts   map[string][]*call
 }
 
 // prepare notes what is wrong in calls whatever their order. It refuses a history whose runs did not enter each store in
@@ -215,7 +272,7 @@ func prepare(calls []*call) (*facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := &facts{made, firstsOf(calls), map[string][]*call{}}
+	known := &facts{made, firstsOf(calls), map[string][]*call{}, map[string][]*call{}, map[string][]*call{}}
 	for store, runs := range known.runs {
 		for run, first := range runs {
 			if before, isThere := runs[run-1]; run > 1 && (!isThere || before.returned >= first.called) {
@@ -224,9 +281,17 @@ func prepare(calls []*call) (*facts, error) {
 		}
 	}
 	for _, one := range calls {
-		// A clean-up of a run that a newer one had replaced deletes nothing.
+		switch one.Op {
+		case "drop":
+			known.drops[one.Store] = append(known.drops[one.Store], one)
+		case "adopt":
+			known.adopts[one.Store] = append(known.adopts[one.Store], one)
+		}
+	}
+	for _, one := range calls {
+		// A clean-up of a run that a newer one, or an adoption, had replaced deletes nothing.
 		newer, isThere := known.runs[one.Store][one.Run+1]
-		if one.Op == "clean-up" && !(isThere && newer.returned < one.Begin) {
+		if one.Op == "clean-up" && !(isThere && newer.returned < one.Begin) && !known.isAdopted(one, one.Begin) {
 			known.cleanUps[one.Store] = append(known.cleanUps[one.Store], one)
 		}
 	}
@@ -236,9 +301,45 @@ func prepare(calls []*call) (*facts, error) {
 	return known, nil
 }
 
-// mayBeGone says whether a clean-up that began before the end of a call may have deleted what an attempt consists of.
-// It retains the last versions on its own lineage, and what branched off from these.
+// isAdopted says whether an adoption that returned before a time refuses the run of a call.
+func (f *facts) isAdopted(by *call, time int64) bool {
+	for _, adopt := range f.adopts[by.Store] {
+		if adopt.Outcome == ok && by.Run < adopt.Run && adopt.End < time {
+			return true
+		}
+	}
+	return false
+}
+
+// mayBeDropped says whether a drop of a life of a store began before the end of a call.
+func (f *facts) mayBeDropped(life int, by *call) bool {
+	for _, drop := range f.drops[by.Store] {
+		if life <= drop.Life && drop.Begin < by.End {
+			return true
+		}
+	}
+	return false
+}
+
+// mayRefuse says whether a newer run, an adoption or a drop that began before the end of a commit may refuse it.
+func (f *facts) mayRefuse(c *call) bool {
+	if newer, isThere := f.runs[c.Store][c.Run+1]; isThere && newer.called < c.End {
+		return true
+	}
+	for _, adopt := range f.adopts[c.Store] {
+		if c.Run < adopt.Run && adopt.Begin < c.End {
+			return true
+		}
+	}
+	return f.mayBeDropped(c.Life, c)
+}
+
+// mayBeGone says whether a drop or a clean-up that began before the end of a call may have deleted what an attempt
+// consists of. A clean-up retains the last versions on its own lineage, and what branched off from these.
 func (f *facts) mayBeGone(attempt string, by *call) bool {
+	if made := f.made.of(by.Store, attempt); made != nil && f.mayBeDropped(made.Life, by) {
+		return true
+	}
 	for _, cleanUp := range f.cleanUps[by.Store] {
 		if cleanUp.Begin < by.End && !f.retains(cleanUp, attempt) {
 			return true
@@ -276,19 +377,20 @@ func (f *facts) wrong(c *call) string {
 		return ""
 	case c.Outcome == ok && c.Op == "open":
 		return c.wrongRows(f.made)
+	case c.Outcome == ok && c.Op == "fork" && f.made.rows(c.Store, c.Attempt) == nil:
+		return "it has what its origin never had"
 	case c.Outcome == ok && c.Op == "commit" && c.Parent != "" && (parent == nil || parent.Run > c.Run):
 		return "its parent is of a newer run, or was never made"
-	case c.Outcome == ok, c.Outcome == unknown && c.Op == "commit":
+	case c.Outcome == ok, c.Outcome == unknown && c.mayAppend():
 		return ""
-	case c.Outcome == missing && c.Op == "open":
+	case c.Outcome == missing && (c.Op == "open" || c.Op == "fork"): // of a fork: the partitions have no version in common yet
 		return ""
 	case c.Outcome == corrupt && c.Op == "open" && c.Attempt == "":
 		return ""
 	case (c.Outcome == corrupt || c.Outcome == missing) && c.Op != "commit" && f.mayBeGone(c.Attempt, c):
 		return ""
 	case c.Outcome == configuration && c.Op == "commit":
-		newer, isThere := f.runs[c.Store][c.Run+1]
-		if (isThere && newer.called < c.End) || (c.Parent != "" && f.mayBeGone(c.Parent, c)) {
+		if f.mayRefuse(c) || (c.Parent != "" && f.mayBeGone(c.Parent, c)) {
 			return ""
 		}
 		return "refused without a newer run: " + c.Error

@@ -64,6 +64,27 @@ func view(p, q string, begin, end int64) *call {
 	return one
 }
 
+// forkOf is a call by which store f has attempt a of version 1 of store s.
+func forkOf(a string, begin, end int64) *call {
+	return &call{Op: "fork", Store: "f", Origin: "s", Version: 1, Attempt: a, Outcome: ok, Begin: begin, End: end}
+}
+
+// drop is a call that ends the first life of store f.
+func drop(begin, end int64) *call {
+	return &call{Op: "drop", Store: "f", Outcome: ok, Begin: begin, End: end}
+}
+
+// adopt is a call that lets only run 2 and later ones write to store s.
+func adopt(begin, end int64) *call {
+	return &call{Op: "adopt", Store: "s", Run: 2, Outcome: ok, Begin: begin, End: end}
+}
+
+// in is a call on store f, in its first life or in a later one.
+func in(life int, one *call) *call {
+	one.Store, one.Life = "f", life
+	return one
+}
+
 func failed(outcome string, one *call) *call {
 	one.Outcome, one.Error = outcome, "because"
 	return one
@@ -124,6 +145,21 @@ func TestHistoriesThatAreExplained(t *testing.T) {
 		"clean-up deletes older versions":         append(chain(), cleanUp(1, 2, 11, 12), at(2, "", open("b", "", 13, 14)), at(2, "", failed("corrupt", open("", "", 13, 14)))),
 		"while clean-up runs they may be there":   append(chain(), cleanUp(1, 2, 11, 20), at(2, "", open("b", "b", 13, 14)), at(2, "", open("", "b", 15, 16))),
 		"a parent that clean-up has deleted":      append(chain(), cleanUp(1, 2, 11, 12), at(3, "z", failed(configuration, commit(1, "y", ok, 13, 14)))),
+		"a fork reads as its origin":              {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), in(0, open("", "a", 5, 6)), in(0, open("a", "a", 7, 8))},
+		"a fork while a run begins":               {commit(1, "a", ok, 1, 2), forkOf("a", 3, 9), commit(2, "b", ok, 4, 5), commit(1, "c", noAnswer, 6, 7), in(0, open("", "a", 10, 11))},
+		"while it is made it may be there or not": {commit(1, "a", ok, 1, 2), forkOf("a", 3, 9), in(0, open("", "", 4, 5)), in(0, open("", "a", 6, 7))},
+		"a fork without a common version":         {failed(missing, forkOf("", 1, 2)), commit(1, "a", ok, 3, 4)},
+		"its origin cleans up":                    append(chain(), forkOf("a", 11, 12), cleanUp(1, 2, 13, 14), open("", "", 15, 16), in(0, open("", "a", 17, 18))),
+		"a fork has versions below its own":       append(chain(), at(2, "", forkOf("b", 11, 12)), in(0, open("", "a", 13, 14)), in(0, open("a", "a", 15, 16))),
+		"a fork has none below its own":           append(chain(), at(2, "", forkOf("b", 11, 12)), in(0, open("", "", 13, 14))),
+		"a drop ends a fork":                      {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), drop(5, 6), in(0, open("", "", 7, 8)), in(0, open("a", "", 9, 10))},
+		"a sidecar has what was dropped":          {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), drop(5, 6), in(0, open("a", "a", 7, 8))},
+		"while a drop runs it may be corrupt":     {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), drop(5, 9), in(0, failed("corrupt", open("", "", 6, 7)))},
+		"a drop that failed":                      {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), failed(unavailable, drop(5, 6)), in(0, open("", "", 7, 8)), in(0, open("a", "a", 9, 10))},
+		"a query begins after a drop":             {in(0, commit(1, "a", ok, 1, 2)), drop(3, 4), in(0, open("", "", 5, 6)), in(1, commit(2, "b", ok, 7, 8)), in(0, open("", "b", 9, 10))},
+		"a drop refuses what is late":             {in(0, commit(1, "a", ok, 1, 2)), in(0, commit(1, "b", noAnswer, 3, 4)), in(0, failed(configuration, commit(1, "c", ok, 5, 9))), drop(6, 8), in(0, open("b", "", 10, 11))},
+		"an adoption refuses earlier runs":        {commit(1, "a", ok, 1, 2), adopt(3, 5), failed(configuration, commit(1, "b", ok, 4, 6)), commit(2, "c", ok, 7, 8), open("", "c", 9, 10)},
+		"a commit beside an adoption":             {commit(1, "a", ok, 1, 5), adopt(2, 4), open("", "a", 6, 7)},
 	} {
 		convictions, err := verdict(t, calls)
 		if err != nil || len(convictions) > 0 {
@@ -162,6 +198,20 @@ func TestHistoriesThatNoOrderExplains(t *testing.T) {
 		"a view shows what nobody made":        append(batch(1, "a", "b", 1, 2), view("a", "z", 3, 4)),
 		"a view finds nothing":                 append(batch(1, "a", "b", 1, 2), failed(missing, view("", "", 3, 4))),
 		"a snapshot finds its version corrupt": append(chain(), failed("corrupt", &call{Op: "snapshot", Store: "s", Version: 4, Attempt: "d", Run: 1, Begin: 11, End: 12})),
+		"a fork has another's version below":   append(chain(), at(3, "", forkOf("c", 11, 12)), at(2, "", in(0, open("", "z", 13, 14)))),
+		"a fork is lost":                       {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), in(0, open("", "", 5, 6))},
+		"a fork is corrupt":                    append(chain(), forkOf("a", 11, 12), cleanUp(1, 2, 13, 14), in(0, failed("corrupt", open("a", "", 15, 16)))),
+		"a fork follows its origin":            {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), commit(1, "b", ok, 5, 6), in(0, open("", "b", 7, 8))},
+		"a fork has another's rows":            {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), in(0, withRows(map[string]string{"row": "b"}, open("", "a", 5, 6)))},
+		"a fork of an earlier twin":            {commit(1, "a", ok, 1, 2), commit(1, "b", ok, 3, 4), forkOf("a", 5, 6)},
+		"a fork of what nobody made":           {commit(1, "a", ok, 1, 2), forkOf("z", 3, 4)},
+		"a fork is there after its drop":       {commit(1, "a", ok, 1, 2), forkOf("a", 3, 4), drop(5, 6), in(0, open("", "a", 7, 8))},
+		"a dropped query commits":              {in(0, commit(1, "a", ok, 1, 2)), drop(3, 4), in(0, commit(1, "b", ok, 5, 6))},
+		"a late commit reaches the next query": {in(0, commit(1, "a", ok, 1, 2)), in(0, commit(1, "b", noAnswer, 3, 4)), drop(5, 6), in(1, commit(2, "c", ok, 7, 8)), in(1, open("", "b", 9, 10))},
+		"a new query is refused":               {in(0, commit(1, "a", ok, 1, 2)), drop(3, 4), in(1, failed(configuration, commit(2, "b", ok, 5, 6)))},
+		"a run commits after an adoption":      {commit(1, "a", ok, 1, 2), adopt(3, 4), commit(1, "b", ok, 5, 6)},
+		"a run is refused before an adoption":  {commit(1, "a", ok, 1, 2), failed(configuration, commit(1, "b", ok, 3, 4)), adopt(5, 6)},
+		"an adopted run cleans up":             append(chain(), at(1, "", adopt(11, 12)), cleanUp(1, 2, 13, 14), at(2, "", open("b", "", 15, 16))),
 	} {
 		convictions, err := verdict(t, calls)
 		if err != nil || len(convictions) != 1 {
