@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -35,10 +36,13 @@ class BucketReads:
     #: Several tasks may read at once: each takes it once, and replaces it as a whole.
     _held: Held = NOTHING
 
+    def __post_init__(self) -> None:
+        self._born = self._scheduler.now
+
     def read(self, model: Model, target: VersionId) -> tuple[VersionId, State]:
         """All rows of a version, bucket by bucket; its changes are held then. ViolationError: rows are wrong."""
         cache = self._held
-        version, rows, opening = read_by_buckets(self._scheduler, self._engine, model, target, cache)
+        version, rows, opening = read_by_buckets(self._scheduler, self._engine, model, target, cache, self._born)
         if opening.after < version.version:
             self._hold(model.store, version, opening, cache)
         return version, rows
@@ -55,7 +59,7 @@ class BucketReads:
 
 
 def read_by_buckets(
-    scheduler: Scheduler, engine: Engine, model: Model, target: VersionId, cache: Held = NOTHING
+    scheduler: Scheduler, engine: Engine, model: Model, target: VersionId, cache: Held = NOTHING, born: float = math.inf
 ) -> tuple[VersionId, State, Opening]:
     """All rows of a version, bucket by bucket, and the opening of the last; errors are those of `BucketReads.read`."""
     since = scheduler.now
@@ -69,7 +73,7 @@ def read_by_buckets(
         )
         rows |= {key: row for key, row in of_bucket.items() if key_hash(key) >> 32 - lookup.bits == number}
     scheduler.note("read %s by %d buckets, holding %d changes", short(version), 1 << lookup.bits, len(cache.changes))
-    model.check_state(target, version, rows)
+    model.check_state(target, version, rows, min(since, born))
     return version, rows, opening
 
 

@@ -89,7 +89,7 @@ class Forker(Actor):
 
     def read(self, model: Model, fork: str, version: int) -> None:
         """Check that the fork is what its origin was at that version."""
-        store = fork + model.store.removeprefix(model.store.split("/")[0])
+        store, since = fork + model.store.removeprefix(model.store.split("/")[0]), self._scheduler.now
         try:
             with self._scheduler.doing(OPEN):
                 forked, state = retry_routes(lambda _: rows_of(self._engine.open(store, version, NO_ATTEMPT)))
@@ -98,7 +98,7 @@ class Forker(Actor):
             return
         except (VersionMissingError, CorruptStateError) as failed:
             raise violation("a fork cannot be read", store=store, version=version, error=failed) from failed
-        model.check_state(VersionId(version, NO_ATTEMPT), forked, state)
+        model.check_state(VersionId(version, NO_ATTEMPT), forked, state, since)
         self._scheduler.note("read %s as %s: %d rows", store, short(forked), len(state))
 
     def drop(self, fork: str) -> None:
@@ -109,7 +109,7 @@ class Forker(Actor):
         try:
             with self._scheduler.doing(DROP):
                 drop_stores(self._tables, list(find_stores(self._tables, fork)))
-        except UnavailableError as failed:
+        except (ConfigurationError, UnavailableError) as failed:  # an erase may have taken its mark away
             self._scheduler.note("%s is not dropped yet: %s", fork, failed)
             return False
         self._scheduler.note("%s is dropped", fork)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from dynastate.format.changes import MERGE, Change
@@ -42,9 +43,16 @@ def apply(state: State, changes: Iterable[Change]) -> State:
     return result
 
 
+def without(state: State, keys: Collection[bytes]) -> State:
+    return {key: values for key, values in state.items() if key not in keys} if keys else state
+
+
 @dataclass
 class Node:
-    """One attempt: its parent, its changes, the rows after them, and the run that made it."""
+    """One attempt: its parent, its changes, the rows after them, and the run that made it.
+
+    `held` are the rows of its parent that its executor has in memory.
+    """
 
     version: VersionId
     parent: VersionId
@@ -52,6 +60,7 @@ class Node:
     state: State
     run: str
     fate: str = OPEN
+    held: State = field(default_factory=dict)
 
 
 @dataclass
@@ -90,9 +99,11 @@ class Model:
     _decoded: dict[bytes, VersionEntry] = field(default_factory=dict)
     #: The version of each restart and drop so far: at that moment no higher number was promised.
     _cuts: list[int] = field(default_factory=list)
+    #: The keys of each erase, with the time of its end.
+    _erases: list[tuple[float, set[bytes]]] = field(default_factory=list)
 
-    def begin(self, version: VersionId, parent: VersionId, changes: list[Change], run: str) -> Node:
-        node = Node(version, parent, changes, apply(self.nodes[parent].state, changes), run)
+    def begin(self, version: VersionId, parent: VersionId, changes: list[Change], run: str, held: State) -> Node:
+        node = Node(version, parent, changes, apply(self.nodes[parent].state, changes), run, held=held)
         self.nodes[version] = node
         return node
 
@@ -142,6 +153,22 @@ class Model:
         self.chain = {0: EMPTY}
         self.foreign.clear()
 
+    def begin_erase(self, keys: set[bytes]) -> None:
+        """From now on, the rows of these keys may be there or not."""
+        self._erases.append((math.inf, keys))
+
+    def end_erase(self) -> None:
+        """Forget the rows of the keys at all versions. Whoever has them in memory may not commit any more."""
+        _, keys = self._erases.pop()
+        self._erases.append((self.scheduler.now, keys))
+        for node in self.nodes.values():
+            node.changes = [change for change in node.changes if change.key not in keys]
+            node.state = without(node.state, keys)
+
+    def unsure(self, since: float) -> set[bytes]:
+        """The keys of which a reader may find the rows or not, if it has read something at that time."""
+        return {key for ended, keys in self._erases if ended >= since for key in keys}
+
     def list_changed(self, sort: str, versions: list[bytes]) -> list[VersionId]:
         """Note a changed version list. Returns the versions that it lists for the first time."""
         old_versions = self._lists.get(sort, [])
@@ -171,17 +198,20 @@ class Model:
         self.runs = set()
 
     def _add(self, raw: bytes) -> VersionId:
-        entry = self._decoded[raw] = decode_entry(self.store, raw)
+        entry = decode_entry(self.store, raw)
         version = entry.id
-        node = self.nodes.get(version)
+        node, is_new = self.nodes.get(version), not self._was_listed(version)
+        self._decoded[raw] = entry
         if node is None:
             raise violation("a version list lists an attempt that was never made", version=short(version))
         if node.fate == FAILED:
             raise violation("a commit failed, and then a version list lists it", version=short(version))
-        if self.location_of[node.run] not in self.locations:
+        if is_new and self.location_of[node.run] not in self.locations:
             raise violation("a run from another location has committed", version=short(version), run=node.run)
         if node.run in self.ended:
             raise violation("a run has committed to a store that was dropped", version=short(version), run=node.run)
+        if is_new and node.held.keys() - self.nodes[node.parent].state.keys():
+            raise violation("an executor with erased rows in memory has committed", version=short(version))
         if entry.parent != node.parent[1]:
             raise violation("a version list has another parent of an attempt", version=short(version))
         return version
@@ -271,12 +301,14 @@ class Model:
 
         return still
 
-    def check_state(self, target: VersionId, version: VersionId, state: State) -> None:
+    def check_state(self, target: VersionId, version: VersionId, state: State, since: float = math.inf) -> None:
+        """Check the rows of a version, of which the first were read at some time; by default at once."""
         if target[1] not in (NO_ATTEMPT, version[1]) or target[0] != version[0]:
             raise violation("another version than the one requested", asked=short(target), found=short(version))
         node = self.nodes.get(version)
         if node is None or node.fate == FAILED:
             raise violation("a version that was never made", found=short(version))
-        if state != node.state:
+        unsure = self.unsure(since)
+        if without(state, unsure) != without(node.state, unsure):
             wrong = sorted(key for key in {*state, *node.state} if state.get(key) != node.state.get(key))
             raise violation("wrong rows", version=short(version), keys=wrong)

@@ -35,9 +35,12 @@ from dynastate.format.checkpoint import Checkpoint, file_key
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_key
 from dynastate.format.keys import META, NO_ATTEMPT, Attempt, Key, part_key
+from dynastate.format.manifest import SnapshotManifest
 from dynastate.format.meta import QueryRun, StoreMeta
 from dynastate.format.parts import Part, join_fragments, parse_part
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
+from dynastate.operations.erase import erase
+from dynastate.operations.erase.scan import BucketName, StoreScan
 from dynastate.operations.lifecycle import compact, drop
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
@@ -480,3 +483,37 @@ def _together(*patches: AbstractContextManager[Any]) -> AbstractContextManager[A
     for one in patches:
         stack.enter_context(one)
     return stack
+
+
+@found_by(seed=0)
+def erases_without_refusing_earlier_runs() -> AbstractContextManager[Any]:
+    """An executor that has the rows in memory commits on."""
+    return patch.object(erase, "refuse_runs", lambda *_: None)
+
+
+@found_by(seed=0)
+def erases_without_correcting_counts() -> AbstractContextManager[Any]:
+    return patch.object(StoreScan, "corrected", lambda _: {})
+
+
+@found_by(seed=0)
+def leaves_parts_of_objects_that_nothing_names() -> AbstractContextManager[Any]:
+    """An object that has erased rows stays, if only buckets that were replaced had them."""
+    return patch.object(erase, "sparse_objects", lambda _: set())
+
+
+@found_by(seed=0)
+def erases_from_touched_buckets_only() -> AbstractContextManager[Any]:
+    """The other buckets of a stream of objects are carried on, with all of its bytes."""
+
+    def replaced_buckets(self: StoreScan, manifest: SnapshotManifest) -> list[BucketName]:
+        return [BucketName(manifest.buckets[number].holder, number) for number in self.touched(manifest)]
+
+    return _together(
+        patch.object(StoreScan, "replaced", replaced_buckets), patch.object(erase, "sparse_objects", lambda _: set())
+    )
+
+
+@found_by(seed=0)
+def erases_apart_from_forks() -> AbstractContextManager[Any]:
+    return patch.object(erase, "_relatives", lambda *_: [])

@@ -315,7 +315,7 @@ class Described(NamedTuple):
 def _names(request: Wire) -> Iterator[str]:
     """The names of the objects of a request, without leading zeros and ends of ids."""
     listed = [each["Key"] for each in request.get("Delete", {}).get("Objects", ())]
-    for key in listed or [request.get("Key") or request["Prefix"]]:
+    for key in listed or [request.get("Key") or request.get("Prefix", "")]:
         kind, *rest = key.rpartition("#")[2].split("/")
         yield "/".join([kind, *(each.lstrip("0")[:8] or "0" for each in rest)])
 

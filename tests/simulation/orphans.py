@@ -36,7 +36,7 @@ def check_orphans(model: Model, dynamodb: DynamoDB, s3: S3, shards: int, below: 
         if sort.startswith("list/")
         for raw in item.get("versions", ())
     ]
-    listed = {f"{entry.version:020d}/{entry.attempt.hex()}" for entry in entries}
+    listed = {f"{entry.version:020d}/{entry.part_id.hex()}" for entry in entries}
     fork_versions = {
         version
         for (shard, sort), item in snapshot.items()

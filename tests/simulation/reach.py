@@ -35,7 +35,7 @@ FAULTS: Final = {
 #: Steps of the protocol; a task does one of the last ones, or a commit.
 ENTER, PART, ENTRY, SHORTEN, ABORT = "enter", "part", "entry", "shorten", "abort"
 OPEN, SNAPSHOT, CLEAN_UP, READ = "open", "snapshot", "clean-up", "read"
-FORK, DROP, ADOPT, COMPACT, CLEAN = "fork", "drop", "adopt", "compact", "clean"
+FORK, DROP, ADOPT, COMPACT, CLEAN, ERASE = "fork", "drop", "adopt", "compact", "clean", "erase"
 PUT_FILE, READ_FILES, DELETE_FILES = "put file", "read files", "delete files"
 STEPS: Final = {
     OPEN: "a task opens its base, or a reader a version",
@@ -52,13 +52,14 @@ STEPS: Final = {
     ADOPT: "`adopt`",
     COMPACT: "`compact`",
     CLEAN: "`clean`",
+    ERASE: "`erase`",
     PUT_FILE: "a driver puts a file of its checkpoint",
     READ_FILES: "a driver or a reader lists and reads files",
     DELETE_FILES: "a driver deletes old files",
 }
 #: Steps that everything strikes: each client from outside, executors, and drivers of a checkpoint.
 _ALL: Final = (
-    *(OPEN, ENTER, PART, ENTRY, SNAPSHOT, CLEAN_UP, READ, FORK, DROP, ADOPT, COMPACT, CLEAN),
+    *(OPEN, ENTER, PART, ENTRY, SNAPSHOT, CLEAN_UP, READ, FORK, DROP, ADOPT, COMPACT, CLEAN, ERASE),
     *(PUT_FILE, READ_FILES, DELETE_FILES),
 )
 #: Where each fault must strike in a run of CI. Of 315 seeds at least 5 % had each of these faults at each of these
@@ -82,17 +83,17 @@ REACHED: Final[dict[str, tuple[str, ...]]] = {
 #: Where a fault strikes in few of the seeds, so that a run may miss it: the step is rare, or is one request.
 RARE: Final[dict[str, tuple[str, ...]]] = {
     THROTTLE: (SHORTEN, ABORT),
-    PARTIAL: (SHORTEN, ABORT, CLEAN_UP, READ, FORK, DROP, ADOPT, COMPACT, CLEAN),
+    PARTIAL: (SHORTEN, ABORT, CLEAN_UP, READ, FORK, DROP, ADOPT, COMPACT, CLEAN, ERASE),
     ERROR: (SHORTEN, ABORT),
     LOST: (SHORTEN, ABORT),
     NOT_SENT: (SHORTEN, ABORT),
-    LATE: (SHORTEN, CLEAN_UP, COMPACT, CLEAN),
-    KILL: (SHORTEN, ABORT, DROP, ADOPT, COMPACT, CLEAN),
+    LATE: (SHORTEN, CLEAN_UP, COMPACT, CLEAN, ERASE),
+    KILL: (SHORTEN, ABORT, DROP, ADOPT, COMPACT, CLEAN, ERASE),
     STOP: (SHORTEN,),
-    PAGE: (DELETE_FILES,),
-    SLOW_DOWN: (ABORT, SNAPSHOT, CLEAN_UP, READ, DROP, COMPACT, CLEAN),
-    MUTE: (ABORT, SNAPSHOT, CLEAN_UP, READ, DROP, COMPACT, CLEAN),
-    CUT_BODY: (SNAPSHOT, READ, COMPACT),
+    PAGE: (DELETE_FILES, ERASE),
+    SLOW_DOWN: (ABORT, SNAPSHOT, CLEAN_UP, READ, DROP, COMPACT, CLEAN, ERASE),
+    MUTE: (ABORT, SNAPSHOT, CLEAN_UP, READ, DROP, COMPACT, CLEAN, ERASE),
+    CUT_BODY: (SNAPSHOT, READ, COMPACT, ERASE),
 }
 _DELETES: Final = ("delete_item", "delete_objects")
 

@@ -47,6 +47,9 @@ class S3:
             self.objects.pop(entry["Key"], None)
         return {}
 
+    def get_bucket_versioning(self, *, Bucket: str) -> Wire:  # noqa: ARG002, N803
+        return {}
+
     def close(self) -> None:
         """Do nothing; a boto3 client has it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -25,18 +25,21 @@ from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.settings import Settings
 from dynastate.storage.limits import STORED_BYTES_MAX
-from tests.simulation.actors import Executor, Reader, read
+from tests.simulation.actors import KEYS, Executor, Reader, read
 from tests.simulation.dynamodb import Place, Wire
+from tests.simulation.eraser import ERASE_TRIES_MAX, FAULTY_TRIES, Eraser
 from tests.simulation.external_clients import Forker, Onlooker, Operator
 from tests.simulation.model import Model, short, violation
 from tests.simulation.network import LATEST_S, NO_FAULTS, FaultRates, random_faults
 from tests.simulation.orphans import check_orphans
-from tests.simulation.reach import ADOPT, CLEAN_UP, CLOCK, DROP, ENTRY, OPEN, READ, SNAPSHOT, Cell
+from tests.simulation.reach import ADOPT, CLEAN_UP, CLOCK, DROP, ENTRY, ERASE, OPEN, READ, SNAPSHOT, Cell
 from tests.simulation.replicas import no_delay, two_regions
 from tests.simulation.scheduler import Process
 from tests.simulation.threads import NOW
 from tests.simulation.world import NAMES, World
+from tests.support.contents import named_objects
 from tests.support.engine_driver import limit_cache
+from tests.support.search import objects_with
 
 TRIES_MAX: Final = 4
 #: The part of executors that read rows by bucket.
@@ -64,6 +67,8 @@ MUTE, MUTE_OF = (1, 3), 5
 REPLICATED, REPLICATED_OF = (6, 15, 22), 23
 #: In these a version list takes so few bytes that it fills, and is shortened.
 FULL_LISTS, FULL_LISTS_OF, LIST_BYTES = (0, 3, 6), 7, (340, 650)
+#: In these the query is stopped now and then, and the rows of some keys are erased. Objects and forks are among them.
+ERASED, ERASED_OF = (1, 6, 8), 11
 #: How much more often a client from outside dies than an executor.
 DIE_OFTEN: Final = 2
 S3_URL: Final = {"objects": "s3://bucket/state", "objects_threshold_kb": 0}
@@ -113,6 +118,7 @@ class Schedule(World):
         #: Those of the current query, of which the first always is one.
         self.current = self.models
         self._stores = random.Random(f"{seed}/stores")  # noqa: S311  # no secret
+        self._erases = random.Random(f"{seed}/erases")  # noqa: S311  # no secret
         self._late = random.Random(f"{seed}/late forks")  # noqa: S311  # no secret
         #: Forks that were made while a clean-up deleted a part of their version, each with that.
         self._late_forks: list[tuple[str, int]] = []
@@ -157,6 +163,7 @@ class Schedule(World):
         while batches < self.batches and tries < 3 * self.batches:
             tries += 1
             self._maybe_restart_or_kill()
+            self._maybe_erase()
             # A store without any run gets the location of the first one.
             if self.seed % MOVED_OF in MOVED and moves.random() < 0.4 and all(model.runs for model in self.models):
                 self._move(moves)
@@ -364,6 +371,42 @@ class Schedule(World):
             return False
         return True
 
+    def _maybe_erase(self) -> None:
+        """Erase rows of the stopped query now and then, some of whose tasks run on; then start it again."""
+        chance, is_made = self._erases, all(model.runs for model in self.models)
+        has_erases = self.seed % ERASED_OF in ERASED and not (self.replicas or self._starts_over)
+        if not (has_erases and is_made and chance.random() < 0.2):
+            return
+        numbers = chance.sample(range(KEYS), chance.choice((1, 2)))
+        eraser = Eraser(self.scheduler, [model.store for model in self.models], numbers)
+        self.scheduler.note("the rows of keys %s are erased", numbers)
+        for model in self.models:
+            model.begin_erase(eraser.keys)
+        old, tips = list(self.executors), self._tips()
+        self._run_on(old, tips, chance)
+        while not eraser.is_done:
+            process, _, both = self._external_client(f"eraser-{self._processes}", may_be_late=False)
+            most = FAULTY_TRIES
+            if eraser.tries >= most:  # at a short deadline many reads may never succeed together
+                both, most = self._tables(self.dynamodb, chance), ERASE_TRIES_MAX
+            self._spawn(process, partial(eraser.erase, both, most))
+            while not (eraser.is_done or process.is_dead or eraser.tries >= most):
+                self.scheduler.sleep(1.0)
+        for model in self.models:
+            model.end_erase()
+        self._check_bytes(eraser.keys)
+        self.audit(whole=True)
+        self._restart(self._newest())
+        self._run_on(old, tips, chance)
+
+    def _check_bytes(self, keys: Collection[bytes]) -> None:
+        """Check that no object that is named has one of these keys, in whatever part of it."""
+        assert self._auditor is not None
+        with self.scheduler.aside():
+            named = {each.key for model in self.models for each in named_objects(self._auditor._tables, model.store)}
+        if objects := objects_with({key: data for key, data in self.s3.objects.items() if key in named}, *keys):
+            raise violation("an object has erased rows", count=len(objects), first=sorted(objects)[:3])
+
     def _drop(self, chance: random.Random) -> None:
         """Drop the namespace while the query runs; then another one begins in it. The first may not commit any more."""
         self.scheduler.note("the namespace is dropped")
@@ -554,7 +597,9 @@ class Schedule(World):
         has_late_forks = self.seed % FORKED_OF in FORKED and not self.replicas and not self._is_calm()
         if has_late_forks and operation in ("put_item", "delete_item"):
             self._fork_late(request.get("Item") or request["Key"])
-        if operation == "update_item" and request["Key"]["entry"]["S"].startswith("list/"):
+        task = self.scheduler.current
+        is_erase = task is not None and task.doing == ERASE  # which replaces lists
+        if operation == "update_item" and request["Key"]["entry"]["S"].startswith("list/") and not is_erase:
             store = request["Key"]["store_shard"]["S"].removesuffix("#0")
             for value in request["ExpressionAttributeValues"].values():
                 for each in value.get("L", ()):

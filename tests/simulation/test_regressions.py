@@ -502,7 +502,7 @@ def test_a_number_is_made_again_while_it_is_read(engines: Engines, memory: Memor
 
     def make(run: str, number: int) -> None:
         model.restart(run, 0, CHECKPOINT)
-        model.begin(VersionId(1, attempt(number)), EMPTY, [], run)
+        model.begin(VersionId(1, attempt(number)), EMPTY, [], run, {})
         model.choose(write(engines(), store, attempt(number), {b"1": b"1"}, run=run))
 
     def drop_and_make_again() -> None:

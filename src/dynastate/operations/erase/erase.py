@@ -198,6 +198,7 @@ def plan_erase(
     by_first = {group[0]: group for group in groups}
     metas = read_metas(tables, [store for group in groups for store in group])
     for store, meta in metas.items():
+        refuse_dropped(store, meta)  # first: an erase does not end before the drop
         _refuse_other(store, meta, erased_keys)
 
     def plan(view: Tables, first: str) -> _Scans:
