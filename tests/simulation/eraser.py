@@ -18,7 +18,7 @@ from tests.simulation.model import violation
 from tests.simulation.reach import DROP, ERASE
 from tests.simulation.scheduler import Scheduler
 
-#: Tries after which a fork is dropped, as an error says; after which there are no more faults; and the most.
+#: Tries after which a fork is dropped, as an error says; after which the network has no faults; and the most.
 FORK_TRIES, FAULTY_TRIES, ERASE_TRIES_MAX = 40, 80, 160
 #: Errors of forks that are not complete, or are dropped in part.
 _LEFT = re.compile(r"dynastate drop ([\w-]+), and erase again|being dropped: end that first store=([\w-]+)/")
