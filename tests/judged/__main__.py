@@ -1,43 +1,49 @@
-"""`make judged SEED=17 RUNS=10`: play the histories of so many seeds from one on, and judge them.
+"""`make judged SEED=17 RUNS=10`: play the histories of so many seeds from one on, two at once, and judge them.
 
-`python -m tests.judged SEED RUNS MUTATION` does so with sidecars that are mutated.
+`python -m tests.judged SEED RUNS MUTATION` does so with sidecars that are mutated, until one history is not explained.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from multiprocessing import get_context
+from typing import Final
 
 from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
-from tests.judged.judging import FOLDER, build_judge, judge
-from tests.judged.play import play
+from tests.judged.judging import Verdict, build_judge
+from tests.judged.trial import play_and_judge
+
+#: Histories that are played at once.
+WORKERS: Final = 2
 
 
 def main(seed: int, runs: int, mutation: str = "") -> int:
     """Play and judge histories. The exit code is 1 if one is not explained."""
-    program, convicted, start_s = build_judge(), 0, time.monotonic()
-    calls, faults = Counter[str](), Counter[str]()
+    program, start_s = build_judge(), time.monotonic()
+    calls, faults, verdicts = Counter[str](), Counter[str](), list[Verdict]()
     sys.stdout.write(f"SEED={seed} RUNS={runs} {mutation}\n")
-    with EmbeddedDynamoDB() as embedded:
+    with EmbeddedDynamoDB() as embedded, ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         s3 = replace(embedded.settings, objects=f"s3://{BUCKET}")
-        for number in range(seed, seed + runs):
-            with tempfile.TemporaryDirectory() as folder:
-                history = play(number, Path(folder) / "dynamodb", s3, mutation)
-            path = FOLDER / f"{mutation or 'history'}-{number}.jsonl"
-            history.record.write(path)
-            calls += history.record.counts()
-            faults += history.faults()
-            verdict = judge(program, path)
-            convicted += verdict.is_convicted
-            sys.stdout.write(verdict.text)
+        histories = [pool.submit(play_and_judge, program, each, s3, mutation) for each in range(seed, seed + runs)]
+        for history in histories:
+            judged = history.result()
+            calls += judged.calls
+            faults += judged.faults
+            verdicts.append(judged.verdict)
+            sys.stdout.write(judged.verdict.text)
             sys.stdout.flush()
+            if mutation and judged.verdict.is_convicted:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
     for title, counts in (("calls", calls), ("requests and faults", faults)):
         sys.stdout.write(f"{title}: {', '.join(f'{number} {name}' for name, number in sorted(counts.items()))}\n")
-    sys.stdout.write(f"{runs} histories in {time.monotonic() - start_s:.0f} s, {convicted} not explained\n")
+    convicted = sum(verdict.is_convicted for verdict in verdicts)
+    seconds = time.monotonic() - start_s
+    sys.stdout.write(f"{len(verdicts)} histories in {seconds:.0f} s, {convicted} not explained {mutation}\n")
     return convicted > 0
 
 
