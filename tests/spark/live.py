@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.conftest import CONF
-from tests.spark.streams import SCHEMA, Record
+from tests.spark.streams import SCHEMA, Record, make_rows
 from tests.support.processes import wait_until
 
 #: What a session needs, whose conf sets no provider. Intervals as short as these are not for production.
@@ -24,8 +24,14 @@ REAL_TIME = {
 }
 #: For transformWithState, whose operator the extension replaces.
 ANY_OPERATOR = {"spark.sql.streaming.realTimeMode.allowlistCheck": "false"}
+SEED = 61
 #: Of Spark's first plan, and of a busy machine.
 ROWS_WITHIN_S = 60
+
+
+def numbered(file: int) -> list[Record]:
+    """Rows of a file, each with an id of its own."""
+    return [{**row, "id": 1000 * file + number} for number, row in enumerate(make_rows(SEED, file))]
 
 
 class LiveSource:
@@ -71,12 +77,21 @@ class LiveQuery:
         wait_until(lambda: self._alive() and self._taken() == source.rows, "rows were not taken", ROWS_WITHIN_S)
         return int(self.query.lastProgress["batchId"])  # type: ignore[index]  # there is one
 
+    def wait_for_interval(self) -> int:
+        """Wait until an interval has ended that began after now; its batch."""
+        last = self._batch() + 2
+        wait_until(lambda: self._alive() and self._batch() >= last, "no interval ended", ROWS_WITHIN_S)
+        return self._batch()
+
     def stop(self) -> None:
         self.query.stop()
 
     def _taken(self) -> int | None:
         progress = self.query.lastProgress
         return None if progress is None else int(json.loads(progress["sources"][0]["endOffset"])["0"])
+
+    def _batch(self) -> int:
+        return int((self.query.lastProgress or {"batchId": -1})["batchId"])
 
     def _alive(self) -> bool:
         error = self.query.exception()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ from pyspark.sql.streaming.listener import (
 
 from dynastate.spark.configure import PROVIDER, PROVIDER_CLASS, REAL_TIME_MODE
 from tests.spark.conftest import CONF, ON_ROCKSDB, Database, Sessions
-from tests.spark.live import ANY_OPERATOR, REAL_TIME, LiveQuery, LiveSource, without_provider
+from tests.spark.live import ANY_OPERATOR, REAL_TIME, LiveQuery, LiveSource, numbered, without_provider
 from tests.spark.operators import in_scala, sums
 from tests.spark.programs import live
 from tests.spark.state_reader import States, read_state, read_states
-from tests.spark.streams import make_rows, make_source, run
+from tests.spark.streams import Record, make_rows, make_source, run
+from tests.spark.test_checkpoint_in_dynamodb import IN_DYNAMODB
 from tests.support.jvm import ROOT, SPARK
 from tests.support.processes import children, sidecars_of, wait_until
 
@@ -43,6 +46,10 @@ QUERIES: dict[str, Build] = {
 ROWS = [make_rows(seed=51, file=file) for file in range(3)]
 #: RocksDB's provider, which Spark allows to be set.
 ROCKSDB = {PROVIDER: ON_ROCKSDB[PROVIDER], f"{CONF}.checkpointFormatVersion": "2"}
+
+
+def twice(rows: DataFrame) -> DataFrame:
+    return in_scala(rows, "Processors", "twice")
 
 
 def real_time(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
@@ -89,6 +96,59 @@ def test_output_and_state_are_those_of_rocksdb(spark: SparkSession, folder: Path
     assert outcomes["dynastate"] == outcomes["rocksdb"]
 
 
+def play_timers(session: SparkSession, checkpoint: Path | str, folder: Path) -> tuple[list[str], States]:
+    """As `play`, with timers that fire soon after each row, and state that expires."""
+    files = [numbered(file) for file in range(3)]
+    source, outputs = LiveSource(session), [folder / str(number) for number in range(3)]
+    query = LiveQuery(twice(source.frame), checkpoint, outputs[0])
+    source.add(files[0])
+    query.wait_for(2 * len(files[0]))
+    query.wait_for_interval()
+    query.stop()
+    source.add(files[1])
+    query = LiveQuery(twice(source.frame), checkpoint, outputs[1], interval="10 minutes")
+    query.wait_for(1)
+    query.stop()
+    query = LiveQuery(twice(source.frame), checkpoint, outputs[2])
+    query.wait_until_committed(source)
+    source.add(files[2])
+    query.wait_for(2 * len(files[1] + files[2]))
+    last = query.wait_for_interval()
+    rows = query.rows()
+    query.stop()
+    return rows, lasting(read_states(session, checkpoint, range(last, last + 1)))
+
+
+def lasting(states: States) -> States:
+    """Without their batches, and without the times when values expire, which differ from run to run."""
+    return [(options, re.sub(r"}, \d{13}}", "}}", str(row))) for _, options, row in states]
+
+
+@ON_43
+@pytest.mark.slow
+def test_timers_and_state_that_expires_are_those_of_rocksdb(spark: SparkSession, folder: Path) -> None:
+    """Each row comes once and is due once, also where the interval is repeated; what has expired is removed."""
+    stores: dict[str, tuple[Mapping[str, str], Path | str]] = {
+        "rocksdb": (ROCKSDB, folder / "rocksdb"),
+        "files": ({}, folder / "files"),
+        "DynamoDB": (IN_DYNAMODB, f"dynastate://{folder.name}/query"),
+    }
+    outcomes = {
+        store: play_timers(real_time(spark, {**conf, **ANY_OPERATOR}), checkpoint, folder / f"rows of {store}")
+        for store, (conf, checkpoint) in stores.items()
+    }
+    rows, states = outcomes["rocksdb"]
+    assert rows == sorted(came_and_due([*numbered(1), *numbered(2)]))
+    assert {json.loads(str(options)).get("stateVarName") for options, _ in states} == {"sum", "long"}
+    assert outcomes["files"] == outcomes["DynamoDB"] == outcomes["rocksdb"]
+
+
+def came_and_due(rows: Sequence[Record]) -> set[str]:
+    """What `Processors.twice` makes of rows, each one once."""
+    keys = {row["id"]: "none" if row["key"] is None else row["key"] for row in rows}
+    return {f"{key}\t{what}\t{number}\t" for number, key in keys.items() for what in ("came", "due")}
+
+
 @ON_43
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -96,9 +156,49 @@ def test_kills_within_intervals(
     spark: SparkSession, database: Database, folder: Path, environment: dict[str, str]
 ) -> None:
     """Spark is killed twice, and its sidecar once: the state is that of a run that was never killed."""
-    command = [sys.executable, "-m", "tests.spark.programs.live", str(folder), database.endpoint]
-    variables = environment | {"PYSPARK_PYTHON": sys.executable}
-    for victims in ({15: "Spark"}, {30: "sidecar", 45: "Spark"}, {}):
+    run_killed(
+        folder, database, environment, "sums", folder / "checkpoint", ({15: "Spark"}, {30: "sidecar", 45: "Spark"})
+    )
+    state = read_state(spark, folder / "checkpoint").select("key.*", "value.*").collect()
+    records = [Row(**row) for file in range(live.FILES) for row in numbered(file)]
+    expected = sums(spark.createDataFrame(records), "key").collect()
+    assert sorted(map(tuple, state), key=repr) == sorted(map(tuple, expected), key=repr)
+
+
+@ON_43
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kills_with_timers_and_the_checkpoint_in_dynamodb(
+    sessions: Sessions, database: Database, folder: Path, environment: dict[str, str]
+) -> None:
+    """No timer is lost, and no row is in the state twice."""
+    checkpoint = f"dynastate://{folder.name}/query"
+    run_killed(folder, database, environment, "timers", checkpoint, ({20: "Spark"}, {35: "sidecar", 45: "Spark"}))
+    rows = [row for file in range(live.FILES) for row in numbered(file)]
+    came = {line for file in (folder / "rows").iterdir() for line in file.read_text().splitlines()}
+    assert came == came_and_due(rows)
+    session, expected = sessions(IN_DYNAMODB), Counter[object]()
+    for row in rows:
+        expected["none" if row["key"] is None else row["key"]] += int(str(row["id"]))
+    state = read_state(session, checkpoint, stateVarName="sum").select("key.*", "value.*").collect()
+    assert dict(map(tuple, state)) == expected
+    for options in ({"stateVarName": "waiting"}, {"stateVarName": "brief"}, {"readRegisteredTimers": "true"}):
+        assert read_state(session, checkpoint, **options).collect() == []
+
+
+def run_killed(
+    folder: Path,
+    database: Database,
+    environment: Mapping[str, str],
+    query: str,
+    checkpoint: Path | str,
+    runs: Sequence[Mapping[int, str]],
+) -> None:
+    """Run a query of `live` again and again, until it is not killed: whom each run loses, by the files it has then."""
+    program_name = "tests.spark.programs.live"
+    command = [sys.executable, "-m", program_name, str(folder), database.endpoint, query, str(checkpoint)]
+    variables = {**environment, "PYSPARK_PYTHON": sys.executable}
+    for victims in (*runs, {}):
         killed: list[str] = []
         with (folder / "log").open("ab") as log:
             program = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=log)
@@ -115,10 +215,6 @@ def test_kills_within_intervals(
             program.wait()
         assert (outcome == 0) == (not victims), (folder / "log").read_text()[-4000:]
         assert killed[:1] == list(victims.values())[:1], (folder / "log").read_text()[-4000:]
-    state = read_state(spark, folder / "checkpoint").select("key.*", "value.*").collect()
-    records = [Row(**row) for file in range(live.FILES) for row in make_rows(live.SEED, file)]
-    expected = sums(spark.createDataFrame(records), "key").collect()
-    assert sorted(map(tuple, state), key=repr) == sorted(map(tuple, expected), key=repr)
 
 
 def added(folder: Path) -> int:

@@ -44,6 +44,13 @@ object Processors {
     rows.selectExpr("coalesce(key, 'none') AS key", "coalesce(amount, 0) AS amount", "note").as[Note].groupByKey(_._1)
       .transformWithState(new Appended, TimeMode.None(), mode).toDF("key", "values")
 
+  /** Each number of a key comes out at once, and once more by a timer soon after; the largest one lives for a
+   * millisecond or an hour. For real-time mode: the output does not depend on how many rows a call has.
+   */
+  def twice(rows: DataFrame): DataFrame =
+    rows.selectExpr("coalesce(key, 'none') AS key", "id", "note").as[Note].groupByKey(_._1)
+      .transformWithState(new Twice, TimeMode.ProcessingTime(), OutputMode.Update()).toDF(Columns: _*)
+
   private def events(rows: DataFrame) =
     rows.selectExpr("coalesce(key, 'none')", "coalesce(amount, 0)", "at").as[Event].groupByKey(_._1)
 
@@ -87,6 +94,35 @@ object Processors {
     override def handleInputRows(key: String, rows: Iterator[Note], timers: TimerValues): Iterator[(String, Long)] = {
       rows.foreach(row => notes.appendValue((row._2, row._3)))
       Iterator((key, notes.get().length.toLong))
+    }
+  }
+
+  private final class Twice extends StatefulProcessor[String, Note, Told] {
+    private val AfterMs = 150L
+    @transient private var sum, brief, long: ValueState[Long] = _
+    @transient private var waiting: MapState[Long, Long] = _
+
+    override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = {
+      def value(name: String, ttl: TTLConfig) = getHandle.getValueState(name, Encoders.scalaLong, ttl)
+      sum = value("sum", TTLConfig.NONE)
+      brief = value("brief", TTLConfig(Duration.ofMillis(1)))
+      long = value("long", TTLConfig(Duration.ofHours(1)))
+      waiting = getHandle.getMapState("waiting", Encoders.scalaLong, Encoders.scalaLong, TTLConfig.NONE)
+    }
+
+    override def handleInputRows(key: String, rows: Iterator[Note], timers: TimerValues): Iterator[Told] = {
+      val numbers = rows.map(_._2).toList
+      sum.update((if (sum.exists()) sum.get() else 0L) + numbers.sum)
+      Seq(brief, long).foreach(state => state.update((numbers ++ (if (state.exists()) Seq(state.get()) else Nil)).max))
+      numbers.foreach(number => waiting.updateValue(number, number))
+      getHandle.registerTimer(timers.getCurrentProcessingTimeInMs() + AfterMs)
+      numbers.iterator.map((key, "came", _, ""))
+    }
+
+    override def handleExpiredTimer(key: String, timers: TimerValues, expired: ExpiredTimerInfo): Iterator[Told] = {
+      val due = waiting.keys().toList
+      due.foreach(waiting.removeKey)
+      due.iterator.map((key, "due", _, ""))
     }
   }
 
