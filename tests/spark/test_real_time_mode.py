@@ -290,26 +290,47 @@ def test_a_checkpoint_of_another_store_is_refused(spark: SparkSession, folder: P
         LiveQuery(sums(LiveSource(real_time(spark, {})).frame, "key"), folder / "checkpoint", folder / "rows")
 
 
+class ChangeOwnConf(StreamingQueryListener):
+    """Changes the conf of each query's own session. Spark logs what its listeners raise, and continues."""
+
+    def __init__(self, session: SparkSession, change: Callable[[Any], None]) -> None:
+        self.session, self.change = session, change
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
+        jvm: Any = self.session._jvm
+        key = jvm.java.util.UUID.fromString(str(event.id))
+        query = self.session._jsparkSession.sharedState().activeStreamingQueries().get(key)
+        self.change(query.sparkSessionForStream().conf())
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None: ...  # noqa: N802
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...  # noqa: N802
+
+
+NOT_BEGUN = "and yet the query's own session has another state store.* providerClass=.*"
+
+
 @ON_43
 def test_a_query_that_got_another_store_does_not_begin(spark: SparkSession, folder: Path) -> None:
-    """Spark logs what its listeners raise, and continues; here one sets another class before ours is called."""
+    """Here a listener sets another class before ours is called."""
     session = real_time(spark, {})
-
-    class SetRocksDB(StreamingQueryListener):
-        def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
-            jvm: Any = session._jvm
-            key = jvm.java.util.UUID.fromString(str(event.id))
-            own = session._jsparkSession.sharedState().activeStreamingQueries().get(key).sparkSessionForStream()
-            own.conf().set(PROVIDER, ON_ROCKSDB[PROVIDER])
-
-        def onQueryProgress(self, event: QueryProgressEvent) -> None: ...  # noqa: N802
-
-        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...  # noqa: N802
-
-    session.streams.addListener(SetRocksDB())
+    session.streams.addListener(ChangeOwnConf(session, lambda own: own.set(PROVIDER, ON_ROCKSDB[PROVIDER])))
     query = LiveQuery(sums(LiveSource(session).frame, "key"), folder / "checkpoint", folder / "rows")
-    with pytest.raises(StreamingQueryException, match="and yet Spark gave this query another state store"):
+    with pytest.raises(StreamingQueryException, match=NOT_BEGUN + "RocksDBStateStoreProvider"):
         query.query.awaitTermination(60)
+    assert not (folder / "checkpoint" / "commits" / "0").exists()
+
+
+@ON_43
+def test_a_query_that_got_no_store_does_not_begin(spark: SparkSession, folder: Path) -> None:
+    """Here a listener removes the class that ours has set; Spark would take its default store."""
+    session = real_time(spark, {})
+    source = make_source(folder / "files", seed=56, files=1)
+    source.release()
+    run(source.stream(session).select("key"), folder / "first")  # adds our listener
+    session.streams.addListener(ChangeOwnConf(session, lambda own: own.unset(PROVIDER)))
+    with pytest.raises(StreamingQueryException, match=NOT_BEGUN + "HDFSBackedStateStoreProvider"):
+        run(sums(source.stream(session), "key"), folder / "checkpoint")
     assert not (folder / "checkpoint" / "commits" / "0").exists()
 
 

@@ -53,10 +53,16 @@ private[dynastate] object RefusePinnedProvider {
     if (RealTimeMode.isEnabled && !SQLConf.get.contains(Setting)) Provider
     else SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
 
-  /** Refuse a query whose own session was to have dynastate's provider, and has another. */
-  def checkOwn(query: LogicalPlan): Unit = if (!isChosen && isStateful(query)) throw refused(
-    "spark.dynastate.realTimeMode.enabled is set, and yet Spark gave this query another state store; keep the " +
-      s"listeners of the session, and start the query again providerClass=$chosen")
+  /** Refuse a query whose own session was to have dynastate's provider, and has another, or none: then Spark takes its
+   * default one.
+   */
+  def checkOwn(query: LogicalPlan): Unit = {
+    val own = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
+    if (own != Provider && isStateful(query)) throw refused(
+      "spark.dynastate.realTimeMode.enabled is set, and yet the query's own session has another state store: a " +
+        "listener of the session has set it, or removed dynastate's listener; remove that one, and start the query " +
+        s"again providerClass=$own")
+  }
 
   private def isInDynamoDB(write: WriteToStream): Boolean =
     new Path(write.resolvedCheckpointLocation).toUri.getScheme == CheckpointScheme
