@@ -12,7 +12,15 @@ import pytest
 
 from dynastate.errors import CorruptStateError
 from dynastate.format.changes import PUT, Change, decode_changes, encode_changes, key_hash
-from dynastate.format.checkpoint import FileEntry
+from dynastate.format.checkpoint import (
+    FileEntry,
+    checkpoint_of,
+    data_of,
+    data_of_objects,
+    file_key,
+    file_parts,
+    parse_head,
+)
 from dynastate.format.codec import LZ4, RAW, decompress
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, Home, Key, namespace_of, schema_digest, version_list_key
@@ -24,6 +32,7 @@ from dynastate.sidecar import protocol
 Vector = dict[str, Any]
 FOLDER = Path(__file__).parents[1] / "vectors"
 FORMAT: dict[str, Any] = json.loads((FOLDER / "format.json").read_text())
+FILES: dict[str, Any] = json.loads((FOLDER / "files.json").read_text())
 PROTOCOL: dict[str, Any] = json.loads((FOLDER / "protocol.json").read_text())
 FRAMES: list[Vector] = PROTOCOL["frames"]
 PART_NUMBERS = ("format", "records", "raw_bytes", "fragment", "fragments", "hash_min", "hash_max", "crc32")
@@ -150,6 +159,23 @@ def test_worked_example() -> None:
     assert encode_entry(example["store"], entry).hex() == example["entry"]["bytes"]
     expected = Key("snapshot", example["entry_key"]["store_shard"], example["entry_key"]["entry"])
     assert version_list_key(example["store"], 1) == expected
+
+
+@pytest.mark.parametrize("vector", FILES["files"], ids=lambda vector: vector["path"])
+def test_files_of_a_checkpoint(vector: Vector) -> None:
+    key = file_key(checkpoint_of(FILES["checkpoint"]), vector["path"])
+    assert (key.store_shard, key.sort) == (vector["store_shard"], vector["entry"])
+    data, objects = bytes.fromhex(vector["data"]), vector["objects"]
+    item = vector["head"] | {name: bytes.fromhex(vector["head"][name]) for name in ("writer", "data")}
+    head = parse_head(key, item)
+    assert [(each.bucket, each.key) for each in head.object_ids(key)] == [
+        (each["bucket"], each["key"]) for each in objects
+    ]
+    if objects:
+        assert data_of_objects(key, head, b"".join(bytes.fromhex(each["bytes"]) for each in objects)) == data
+    else:
+        assert data_of(key, head) == data
+        assert file_parts(key, data, head.writer, head.time).head == item
 
 
 def name_of(message: type) -> str:

@@ -8,10 +8,21 @@ from typing import Any, Final
 
 from dynastate.dynamodb.wire import from_wire
 from dynastate.errors import CorruptStateError
-from dynastate.format.checkpoint import Checkpoint, data_of, fragment_keys, parse_head, path_of, writer_of_fragment
+from dynastate.format.checkpoint import (
+    Checkpoint,
+    FileHead,
+    data_of,
+    data_of_objects,
+    fragment_keys,
+    parse_head,
+    path_of,
+    writer_of_fragment,
+)
 from dynastate.format.keys import Attempt, Key, store_shard
+from dynastate.format.objects import maker_of_file
 from tests.simulation.dynamodb import DynamoDB, Place, Wire
 from tests.simulation.model import COMMITTED, FAILED, OPEN, violation
+from tests.simulation.s3 import S3
 from tests.simulation.world import NAMES
 
 #: The outcome of a put that another writer's file has refused; the others are those of a commit.
@@ -44,9 +55,10 @@ class Moment:
 class CheckpointModel:
     """The files of one checkpoint. Moments are numbers of changes of its files."""
 
-    def __init__(self, checkpoint: Checkpoint, dynamodb: DynamoDB) -> None:
+    def __init__(self, checkpoint: Checkpoint, dynamodb: DynamoDB, s3: S3) -> None:
         self.checkpoint = checkpoint
-        self._dynamodb = dynamodb
+        self._dynamodb, self._s3 = dynamodb, s3
+        s3.on_delete = self._object_is_deleted
         self._shard = store_shard(checkpoint.store, 0)
         self._by_data: dict[bytes, Put] = {}
         self._by_writer: dict[Attempt, Put] = {}
@@ -89,17 +101,20 @@ class CheckpointModel:
         key = Key("snapshot", shard, sort)
         if sort.startswith("fragment/"):
             if after is None:
-                self._fragment_is_deleted(key)
+                self._fragment_is_deleted(writer_of_fragment(key), sort)
         elif after is None:
             self._is_deleted(path_of(key))
         else:
             self._is_written(key, after)
 
-    def _fragment_is_deleted(self, key: Key) -> None:
-        put = self._by_writer.get(writer_of_fragment(key))
+    def _object_is_deleted(self, key: str) -> None:
+        self._fragment_is_deleted(_writer_of_object(key), key)
+
+    def _fragment_is_deleted(self, writer: Attempt, name: str) -> None:
+        put = self._by_writer.get(writer)
         current = self._current(put.path) if put is not None else None
         if put is not None and current is not None and current.put is put and not current.is_torn:
-            raise violation("a fragment was deleted before the head of its file", fragment=key.sort, file=put.path)
+            raise violation("a fragment was deleted before the head of its file", fragment=name, file=put.path)
 
     def _is_deleted(self, path: str) -> None:
         if path not in self._doomed:
@@ -107,7 +122,7 @@ class CheckpointModel:
         self._note(path, None)
 
     def _is_written(self, key: Key, item: Wire) -> None:
-        path, head = path_of(key), parse_head(key, from_wire(item))
+        path, head = path_of(key), self._parsed(key, item)
         put, replaced = self._by_writer.get(head.writer), self._current(path)
         if put is None or put.path != path:
             raise violation("a file without a put", file=path)
@@ -117,9 +132,8 @@ class CheckpointModel:
             raise violation("a put has replaced a file", file=path)
         if not is_late and (put.fate in (REFUSED, FAILED) or put.was_there):
             raise violation("a put whose outcome is known has written its file", file=path, fate=put.fate)
-        fragments = [(each, self._item(each)) for each in fragment_keys(key, head.writer, head.fragments)]
         try:
-            data = data_of(key, head, [(each, from_wire(wire)) for each, wire in fragments if wire is not None])
+            data = self._data(key, head)
         except CorruptStateError as torn:
             if not is_late:
                 raise violation("a head is there without its fragments", file=path, error=torn) from torn
@@ -128,6 +142,20 @@ class CheckpointModel:
             raise violation("a file has the data of another one", file=path)
         put.was_there = True
         self._note(path, put, is_torn=data is None)
+
+    def _parsed(self, key: Key, item: Wire) -> FileHead:
+        try:
+            return parse_head(key, from_wire(item))
+        except CorruptStateError as error:
+            raise violation("a head is corrupt", entry=key.sort, error=error) from error
+
+    def _data(self, key: Key, head: FileHead) -> bytes:
+        if head.objects:
+            pieces = [self._s3.objects.get(each.key) for each in head.object_ids(key)]
+            packed = b"".join(each for each in pieces if each is not None)
+            return data_of_objects(key, head, None if None in pieces else packed)
+        fragments = [(each, self._item(each)) for each in fragment_keys(key, head.writer, head.fragments)]
+        return data_of(key, head, [(each, from_wire(wire)) for each, wire in fragments if wire is not None])
 
     def _item(self, key: Key) -> Wire | None:
         items: Mapping[Place, Any] = self._dynamodb.items[NAMES["snapshot"]]
@@ -202,7 +230,9 @@ class CheckpointModel:
         items = self._dynamodb.items[NAMES["snapshot"]]
         fragments = [Key("snapshot", *place) for place in items if place[0] == self._shard and "fragment/" in place[1]]
         named = {each.writer for each in self._heads()}
-        if orphans := [each.sort for each in fragments if writer_of_fragment(each) not in named]:
+        orphans = [each.sort for each in fragments if writer_of_fragment(each) not in named]
+        orphans += [each for each in self._s3.objects if _writer_of_object(each) not in named]
+        if orphans:
             raise violation("orphans are left", count=len(orphans), first=sorted(orphans)[:3])
         for folder in ("offsets", "commits"):
             count = sum(path.startswith(f"{folder}/") for path in self.files())
@@ -213,3 +243,9 @@ class CheckpointModel:
         for (shard, sort), item in self._dynamodb.items[NAMES["snapshot"]].items():
             if shard == self._shard and sort.startswith("file/"):
                 yield parse_head(Key("snapshot", shard, sort), from_wire(item))
+
+
+def _writer_of_object(key: str) -> Attempt:
+    maker = maker_of_file(key)
+    assert maker is not None, "an object with another name"
+    return maker[1]

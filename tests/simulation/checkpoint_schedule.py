@@ -27,6 +27,8 @@ from tests.simulation.threads import NOW
 from tests.simulation.world import NAMES, World
 
 CHECKPOINT: Final = Checkpoint("ns", "query")
+#: Where large files are objects.
+LOCATION: Final = f"s3://objects/{NAMES['snapshot']}"
 DRIVERS: Final = 2
 #: How wrong clocks are at most: two of them by less than the age of orphans.
 CLOCK_ERROR_H: Final = 10
@@ -46,7 +48,7 @@ class CheckpointSchedule(World):
         self._reads_all = self.chance.random() < 0.7
         self._numbers = count(1)
         self._puts: dict[Task, Put] = {}
-        self.model = CheckpointModel(CHECKPOINT, self.dynamodb)
+        self.model = CheckpointModel(CHECKPOINT, self.dynamodb, self.s3)
         self.dynamodb.on_change = self._on_change
 
     def __str__(self) -> str:
@@ -102,6 +104,13 @@ class CheckpointSchedule(World):
                     with suppress(CorruptStateError):
                         self._must_be(files, path, data)
                 items[place] = whole
+            for key in self.chance.sample(sorted(self.s3.objects), min(DAMAGED, len(self.s3.objects))):
+                whole_object = self.s3.objects[key]
+                self.s3.objects[key] = self._altered(whole_object)
+                for path, data in self.model.files().items():
+                    with suppress(CorruptStateError):
+                        self._must_be(files, path, data)
+                self.s3.objects[key] = whole_object
 
     def _must_be(self, files: CheckpointFiles, path: str, data: bytes | None) -> None:
         file = files.get(CHECKPOINT, path)
@@ -110,10 +119,13 @@ class CheckpointSchedule(World):
 
     def _damaged(self, item: Wire) -> Wire:
         """An item with another byte in its data, if it has any."""
-        data = bytearray(item["data"]["B"])
+        return item | {"data": {"B": self._altered(item["data"]["B"])}}
+
+    def _altered(self, whole: bytes) -> bytes:
+        data = bytearray(whole)
         if data:
             data[self.chance.randrange(len(data))] ^= 1 << self.chance.randrange(8)
-        return item | {"data": {"B": bytes(data)}}
+        return bytes(data)
 
     def _start_driver(self) -> tuple[Process, Driver]:
         process, driver = self._driver()
@@ -129,8 +141,13 @@ class CheckpointSchedule(World):
         process = self._process(name)
         tables = self._tables(self._client(process, self.chance), self.chance)
         tables.expect_answers()
-        files = CheckpointFiles(tables, set(), clock=self._clock())
+        files = CheckpointFiles(tables, set(), clock=self._clock(), location=self._location(process))
         return process, Files(self.scheduler, self.model, files, self._puts)
+
+    def _location(self, process: Process) -> str:
+        """The location of a process's large files, or none: half of the processes have the setting."""
+        chance = random.Random(f"location of {process.name} of {self.seed}")  # noqa: S311  # others draw as without it
+        return LOCATION if chance.random() < 0.5 else ""
 
     def _clock(self) -> Callable[[], datetime]:
         """The clock of one machine: wrong by some hours."""
@@ -148,9 +165,12 @@ class CheckpointSchedule(World):
     def _on_request(self, operation: str, request: dict[str, Any]) -> None:
         """Pass the writer of each head that is sent to the model."""
         task = self.scheduler.current
-        if operation == "update_item" and task is not None:
+        if operation == "update_item" and task is not None and request["Key"]["entry"]["S"].startswith("file/"):
             names = {name: placeholder for placeholder, name in request["ExpressionAttributeNames"].items()}
-            sets = dict(each.split(" = ") for each in request["UpdateExpression"].removeprefix("SET ").split(", "))
+            sets = dict(
+                each.split(" = ")
+                for each in request["UpdateExpression"].removeprefix("SET ").split(" REMOVE ")[0].split(", ")
+            )
             writer = from_wire(request["ExpressionAttributeValues"])[sets[names["writer"]]]
             assert isinstance(writer, bytes)
             self.model.sends(self._puts[task], Attempt(writer))

@@ -203,6 +203,10 @@ class Terms:
 
     def update(self, item: Wire, expression: str) -> tuple[Wire, list[str]]:
         """The item after an update, and the top attributes that it set."""
+        if match := re.fullmatch(r"(SET .+) (ADD .+)", expression):
+            set_item, changed = self.update(item, match[1])
+            added_item, added = self.update(set_item, match[2])
+            return added_item, [*changed, *added]
         if match := re.fullmatch(r"(ADD|DELETE) (#\w+) (:\w+)", expression):
             name, texts = self._name(match[2]), set(self._values[match[3]]["SS"])
             old_members = set(item.pop(name, {"SS": []})["SS"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ class S3:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        #: Called with the key of each object that is deleted.
+        self.on_delete: Callable[[str], None] = lambda _: None
         #: Whether no request arrives, and no answer comes back.
         self.is_cut = False
 
@@ -44,7 +47,8 @@ class S3:
 
     def delete_objects(self, *, Bucket: str, Delete: Wire) -> Wire:  # noqa: ARG002, N803
         for entry in Delete["Objects"]:
-            self.objects.pop(entry["Key"], None)
+            if self.objects.pop(entry["Key"], None) is not None:
+                self.on_delete(entry["Key"])
         return {}
 
     def get_bucket_versioning(self, *, Bucket: str) -> Wire:  # noqa: ARG002, N803

@@ -88,7 +88,7 @@ class Log:
         names = {entry["batchId"]: Path(entry["path"]).name for entry in entries}
         assert names == {number: f"{number:04d}.json" for number in range(files)}
         tomorrow = CheckpointFiles(self._tables, set(), clock=lambda: datetime.now(timezone.utc) + 2 * ORPHAN_AGE)
-        assert tomorrow.orphans(self._checkpoint) == {}
+        assert tomorrow.orphans(self._checkpoint, []).items == {}
 
     def _lines(self, folder: str) -> dict[int, list[Any]]:
         """The lines of each file of a folder, without the first, by batch."""

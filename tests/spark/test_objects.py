@@ -14,15 +14,21 @@ from pyspark.sql import functions as f
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import BUCKET, EmbeddedDynamoDB
 from dynastate.engine.catalog import find_stores
+from dynastate.engine.checkpoint import CheckpointFiles, first_writers
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import SPECS, store_shard
 from dynastate.operations.inspection.verify import verify
-from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.drop import drop_checkpoints, drop_stores
+from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints
 from dynastate.settings import SNAPSHOT_TABLE, Settings
+from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF
 from tests.spark.conftest import CONF, Open, Sessions, only, stop_stores
 from tests.spark.streams import Record, Source, make_wide_rows, run
 
 #: 200 keys of 300 bytes in two partitions: some 30 KB a partition and batch.
 KEYS, NOTE_BYTES, FILES = 200, 300, 9
+#: Files whose names take more than 380,000 bytes in a merged log, also compressed: names of random bytes, in hex.
+LOGGED, NAME_BYTES = 1_600, 125
 S3_URL = f"s3://{BUCKET}/state"
 LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 
@@ -115,3 +121,48 @@ def test_a_query_with_objects_in_s3(
             places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(4)]
             sorts = [key.sort for role, shard_key in places for key in both.list_keys(role, shard_key, "!", "~")]
             assert all(each.startswith("list/") for each in sorts), "fences only"
+
+
+@pytest.mark.slow
+@pytest.mark.every_spark
+def test_large_files_of_a_checkpoint(
+    fresh_stores: None,
+    sessions: Sessions,
+    both: BotoTables,
+    s3: EmbeddedDynamoDB,
+    folder: Path,
+    environment: dict[str, str],
+) -> None:
+    """The merged log of a file source is in objects. The query restarts from it, and a drop leaves nothing of it."""
+    chance, inputs = random.Random(7), folder / "files"  # noqa: S311  # test data
+    inputs.mkdir()
+
+    def release(count: int) -> None:
+        for _ in range(count):
+            (inputs / chance.randbytes(NAME_BYTES).hex()).write_text("row\n")
+
+    conf = {
+        FILE_MANAGER: FILE_MANAGER_CLASS,
+        **FILE_SYSTEM_CONF,
+        "spark.sql.streaming.fileSource.log.compactInterval": "2",
+        "spark.sql.files.openCostInBytes": "0",
+        f"{CONF}.dynastate.objects": S3_URL,
+        f"{CONF}.dynastate.objectsEndpoint": s3.endpoint,
+    }
+    checkpoint = Checkpoint(folder.name, "query")
+    for files, last in ((LOGGED, 0), (1, 1), (1, 2)):
+        release(files)
+        rows = sessions(conf).readStream.text(str(inputs))
+        outcome = run(rows.groupBy("value").count(), checkpoint.location)
+        assert [*outcome.rows] == [last]
+    assert outcome.rows[last] == [("row", LOGGED + 2)]
+    with only(environment):
+        (report,) = verify_checkpoints(both, folder.name)
+        assert (report.findings, report.batches[-1]) == ((), last)
+        heads = CheckpointFiles(both, set()).heads(checkpoint)
+        large = {path: head.objects for path, head in heads.items() if head.objects}
+        assert large == dict.fromkeys(["sources/0/0", "sources/0/1.compact"], LOCATION)
+        assert len(list(both.objects.names(LOCATION, f"{folder.name}/checkpoint/"))) == 2
+        drop_stores(both, list(find_stores(both, folder.name)))
+        drop_checkpoints(both, first_writers(both, folder.name))
+        assert list(both.objects.names(LOCATION, f"{folder.name}/")) == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from dynastate.errors import UnavailableError
 from dynastate.format.keys import Role
+from dynastate.format.objects import ObjectId
 from dynastate.storage.meter import Meter
 from dynastate.storage.objects import Objects
 from dynastate.storage.tables import Tables
@@ -62,7 +64,7 @@ class FailingTables(UnthrottledTables):
             fault = self.faults[verb].popleft() if self.faults[verb] else None
         if fault is not None and not fault.applied:
             raise fault.error
-        result = getattr(self.tables, verb)(*arguments)
+        result = attrgetter(verb)(self.tables)(*arguments)
         if fault is not None:
             raise fault.error
         return result
@@ -77,6 +79,28 @@ class FailingTables(UnthrottledTables):
     check, query, pages, get, write = map(_call_of, ("check", "query", "pages", "get", "write"))
     delete, delete_over, put_new, put_over = map(_call_of, ("delete", "delete_over", "put_new", "put_over"))
     list_keys, update = map(_call_of, ("list_keys", "update"))
+
+
+class FailingObjects(Objects):
+    """The objects of `FailingTables`, whose requests are among those of the tables: their verbs have a prefix."""
+
+    PREFIX = "objects."
+
+    def __init__(self, tables: FailingTables) -> None:
+        self._tables = tables
+
+    def put(self, object_id: ObjectId, data: bytes) -> None:
+        self._tables._call(f"{self.PREFIX}put", object_id, data)
+
+    def get(self, object_id: ObjectId, start: int, end: int) -> bytes | None:
+        data: bytes | None = self._tables._call(f"{self.PREFIX}get", object_id, start, end)
+        return data
+
+    def names(self, location: str, prefix: str) -> Iterator[ObjectId]:
+        yield from self._tables._call(f"{self.PREFIX}names", location, prefix)
+
+    def delete(self, object_ids: Sequence[ObjectId]) -> None:
+        self._tables._call(f"{self.PREFIX}delete", object_ids)
 
 
 class Door:
@@ -128,7 +152,7 @@ class Recorded(FailingTables):
         matches = [each for each in self.requests if each[0] in verbs and about in str(each[1])]
         assert matches
         for verb, arguments in matches:
-            getattr(self.tables, verb)(*arguments)
+            attrgetter(verb)(self.tables)(*arguments)
 
 
 class Dying(FailingTables):

@@ -58,7 +58,8 @@ def checkpoint(
         if lists:
             look_again(tables, plan.namespace, lists, IS_WRITTEN)
         with progress("files") as report:
-            result = move(tables, open_checkpoint(tables, old), checkpoint_at(tables, new), plan, report)
+            target = checkpoint_at(tables, new, call.settings.objects)
+            result = move(tables, open_checkpoint(tables, old), target, plan, report)
     if not call.json(asdict(result)):
         call.say(
             f"{plural(result.files, 'file')} copied, {plural(result.bytes, 'byte')}, "

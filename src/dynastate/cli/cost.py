@@ -87,6 +87,7 @@ _LOG: Final = {
     "requests_a_batch": "requests a batch",
     "write_units_a_batch": "write units a batch",
     "delete_units_a_batch": "write units of deletes",
+    "puts_a_batch": "objects a batch",
 }
 
 

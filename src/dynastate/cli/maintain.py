@@ -190,7 +190,7 @@ def fork(
     from dynastate.operations.lifecycle.fork import fork_namespace
 
     with call.tables() as tables, progress("stores") as report:
-        result = fork_namespace(tables, namespace, new, version, progress=report)
+        result = fork_namespace(tables, namespace, new, version, progress=report, objects=call.settings.objects)
     if not call.json(facts(result)):
         call.say(
             f"{result.fork}: version {result.version} of {plural(result.stores, 'store')}; "
@@ -267,6 +267,7 @@ def drop(
         IS_WRITTEN,
         drop_checkpoints,
         drop_stores,
+        locations_of_other_files,
         locations_of_others,
         look,
         refuse_made_meanwhile,
@@ -290,7 +291,7 @@ def drop(
             look_again(tables, namespace, lists, IS_WRITTEN)
             refuse_written_files(tables, namespace, checkpoints)
         with progress("stores") as report:
-            others = locations_of_others(tables, names)
+            others = sorted({*locations_of_others(tables, names), *locations_of_other_files(tables, checkpoints)})
             items = drop_stores(tables, names, report)
             files_deleted = drop_checkpoints(tables, writers)
         refuse_made_meanwhile(tables, namespace)

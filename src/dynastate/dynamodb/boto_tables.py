@@ -240,9 +240,11 @@ class BotoTables(Metered):
             "TableName": self.names[key.role],
             "Key": to_wire(item_key(key)),
             "UpdateExpression": expressions.update(update),
-            "ConditionExpression": expressions.condition(update.condition),
             "ReturnValues": "ALL_NEW",
-        } | expressions.placeholders()
+        }
+        if condition := expressions.condition(update.condition):
+            request["ConditionExpression"] = condition
+        request |= expressions.placeholders()
         retry = self._retry("UpdateItem", commits=is_applied is not None)
         while True:
             if is_applied is not None and retry.unknown:

@@ -1,13 +1,13 @@
 """The files of a query's checkpoint: put once or overwritten, read, listed and deleted.
 
 A file exists if and only if its head does. A head is written after its fragments, and deleted before them, so no reader
-finds a head without its fragments. Fragments of puts that failed are orphans.
+finds a head without its fragments. Fragments of puts that failed are orphans. Fragments are items, or objects of S3.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
@@ -21,30 +21,36 @@ from dynastate.format.checkpoint import (
     EVERY_ITEM,
     FRAGMENT_RANGE,
     FRAGMENTS_MAX,
+    OBJECTS,
+    STORED_BYTES,
     Checkpoint,
     FileEntry,
     FileHead,
     data_of,
-    file_items,
+    data_of_objects,
     file_key,
+    file_parts,
     folder_range,
     fragment_keys,
     fragment_range,
     listed_checkpoint,
     listed_item,
+    listed_locations,
     parse_head,
     path_of,
     writer_of_fragment,
 )
 from dynastate.format.codec import LZ4
-from dynastate.format.items import Item, Value, item_bytes
+from dynastate.format.items import FORMAT, Item, Value, item_bytes
 from dynastate.format.keys import SPECS, Attempt, Key, store_shard, where
+from dynastate.format.objects import ObjectId, file_prefix, maker_of_file
 from dynastate.format.spark_log import METADATA
 from dynastate.redaction import get_logger
 from dynastate.runtime import limits
 from dynastate.storage.limits import KEYS_MAX
 from dynastate.storage.meter import Meter
-from dynastate.storage.tables import Tables, delete_all, get_apart
+from dynastate.storage.objects import read_stream
+from dynastate.storage.tables import Tables, delete_all, delete_own_objects, get_apart, own_locations
 from dynastate.storage.update import Condition, Update
 
 log = get_logger("dynastate.checkpoint")
@@ -74,19 +80,34 @@ class StoredFile(NamedTuple):
     data: bytes | None
 
 
+class Orphans(NamedTuple):
+    """Fragments of puts that failed: items, and objects."""
+
+    items: Mapping[Key, Item]
+    objects: Sequence[ObjectId]
+
+
 class CheckpointFiles:
     """The files of checkpoints. Its requests are counted in `meter`.
 
-    `listed` are checkpoints that this process has listed. It is shared, and grows.
+    `listed` are checkpoints that this process has listed. It is shared, and grows. Fragments are objects in the
+    `location` of these tables, or items if it is empty.
     """
 
     def __init__(
-        self, tables: Tables, listed: set[Checkpoint], codec: str = LZ4, clock: Callable[[], datetime] = runtime.now
+        self,
+        tables: Tables,
+        listed: set[Checkpoint],
+        codec: str = LZ4,
+        clock: Callable[[], datetime] = runtime.now,
+        *,
+        location: str = "",
     ) -> None:
         self._tables = tables
         self._listed = listed
         self._codec = codec
         self._clock = clock
+        self._location = location
 
     @property
     def meter(self) -> Meter:
@@ -117,11 +138,15 @@ class CheckpointFiles:
         """
         writer = Attempt(runtime.new_id().bytes)
         key = file_key(checkpoint, file)
-        head, fragments = file_items(key, data, writer, time=self._now_ms(), codec=self._codec)
+        head, fragments, objects = file_parts(
+            key, data, writer, self._now_ms(), codec=self._codec, location=self._location
+        )
         self._list(checkpoint)  # 1
         writes_max = limits().writes_max
         for start in range(0, len(fragments), writes_max):
             self._tables.write(fragments[start : start + writes_max])  # 2
+        for object_id, piece in objects:
+            self._tables.objects.put(object_id, piece)  # 2
         replaced = self._head(key) if overwrites else None
         for _ in range(_TRIES):
             current = self._write_head(key, head, replaced, overwrites=overwrites, is_wanted=is_wanted)  # 3
@@ -135,13 +160,12 @@ class CheckpointFiles:
         raise UnavailableError("a checkpoint file is replaced all the time by other writers", **where(key))
 
     def _list(self, checkpoint: Checkpoint) -> None:
-        """List a checkpoint before its first file, and delete what failed puts have left there."""
+        """List a checkpoint, with the location of its objects, before its first file; delete what failed puts left."""
         if checkpoint not in self._listed:
-            key, item = listed_item(checkpoint)
-            self._tables.put_new(key, item)
+            item = list_checkpoint(self._tables, checkpoint, self._location)
             self._listed.add(checkpoint)
             try:
-                self.delete_orphans(checkpoint)
+                self.delete_orphans(checkpoint, listed_locations(item))
             except DynastateError:  # no error: no reader takes them, and the next run deletes them
                 log.warning("orphans were not deleted checkpoint=%s", checkpoint, exc_info=True)
 
@@ -160,7 +184,7 @@ class CheckpointFiles:
         try:
             item = self._tables.update(
                 key,
-                Update(condition, sets=head),
+                Update(condition, sets=head, removes=[name for name in (OBJECTS, STORED_BYTES) if name not in head]),
                 lambda item: _is_of(writer, item),
                 lambda: None if is_wanted() else _not_wanted(key),
             )
@@ -179,9 +203,8 @@ class CheckpointFiles:
 
     def _delete_fragments(self, key: Key, head: Item | None) -> None:
         """Delete the fragments of a head that does not exist any longer, or never did."""
-        fragments = _fragments_of(key, head)
         try:
-            self._delete(fragments, [limits().fragment_bytes_max] * len(fragments))
+            self._delete_fragments_of({} if head is None else {key: head})
         except DynastateError:  # no error: the file is as the answer says, and orphans are deleted later
             log.warning(
                 "fragments of a checkpoint file were not deleted store_shard=%s item=%s", *key[1:], exc_info=True
@@ -196,15 +219,20 @@ class CheckpointFiles:
             if item is None:
                 return None
             head = parse_head(key, item)
-            low, high = fragment_range(head.writer)
-            fragments = self._tables.query(key.role, key.store_shard, low, high) if head.fragments else []
             try:
-                return File(data_of(key, head, fragments), head.time)
+                return File(self._data(key, head), head.time)
             except CorruptStateError:
                 if not head.fragments or head == read_before:
                     raise
                 read_before = head  # the fragments of a file that is replaced meanwhile are deleted
         raise UnavailableError("a checkpoint file is replaced all the time by other writers", **where(key))
+
+    def _data(self, key: Key, head: FileHead) -> bytes:
+        if head.objects:
+            packed = read_stream(self._tables.objects, head.stream(key), 0, head.stored_bytes)
+            return data_of_objects(key, head, packed)
+        low, high = fragment_range(head.writer)
+        return data_of(key, head, self._tables.query(key.role, key.store_shard, low, high) if head.fragments else [])
 
     def list(self, checkpoint: Checkpoint, folder: str) -> list[FileEntry]:
         """The files and folders that are directly in a folder; an empty text is the checkpoint's own folder.
@@ -294,36 +322,46 @@ class CheckpointFiles:
             delete_heads(self._tables, heads)  # 1
         else:
             self._delete(list(heads), [item_bytes(item) for item in heads.values()])  # 1
-        fragments = [fragment for key, item in heads.items() for fragment in _fragments_of(key, item)]
-        self._delete(fragments, [limits().fragment_bytes_max] * len(fragments))  # 2
+        self._delete_fragments_of(heads)  # 2
+
+    def _delete_fragments_of(self, heads: Mapping[Key, Item]) -> None:
+        fragments = [fragment for key, head in heads.items() for fragment in _fragments_of(key, head)]
+        self._delete(fragments, [limits().fragment_bytes_max] * len(fragments))
+        delete_own_objects(self._tables, [each for key, head in heads.items() for each in _objects_of(key, head)])
 
     def _delete(self, keys: Sequence[Key], sizes: Sequence[int]) -> None:
         delete_all(self._tables, keys)
         self.meter.deleted(sizes)
 
-    def orphans(self, checkpoint: Checkpoint) -> dict[Key, Item]:
+    def orphans(self, checkpoint: Checkpoint, locations: Iterable[str]) -> Orphans:
         """The fragments of puts that failed: no head names their writer, and they are old.
 
-        Fragments are read before heads, so that the head of every fragment is read that has one by then.
+        `locations` are those that the checkpoint is listed with. Fragments are listed before heads, so that the head of
+        every fragment is read that has one by then.
         """
         shard = store_shard(checkpoint.store, 0)
         low, high = FRAGMENT_RANGE
         fragments = self._tables.list_keys("snapshot", shard, low, high)
-        if not fragments:
-            return {}
+        objects = own_objects(self._tables, checkpoint, locations)
+        if not fragments and not objects:
+            return Orphans({}, [])
         writers = {item.get("writer") for _, item in self._below(checkpoint, "")}
         headless = [key for key in fragments if writer_of_fragment(key) not in writers]
         items: dict[Key, Item] = {}
         for start in range(0, len(headless), KEYS_MAX):
             items |= self._tables.get(headless[start : start + KEYS_MAX])
         latest_ms = self._now_ms() - ORPHAN_AGE // timedelta(milliseconds=1)
-        return {key: item for key, item in items.items() if _time_of(item) <= latest_ms}
+        return Orphans(
+            {key: item for key, item in items.items() if _time_of(item) <= latest_ms},
+            [each for each in objects if _is_left(each, writers, latest_ms)],
+        )
 
-    def delete_orphans(self, checkpoint: Checkpoint) -> int:
-        """Delete the fragments of puts that failed; return how many are deleted."""
-        orphans = self.orphans(checkpoint)
-        self._delete(list(orphans), [item_bytes(item) for item in orphans.values()])
-        return len(orphans)
+    def delete_orphans(self, checkpoint: Checkpoint, locations: Iterable[str]) -> int:
+        """Delete the fragments of puts that failed, in items and objects; return how many are deleted."""
+        orphans = self.orphans(checkpoint, locations)
+        self._delete(list(orphans.items), [item_bytes(item) for item in orphans.items.values()])
+        delete_own_objects(self._tables, orphans.objects)
+        return len(orphans.items) + len(orphans.objects)
 
     def _now_ms(self) -> int:
         return (self._clock() - _EPOCH) // timedelta(milliseconds=1)
@@ -352,11 +390,31 @@ def _not_wanted(key: Key) -> UnavailableError:
     )
 
 
-def read_checkpoints(tables: Tables, namespace: str) -> list[Checkpoint]:
-    """The checkpoints that a namespace lists. A listed checkpoint need not have files."""
+def list_checkpoint(tables: Tables, checkpoint: Checkpoint, location: str) -> Item:
+    """List a checkpoint in its namespace, with the location of its objects if there is one; return the item."""
+    key, _ = listed_item(checkpoint)
+    adds = {OBJECTS: frozenset([location])} if location else {}
+    item = tables.update(key, Update(Condition(), sets={"format": FORMAT}, adds=adds))
+    return {} if item is None else item
+
+
+def read_checkpoints(tables: Tables, namespace: str) -> dict[Checkpoint, frozenset[str]]:
+    """The checkpoints that a namespace lists, with the locations of their objects. A listed one need not have files."""
     low, high = CHECKPOINT_RANGE
     items = tables.query("snapshot", f"{namespace}/#", low, high)
-    return [listed_checkpoint(namespace, key, item) for key, item in items]
+    return {listed_checkpoint(namespace, key, item): listed_locations(item) for key, item in items}
+
+
+def object_locations(tables: Tables, checkpoint: Checkpoint) -> frozenset[str]:
+    """The locations of objects that a checkpoint is listed with."""
+    key, _ = listed_item(checkpoint)
+    return listed_locations(tables.get([key]).get(key, {}))
+
+
+def own_objects(tables: Tables, checkpoint: Checkpoint, locations: Iterable[str]) -> list[ObjectId]:
+    """The objects of a checkpoint's files in those of the locations that are these tables' own, named or not."""
+    prefix = file_prefix(checkpoint.store)
+    return [each for location in own_locations(tables, locations) for each in tables.objects.names(location, prefix)]
 
 
 def first_writers(tables: Tables, namespace: str) -> dict[Checkpoint, Value | None]:
@@ -369,12 +427,26 @@ def first_writers(tables: Tables, namespace: str) -> dict[Checkpoint, Value | No
     return {checkpoint: heads.get(key, {}).get("writer") for checkpoint, key in keys.items()}
 
 
-def _fragments_of(key: Key, head: Item | None) -> list[Key]:
+def _fragments_of(key: Key, head: Item) -> list[Key]:
     """The keys of the fragments that a head names, also if it is corrupt."""
-    writer, fragments = (None, None) if head is None else (head.get("writer"), head.get("fragments"))
-    if not isinstance(writer, bytes) or len(writer) != 16 or not isinstance(fragments, int):
+    writer, fragments = head.get("writer"), head.get("fragments")
+    if not isinstance(writer, bytes) or len(writer) != 16 or not isinstance(fragments, int) or OBJECTS in head:
         return []
     return fragment_keys(key, Attempt(writer), min(fragments, FRAGMENTS_MAX))
+
+
+def _objects_of(key: Key, head: Item) -> list[ObjectId]:
+    """The objects that a head names. Those of a corrupt head are orphans."""
+    try:
+        return parse_head(key, head).object_ids(key) if OBJECTS in head else []
+    except CorruptStateError:
+        return []
+
+
+def _is_left(object_id: ObjectId, writers: Collection[Value | None], latest_ms: int) -> bool:
+    """Whether an object is old, and no head names its writer."""
+    maker = maker_of_file(object_id.name)
+    return maker is not None and maker[0] <= latest_ms and bytes(maker[1]) not in writers
 
 
 def _is_of(writer: Value, head: Item | None) -> bool:

@@ -69,6 +69,7 @@ class Engine:
         )
         self._listed_checkpoints: set[Checkpoint] = set()
         self._codec, self._clock = settings.compression, clock
+        self._location = own_location(tables, settings.objects)
         self.maintenance = Maintenance(tables, sessions, self.known_stores, self._is_busy, settings=settings)
 
     def place_of(self, key: Key) -> str:
@@ -148,7 +149,8 @@ class Engine:
 
     def checkpoint_files(self) -> CheckpointFiles:
         """The files of checkpoints, with a meter of their own."""
-        return CheckpointFiles(self._tables.metered(Meter()), self._listed_checkpoints, self._codec, self._clock)
+        tables = self._tables.metered(Meter())
+        return CheckpointFiles(tables, self._listed_checkpoints, self._codec, self._clock, location=self._location)
 
     def begin_import(self, store: str, run: QueryRun, version: ImportedVersion, state_bytes: int) -> ImportAttempt:
         """Start the import of a version, of about `state_bytes`: its rows are written as a snapshot.

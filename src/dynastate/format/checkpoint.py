@@ -6,6 +6,8 @@
 
     path := (folder "/")* name        a number that the name begins with is padded to 20 digits
 
+A head with `objects` has its file in objects of that location in place of fragments (`dynastate.format.objects`).
+
 WARNING: every constant here is stored. Changing one makes existing files unreadable; it takes a new format version.
 """
 
@@ -21,7 +23,9 @@ from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.codec import CODECS, LZ4, compress, cut, decompress
 from dynastate.format.items import FORMAT, Item, check_format, item_key, number
 from dynastate.format.keys import SORT_KEY_BYTES_MAX, Attempt, Key, store_shard, where
+from dynastate.format.objects import ObjectId, ObjectStream, file_stream
 from dynastate.format.parts import CHUNK_BYTES_MAX
+from dynastate.runtime import limits
 
 #: The beginning of the location of a checkpoint.
 SCHEME: Final = "dynastate://"
@@ -29,6 +33,9 @@ SCHEME: Final = "dynastate://"
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 #: The most fragments of a file.
 FRAGMENTS_MAX: Final = 1_000
+#: The attribute of a head with the location of its objects, and of a listed checkpoint with all of its locations.
+OBJECTS: Final = "objects"
+STORED_BYTES: Final = "stored_bytes"
 #: Digits of a number at the beginning of a stored name.
 DIGITS: Final = 20
 #: Above every character of a name, none of which is a noncharacter.
@@ -77,7 +84,10 @@ class FileEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """The head of a file. `data` is empty if the file has fragments, and `time` is in milliseconds since 1970."""
+    """The head of a file. `data` is empty if the file has fragments, and `time` is in milliseconds since 1970.
+
+    The fragments are objects if there is a location, `objects`, and they have `stored_bytes` together.
+    """
 
     codec: str
     raw_bytes: int
@@ -86,6 +96,24 @@ class FileHead:
     writer: Attempt
     fragments: int
     data: bytes
+    objects: str = ""
+    stored_bytes: int = 0
+
+    def stream(self, key: Key) -> ObjectStream:
+        """The stream of its objects, with the key of the head."""
+        return file_stream(self.objects, _store_of(key), self.time, self.writer)
+
+    def object_ids(self, key: Key) -> list[ObjectId]:
+        """Its objects, with the key of the head."""
+        return self.stream(key).objects(0, self.stored_bytes)
+
+
+class FileParts(NamedTuple):
+    """The parts of a stored file: the attributes of its head, without the key, and its fragments: items, or objects."""
+
+    head: Item
+    fragments: list[tuple[Key, Item]]
+    objects: list[tuple[ObjectId, bytes]]
 
 
 def checkpoint_of(text: str) -> Checkpoint:
@@ -202,10 +230,18 @@ def listed_checkpoint(namespace: str, key: Key, item: Item) -> Checkpoint:
     return checkpoint_of(f"{namespace}/{key.sort.removeprefix('checkpoint/')}")
 
 
-def file_items(
-    key: Key, data: bytes, writer: Attempt, time: int, codec: str = LZ4
-) -> tuple[Item, list[tuple[Key, Item]]]:
-    """The attributes of a file's head, without its key, and the items of its fragments."""
+def listed_locations(item: Item) -> frozenset[str]:
+    """The locations of objects that puts to a listed checkpoint may have written to."""
+    locations = item.get(OBJECTS)
+    return (
+        frozenset(each for each in locations if isinstance(each, str))
+        if isinstance(locations, frozenset)
+        else frozenset()
+    )
+
+
+def file_parts(key: Key, data: bytes, writer: Attempt, time: int, *, codec: str = LZ4, location: str = "") -> FileParts:
+    """Cut a file into its parts. With a `location`, a file that is too large for its head is in objects there."""
     if len(data) > FILE_BYTES_MAX:
         raise ConfigurationError(
             "a checkpoint file is larger than 64 MiB, which dynastate does not store: move the checkpoint to a folder "
@@ -214,17 +250,31 @@ def file_items(
             **where(key),
         )
     codec, packed = compress(data, codec, dense=len(data) <= CHUNK_BYTES_MAX)
-    pieces = cut(packed)
-    fragments = pieces if len(pieces) > 1 else []
-    crc = _crc(key, codec, data, time=time, writer=writer, fragments=len(fragments))
+    is_whole = len(packed) <= limits().fragment_bytes_max
+    pieces = [] if is_whole else _objects_cut(packed) if location else cut(packed)
+    crc = _crc(key, codec, data, time=time, writer=writer, fragments=len(pieces))
     head: Item = {"format": FORMAT, "codec": codec, "raw_bytes": len(data), "crc32": crc, "time": time}
-    head |= {"writer": bytes(writer), "fragments": len(fragments), "data": b"" if fragments else packed}
-    keys = fragment_keys(key, writer, len(fragments))
+    head |= {"writer": bytes(writer), "fragments": len(pieces), "data": packed if is_whole else b""}
+    if pieces and location:
+        stream = file_stream(location, _store_of(key), time, writer)
+        objects = [(stream.object(number), piece) for number, piece in enumerate(pieces)]
+        return FileParts(head | {OBJECTS: location, STORED_BYTES: len(packed)}, [], objects)
     described: Item = {"format": FORMAT, "time": time}
-    return head, [
+    keys = fragment_keys(key, writer, len(pieces))
+    items = [
         (fragment, item_key(fragment) | described | {"data": piece})
-        for fragment, piece in zip(keys, fragments, strict=True)
+        for fragment, piece in zip(keys, pieces, strict=True)
     ]
+    return FileParts(head, items, [])
+
+
+def _objects_cut(packed: bytes) -> list[bytes]:
+    most = limits().object_bytes
+    return [packed[start : start + most] for start in range(0, len(packed), most)]
+
+
+def _store_of(key: Key) -> str:
+    return key.store_shard.removesuffix("#0")
 
 
 def _crc(key: Key, codec: str, data: bytes, *, time: int, writer: Attempt, fragments: int) -> int:
@@ -239,15 +289,29 @@ def parse_head(key: Key, item: Item) -> FileHead:
     codec, writer, data = item.get("codec"), item.get("writer"), item.get("data")
     if not isinstance(codec, str) or not isinstance(writer, bytes) or not isinstance(data, bytes) or len(writer) != 16:
         raise CorruptStateError("a checkpoint file has no codec, writer or data", **where(key))
+    objects = item.get(OBJECTS, "")
+    stored_bytes = number(key, item, STORED_BYTES) if objects else 0
     if (
         codec not in CODECS
         or not 0 <= raw_bytes <= FILE_BYTES_MAX
         or not 0 <= time < 2**63
         or not 0 <= fragments <= FRAGMENTS_MAX
+        or not isinstance(objects, str)
+        or (objects and not (stored_bytes > 0 and fragments == -(-stored_bytes // limits().object_bytes)))
     ):
         facts = {"codec": codec, "raw_bytes": raw_bytes, "time": time, "fragments": fragments}
         raise CorruptStateError("a checkpoint file has an unknown codec or impossible numbers", **facts, **where(key))
-    return FileHead(codec, raw_bytes, crc, time, writer=Attempt(writer), fragments=fragments, data=data)
+    return FileHead(
+        codec,
+        raw_bytes,
+        crc,
+        time,
+        writer=Attempt(writer),
+        fragments=fragments,
+        data=data,
+        objects=objects,
+        stored_bytes=stored_bytes,
+    )
 
 
 def data_of(key: Key, head: FileHead, fragments: Sequence[tuple[Key, Item]] = ()) -> bytes:
@@ -262,8 +326,25 @@ def data_of(key: Key, head: FileHead, fragments: Sequence[tuple[Key, Item]] = ()
         if not isinstance(piece, bytes):
             raise CorruptStateError("a fragment of a checkpoint file has no data", **where(fragment))
         pieces.append(piece)
+    return _unpacked(key, head, b"".join(pieces))
+
+
+def data_of_objects(key: Key, head: FileHead, packed: bytes | None) -> bytes:
+    """The data of a file from the bytes of its objects, or None if one does not exist. It is whole, or an error."""
+    if packed is None or len(packed) != head.stored_bytes:
+        facts = {"objects": f"{head.objects}/{head.stream(key).name}", "bytes": head.stored_bytes}
+        raise CorruptStateError(
+            "objects of a checkpoint file are lost or too short: something else has deleted them in S3",
+            **facts,
+            got=None if packed is None else len(packed),
+            **where(key),
+        )
+    return _unpacked(key, head, packed)
+
+
+def _unpacked(key: Key, head: FileHead, packed: bytes) -> bytes:
     try:
-        data = decompress(head.codec, b"".join(pieces), head.raw_bytes)
+        data = decompress(head.codec, packed, head.raw_bytes)
     except CorruptStateError as corrupt:
         raise CorruptStateError(str(corrupt), **where(key)) from corrupt
     if _crc(key, head.codec, data, time=head.time, writer=head.writer, fragments=head.fragments) != head.crc32:

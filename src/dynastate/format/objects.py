@@ -2,6 +2,7 @@ r"""Parts in objects of S3: the names of objects, and the frames within them (do
 
     {prefix}/{store}#delta/{version}/{attempt}/{number}     parts of an attempt
     {prefix}/{store}#bucket/{version}/{id}/{number}         parts of a snapshot's buckets
+    {prefix}/{store}#file/{time}/{writer}/{number}          the compressed bytes of a checkpoint's file, without frames
 
 stream := frame*                       of one attempt or snapshot, cut into objects of 8 MiB; only the last is shorter
 frame  := format:u8 codec:u8 records:u32 raw_bytes:u32 fragment:u16 fragments:u16
@@ -33,6 +34,7 @@ _FRAME: Final = struct.Struct("<BBIIHHIIII")
 FRAME_BYTES: Final = _FRAME.size
 _LOCATION: Final = re.compile(r"s3://([^/]+)(?:/(.*))?", re.DOTALL)
 _NAME: Final = re.compile(r"(delta|bucket)/([0-9]{20})/([0-9a-f]{32})/([0-9]{6})")
+_FILE: Final = re.compile(r"file/([0-9]{20})/([0-9a-f]{32})/[0-9]{6}")
 
 
 class ObjectId(NamedTuple):
@@ -133,6 +135,21 @@ def delta_stream(location: str, store: str, version: int, attempt: Attempt) -> O
 def bucket_stream(location: str, store: str, holder: SnapshotId) -> ObjectStream:
     """The stream with the buckets that a snapshot wrote."""
     return ObjectStream(location, f"{bucket_prefix(store)}{holder.version:020d}/{holder.id.hex()}")
+
+
+def file_prefix(store: str) -> str:
+    return f"{store}#file/"
+
+
+def file_stream(location: str, store: str, time_ms: int, writer: Attempt) -> ObjectStream:
+    """The stream with the file that one put wrote. `store` is the partition of the file's checkpoint."""
+    return ObjectStream(location, f"{file_prefix(store)}{time_ms:020d}/{writer.hex()}")
+
+
+def maker_of_file(name: str) -> tuple[int, Attempt] | None:
+    """The time and the writer of a put in an object's name. Returns None if the engine makes no such name."""
+    match = _FILE.fullmatch(name.rpartition("#")[2])
+    return match and (int(match[1]), Attempt(bytes.fromhex(match[2])))
 
 
 def maker_of_object(name: str) -> VersionId | SnapshotId | None:

@@ -13,7 +13,7 @@ from dynastate.engine.checkpoint import CheckpointFiles, File
 from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format.checkpoint import SCHEME, checkpoint_of_location
 from dynastate.format.spark_log import METADATA, batch_of
-from dynastate.storage.tables import Tables
+from dynastate.storage.tables import Tables, own_location
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -170,11 +170,14 @@ class FolderCheckpoint(QueryCheckpoint):
 
 
 class StoredCheckpoint(QueryCheckpoint):
-    """A checkpoint in DynamoDB. The list of its namespace's stores has the partitions."""
+    """A checkpoint in DynamoDB. The list of its namespace's stores has the partitions.
 
-    def __init__(self, tables: Tables, location: str) -> None:
+    `objects` is the setting for files that are too large for an item.
+    """
+
+    def __init__(self, tables: Tables, location: str, objects: str = "") -> None:
         self._checkpoint = checkpoint_of_location(location)
-        self._files = CheckpointFiles(tables, set())
+        self._files = CheckpointFiles(tables, set(), location=own_location(tables, objects))
         self.location = self._checkpoint.location
 
     def files(self, folder: str = "") -> dict[str, int]:
@@ -251,9 +254,9 @@ class LoadedCheckpoint(StoredCheckpoint):
         return any(self._files.get(self._checkpoint, file) != self.contents.get(file) for file in files)
 
 
-def checkpoint_at(tables: Tables, location: str) -> QueryCheckpoint:
-    """The checkpoint at a location, which need not have files."""
-    return StoredCheckpoint(tables, location) if location.startswith(SCHEME) else FolderCheckpoint(location)
+def checkpoint_at(tables: Tables, location: str, objects: str = "") -> QueryCheckpoint:
+    """The checkpoint at a location, which need not have files. `objects` is the setting for what is written there."""
+    return StoredCheckpoint(tables, location, objects) if location.startswith(SCHEME) else FolderCheckpoint(location)
 
 
 def open_checkpoint(tables: Tables, location: str) -> QueryCheckpoint:

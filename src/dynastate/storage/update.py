@@ -14,6 +14,7 @@ class Condition:
 
     An item that meets it has the attributes `equal` with exactly these values, all attributes that are `present`, and
     no attribute that is `absent`. No attribute has its value of `unequal`, and no set contains its text of `lacks`.
+    Every item meets an empty condition.
     """
 
     equal: Item = field(default_factory=dict)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from dynastate.engine.checkpoint import CheckpointFiles
 from dynastate.engine.engine import Engine
 from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import EMPTY, VersionId
-from dynastate.settings import Settings
+from dynastate.settings import SNAPSHOT_TABLE, Settings
 from tests.support.command_line import Done, refused, reported, run, shown
 from tests.support.engine_driver import begin, save_snapshot, write
+from tests.support.memory_tables import MemoryTables
 from tests.support.samples import SCHEMA, attempt, noise
 
 
@@ -75,6 +77,18 @@ def test_cost_of_the_log(engine: Engine) -> None:
     lines = run("cost", "counted", "--every", "10").lines
     assert any(line.startswith("price of a day, $") for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+def test_cost_of_a_log_in_objects(engine: Engine, tables: MemoryTables) -> None:
+    """A large file in S3 takes a unit for its head, and one PUT."""
+    write(engine, "objects-counted/0/0/default", attempt(1), {b"1": b"value"})
+    files = CheckpointFiles(tables, set(), location=f"s3://bucket/{SNAPSHOT_TABLE}")
+    for name, length in {"commits/0": 20, "offsets/0": 30, "sources/0/9.compact": 900_000}.items():
+        files.put(Checkpoint("objects-counted", "query"), name, noise(length, name), overwrites=False)
+    words = ("cost", "objects-counted", "--every", "10", "--write-price", "1", "--put-price", "1000")
+    (log,) = shown(*words)["checkpoints"]
+    assert (log["write_units_a_batch"], log["puts_a_batch"], log["object_bytes"]) == (3, 1, 900_000)
+    assert log["dollars_a_day"] == pytest.approx(8_640 * (1000 + 2 * 3) / 1e6)
 
 
 def test_cost_of_other_settings(namespace: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError, UnavailableError
-from dynastate.format.checkpoint import Checkpoint, file_items, file_key
+from dynastate.format.checkpoint import Checkpoint, file_key, file_parts
 from dynastate.format.keys import Attempt, meta_key, version_list_key
 from dynastate.operations.lifecycle import adopt, compact, drop
 from dynastate.settings import SNAPSHOT_TABLE
@@ -415,7 +415,7 @@ def test_clean_deletes_what_failed_writes_left(engine: Engine, tables: MemoryTab
     StoreBuilder(engine, "torn/0/0/default").count_to(2)
     put_files(engine, "torn", "offsets/0")
     key, time = file_key(Checkpoint("torn", "clicks"), "sources/0/8"), int((now() - 2 * ORPHAN_AGE).timestamp() * 1000)
-    _, fragments = file_items(key, noise(1_000_000, "torn"), Attempt(b"o" * 16), time)
+    _, fragments, _ = file_parts(key, noise(1_000_000, "torn"), Attempt(b"o" * 16), time)
     tables.write(fragments)
     assert len(shown("clean", "torn/0/0/default")) == 1
     (_, cleaned) = shown("clean", "torn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,22 +14,32 @@ import pytest
 
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.retries import RetryPolicy
-from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles, File, StoredFile, first_writers, read_checkpoints
+from dynastate.engine.checkpoint import (
+    ORPHAN_AGE,
+    CheckpointFiles,
+    File,
+    Orphans,
+    StoredFile,
+    first_writers,
+    list_checkpoint,
+    read_checkpoints,
+)
 from dynastate.engine.namespaces import read_namespace
 from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError, UnknownOutcomeError
 from dynastate.format.checkpoint import Checkpoint, FileEntry, file_key, listed_item, path_of
 from dynastate.format.codec import LZ4
 from dynastate.format.items import Item
 from dynastate.format.keys import Key
+from dynastate.format.objects import ObjectId
 from dynastate.operations.lifecycle.drop import drop_checkpoints
-from dynastate.settings import Settings
+from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Update
 from tests.conftest import REGION
 from tests.support.clients import FailingClient, client_error, lost_answer
 from tests.support.clock import Clock, Longest
 from tests.support.engine_driver import make_engine, now
-from tests.support.faults import Dying, FailingTables, Fault, Overtaken, Recorded
+from tests.support.faults import Dying, FailingObjects, FailingTables, Fault, Overtaken, Recorded
 from tests.support.limits import set_limits
 from tests.support.memory_tables import MemoryTables
 from tests.support.samples import namespace_of, noise
@@ -42,18 +53,44 @@ NEXT_QUERY = ("metadata", FILE, COMPACT, "offsets/8")
 LARGE, OTHER_LARGE = noise(230, "large"), noise(230, "other")
 
 
+#: Where the fragments of a test are objects; without a location they are items.
+LOCATION = f"s3://bucket/{SNAPSHOT_TABLE}"
+locations: list[str] = []
+
+
 @pytest.fixture(autouse=True)
 def small_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fragments of 50 bytes, written and deleted by two."""
-    set_limits(monkeypatch, fragment_bytes_max=50, writes_max=2)
+    set_limits(monkeypatch, fragment_bytes_max=50, writes_max=2, object_bytes=50)
+
+
+@pytest.fixture
+def in_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fragments are in objects, whose requests may fail as those of tables."""
+    monkeypatch.setattr(sys.modules[__name__], "locations", [LOCATION])
+    monkeypatch.setattr(FailingTables, "objects", property(FailingObjects))
+
+
+@pytest.fixture(params=["items", "objects"])
+def everywhere(request: pytest.FixtureRequest) -> None:
+    """A test runs twice: with fragments in items, and in objects."""
+    if request.param == "objects":
+        request.getfixturevalue("in_objects")
+
+
+everywhere_too = pytest.mark.usefixtures("everywhere")
 
 
 def files_of(tables: Tables, clock: Callable[[], datetime] = now, *, is_listed: bool = True) -> CheckpointFiles:
     """Make the files of a process of their own, which has listed the checkpoint already, unless it is to list it."""
-    return CheckpointFiles(tables, {CHECKPOINT} if is_listed else set(), LZ4, clock)
+    return CheckpointFiles(tables, {CHECKPOINT} if is_listed else set(), LZ4, clock, location="".join(locations))
 
 
-def fragments_of(memory: MemoryTables) -> list[Key]:
+def fragments_of(memory: MemoryTables) -> list[Key | ObjectId]:
+    return [*fragment_items(memory), *memory.objects.objects]
+
+
+def fragment_items(memory: MemoryTables) -> list[Key]:
     return [key for key in memory.keys("snapshot") if key.sort.startswith("fragment/")]
 
 
@@ -63,6 +100,7 @@ def content(tables: Tables, file: str) -> bytes | None:
 
 
 @pytest.mark.parametrize("data", [b"", b"v1\n{}", LARGE], ids=["empty", "short", "fragments"])
+@everywhere_too
 def test_a_file_is_read_as_it_was_put(memory: MemoryTables, data: bytes) -> None:
     """Its data and its time; a file that was not put is None."""
     files = files_of(memory)
@@ -74,6 +112,7 @@ def test_a_file_is_read_as_it_was_put(memory: MemoryTables, data: bytes) -> None
 
 @pytest.mark.parametrize("first", [b"first", LARGE], ids=["short", "fragments"])
 @pytest.mark.parametrize("second", [b"first", OTHER_LARGE], ids=["same bytes", "fragments"])
+@everywhere_too
 def test_a_file_is_put_once(memory: MemoryTables, first: bytes, second: bytes) -> None:
     """A second put is refused, also of the same bytes, and leaves nothing behind; an overwrite replaces the file."""
     assert files_of(memory).put(CHECKPOINT, FILE, first, overwrites=False)
@@ -89,7 +128,7 @@ def test_a_steady_put_is_one_request(memory: MemoryTables) -> None:
     """Once a process has listed the checkpoint, a small file costs one request to put and one to get."""
     engine = make_engine(memory)
     engine.checkpoint_files().put(CHECKPOINT, "offsets/0", b"0", overwrites=False)
-    assert read_checkpoints(memory, "ns") == [CHECKPOINT]
+    assert [*read_checkpoints(memory, "ns")] == [CHECKPOINT]
     files = engine.checkpoint_files()
     assert files.put(CHECKPOINT, "offsets/1", b"1", overwrites=False)
     assert (files.meter.requests, files.meter.write_units, files.meter.read_units) == (1, 1, 0)
@@ -108,12 +147,13 @@ def test_a_checkpoint_is_listed_before_its_first_file(memory: MemoryTables) -> N
             files_of(dying, is_listed=False).put(CHECKPOINT, FILE, b"data", overwrites=False)
         except UnavailableError:
             assert left < 3
-        listed = read_checkpoints(tables, "ns") == [CHECKPOINT]
+        listed = [*read_checkpoints(tables, "ns")] == [CHECKPOINT]
         assert listed or content(tables, FILE) is None
         assert read_namespace(tables, "ns").listed == []
     assert content(tables, FILE) == b"data"
 
 
+@everywhere_too
 def test_listing(memory: MemoryTables) -> None:
     """Files in the order of their numbers, with size and time; folders are implied, with the newest time below."""
     for minutes, file in enumerate(("offsets/10", "offsets/9", "offsets/.9.tmp", "sources/0/1", COMPACT, "metadata")):
@@ -163,6 +203,7 @@ def test_a_corrupt_file_among_all_is_an_error_of_its_own(memory: MemoryTables) -
         files.get(CHECKPOINT, "offsets/1")
 
 
+@everywhere_too
 def test_deletes(memory: MemoryTables) -> None:
     """Files with their fragments, and folders with all below them; other files stay, and missing ones are ignored."""
     files = files_of(memory)
@@ -187,6 +228,7 @@ def test_a_batch_that_was_purged_can_be_put_again(memory: MemoryTables) -> None:
     assert suspended.put(CHECKPOINT, FILE, b"late", overwrites=False)
 
 
+@everywhere_too
 def test_a_late_delete_leaves_a_file_that_was_put_again(memory: MemoryTables) -> None:
     """By a rollback, or by a drop of the namespace: the same batch, or the next query, has files at the same paths."""
 
@@ -194,8 +236,8 @@ def test_a_late_delete_leaves_a_file_that_was_put_again(memory: MemoryTables) ->
         for file in (FILE, COMPACT):
             assert files_of(memory).put(CHECKPOINT, file, data, overwrites=False)
 
-    key, item = listed_item(CHECKPOINT)
-    memory.put_new(key, item)
+    key, _ = listed_item(CHECKPOINT)
+    list_checkpoint(memory, CHECKPOINT, "".join(locations))
     for is_drop in (False, True):
         put(LARGE)
         recorded = Recorded(memory)
@@ -211,6 +253,7 @@ def test_a_late_delete_leaves_a_file_that_was_put_again(memory: MemoryTables) ->
 
 
 @pytest.mark.parametrize("files", [("metadata", FILE, COMPACT), (FILE, COMPACT)])
+@everywhere_too
 def test_a_drop_that_another_overtakes_at_any_request(files: Sequence[str]) -> None:
     """The files of the query that begins after the other drop stay, also where an earlier drop was cut off."""
     errors: list[str] = []
@@ -223,9 +266,9 @@ def test_a_drop_that_another_overtakes_at_any_request(files: Sequence[str]) -> N
         assert [content(memory, file) for file in NEXT_QUERY] == [OTHER_LARGE] * len(NEXT_QUERY)
         assert len(fragments_of(memory)) == 5 * len(NEXT_QUERY)
     assert {*memory.items} == {listed_item(CHECKPOINT)[0]}
-    assert 9 < request < 19
-    # After both listings and the check it deletes only what the other drop has deleted already.
-    assert len(errors) == 3
+    assert 7 < request < 19
+    # After the listings and the check it deletes only what the other drop has deleted already.
+    assert len(errors) == 4 + len(locations)
     assert all("another command has dropped this checkpoint meanwhile" in error for error in errors)
 
 
@@ -281,6 +324,7 @@ def test_an_impossible_path_is_refused_before_any_request(memory: MemoryTables, 
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("overwrites", [False, True])
+@everywhere_too
 def test_a_put_that_is_torn_at_any_request(*, overwrites: bool, applied: bool) -> None:
     """A crash before or after any request: the file is the old one or the new one, whole; a later put goes through."""
     outcomes: set[bytes | None] = set()
@@ -308,6 +352,7 @@ def test_a_put_that_is_torn_at_any_request(*, overwrites: bool, applied: bool) -
 
 
 @pytest.mark.parametrize("applied", [False, True])
+@everywhere_too
 def test_a_delete_that_is_cut_off_at_any_request(*, applied: bool) -> None:
     """Each file is whole or not there, and what is left is deleted by the next delete and the next run."""
     for left in range(20):
@@ -324,13 +369,14 @@ def test_a_delete_that_is_cut_off_at_any_request(*, applied: bool) -> None:
             assert content(memory, file) in (LARGE, None)
         files_of(memory).delete(CHECKPOINT, [FILE, "sources", "commits/7"])
         assert files_of(memory).list(CHECKPOINT, "") == []
-        files_of(memory, lambda: now() + ORPHAN_AGE).delete_orphans(CHECKPOINT)
+        files_of(memory, lambda: now() + ORPHAN_AGE).delete_orphans(CHECKPOINT, locations)
         assert memory.items == {}
         if is_over:
             break
     assert is_over
 
 
+@everywhere_too
 def test_only_old_fragments_without_a_head_are_orphans(memory: MemoryTables) -> None:
     """Fragments of files stay, and so do those of a put that may be under way; the first put of a process cleans up."""
     files_of(memory).put(CHECKPOINT, COMPACT, LARGE, overwrites=False)
@@ -340,9 +386,10 @@ def test_only_old_fragments_without_a_head_are_orphans(memory: MemoryTables) -> 
         files_of(failing).put(CHECKPOINT, FILE, OTHER_LARGE, overwrites=False)
     assert len(fragments_of(memory)) == 10
     early = files_of(memory, lambda: now() + ORPHAN_AGE - timedelta(milliseconds=1))
-    assert early.orphans(CHECKPOINT) == {}
+    assert early.orphans(CHECKPOINT, locations) == Orphans({}, [])
     late = files_of(memory, lambda: now() + ORPHAN_AGE, is_listed=False)
-    assert len(late.orphans(CHECKPOINT)) == 5
+    orphans = late.orphans(CHECKPOINT, locations)
+    assert len([*orphans.items, *orphans.objects]) == 5
     assert late.put(CHECKPOINT, "metadata", b"{}", overwrites=False)
     assert len(fragments_of(memory)) == 5
     assert content(memory, COMPACT) == LARGE
@@ -380,7 +427,7 @@ def test_lost_and_corrupt_fragments_are_errors(memory: MemoryTables) -> None:
     """A head whose fragments are not whole is an error that names the file, and never a part of it."""
     files_of(memory).put(CHECKPOINT, FILE, LARGE, overwrites=False)
     items = dict(memory.items)
-    for fragment in fragments_of(memory):
+    for fragment in fragment_items(memory):
         memory.items = {key: item for key, item in items.items() if key != fragment}
         with pytest.raises(CorruptStateError, match=r"lost expected=5 got=4 .*item=file/offsets/0+7"):
             content(memory, FILE)
@@ -396,7 +443,62 @@ def test_lost_and_corrupt_fragments_are_errors(memory: MemoryTables) -> None:
     assert content(memory, FILE) is None
 
 
+@pytest.mark.usefixtures("in_objects")
+def test_objects_that_are_replaced_while_they_are_read(memory: MemoryTables) -> None:
+    """A reader whose objects are deleted meanwhile reads the file that has replaced its own, or none."""
+    files_of(memory).put(CHECKPOINT, FILE, LARGE, overwrites=False)
+
+    def replace() -> None:
+        files_of(memory).put(CHECKPOINT, FILE, OTHER_LARGE, overwrites=True)
+
+    assert content(Overtaken(memory, replace, before="objects.get"), FILE) == OTHER_LARGE
+    deleted = Overtaken(memory, lambda: files_of(memory).delete(CHECKPOINT, [FILE]), before="objects.get")
+    assert content(deleted, FILE) is None
+
+
+@pytest.mark.usefixtures("in_objects")
+def test_lost_and_corrupt_objects_are_errors(memory: MemoryTables) -> None:
+    """A head whose objects are not whole is an error that names the file and the objects, and never a part of it."""
+    files_of(memory).put(CHECKPOINT, FILE, LARGE, overwrites=False)
+    stored, objects = memory.objects.objects, dict(memory.objects.objects)
+    for object_id, data in objects.items():
+        del stored[object_id]
+        with pytest.raises(CorruptStateError, match=rf"objects of .* are lost .*{LOCATION}/ns/.*item=file/offsets"):
+            content(memory, FILE)
+        stored[object_id] = data[:-1]
+        with pytest.raises(CorruptStateError, match="lost or too short"):
+            content(memory, FILE)
+        stored[object_id] = bytes([data[0] ^ 1]) + data[1:]
+        with pytest.raises(CorruptStateError, match="wrong checksum"):
+            content(memory, FILE)
+        stored[object_id] = data
+    key, items = file_key(CHECKPOINT, FILE), dict(memory.items)
+    wrongs: list[Item] = [{"stored_bytes": 260}, {"stored_bytes": 0}, {"fragments": 4}, {"objects": 1}, {"time": 1}]
+    for wrong in wrongs:
+        memory.items = {**items, key: items[key] | wrong}
+        with pytest.raises(CorruptStateError):
+            content(memory, FILE)
+    files_of(memory).delete(CHECKPOINT, [FILE])
+    assert content(memory, FILE) is None
+    assert len(files_of(memory, lambda: now() + ORPHAN_AGE).orphans(CHECKPOINT, [LOCATION]).objects) == 5
+
+
+def test_objects_of_other_tables_are_left(memory: MemoryTables) -> None:
+    """Restored tables read the files of those that they were restored from, and delete none of their objects."""
+    others = "s3://bucket/other-tables"
+    files = CheckpointFiles(memory, set(), LZ4, now, location=others)
+    assert files.put(CHECKPOINT, COMPACT, LARGE, overwrites=False)
+    assert files.put(CHECKPOINT, FILE, LARGE, overwrites=False)
+    late = files_of(memory, lambda: now() + 2 * ORPHAN_AGE)
+    assert content(memory, FILE) == LARGE
+    late.delete(CHECKPOINT, [FILE])
+    assert late.delete_orphans(CHECKPOINT, [others]) == 0
+    assert drop_checkpoints(memory, first_writers(memory, CHECKPOINT.namespace)) == 1
+    assert len(memory.objects.objects) == 10
+
+
 @pytest.mark.parametrize("overwrites", [False, True])
+@everywhere_too
 def test_a_file_that_is_deleted_during_a_put(memory: MemoryTables, *, overwrites: bool) -> None:
     """A put that was refused by a file which is deleted before it is read goes through."""
     files_of(memory).put(CHECKPOINT, FILE, OTHER_LARGE, overwrites=False)

@@ -18,8 +18,8 @@ from dynastate.format.checkpoint import (
     checkpoint_of,
     checkpoint_of_store,
     data_of,
-    file_items,
     file_key,
+    file_parts,
     folder_range,
     fragment_keys,
     fragment_range,
@@ -160,7 +160,7 @@ def test_the_item_that_lists_a_checkpoint() -> None:
 def stored(path: str, data: bytes, writer: Attempt = A) -> tuple[Key, Item, list[tuple[Key, Item]]]:
     """The items of a file."""
     key = file_key(CHECKPOINT, path)
-    head, fragments = file_items(key, data, writer, TIME)
+    head, fragments, _ = file_parts(key, data, writer, TIME)
     return key, item_key(key) | head, fragments
 
 

@@ -9,7 +9,15 @@ from typing import Any, Final
 
 from dynastate.engine.checkpoint import read_checkpoints
 from dynastate.errors import CorruptStateError
-from dynastate.format.checkpoint import EVERY_ITEM, Checkpoint, is_head, path_of, writer_of_fragment
+from dynastate.format.checkpoint import (
+    EVERY_ITEM,
+    OBJECTS,
+    Checkpoint,
+    is_head,
+    parse_head,
+    path_of,
+    writer_of_fragment,
+)
 from dynastate.format.items import Item, StorageSize, item_bytes
 from dynastate.format.keys import store_shard
 from dynastate.format.spark_log import COMMITS, OFFSETS, SOURCES, batch_file, batch_of
@@ -26,8 +34,8 @@ _OF_BATCH: Final = (OFFSETS, COMMITS, SOURCES)
 class LogUsage:
     """The items of a checkpoint, and the files of the `batches` that its log has, with their write units.
 
-    Each of these files is written once, and deleted once, at the same price. `committed_ms` is the time of the newest
-    commit, in milliseconds since 1970, or 0.
+    Each of these files is written once, and deleted once, at the same price. `puts` are those of their objects, which
+    are deleted for nothing. `committed_ms` is the time of the newest commit, in milliseconds since 1970, or 0.
     """
 
     checkpoint: str
@@ -36,6 +44,7 @@ class LogUsage:
     files: int
     write_units: int
     committed_ms: int = 0
+    puts: int = 0
 
     @property
     def files_a_batch(self) -> float:
@@ -48,7 +57,7 @@ class LogUsage:
 
     def as_json(self, prices: Prices, every_s: float | None) -> dict[str, Any]:
         """The figures of an average batch, and of a day with a batch every `every_s` seconds, if that is known."""
-        writes = self.units_a_batch
+        writes, puts = self.units_a_batch, self.puts / max(1, self.batches)
         figures = {
             "checkpoint": self.checkpoint,
             **asdict(self.stored),
@@ -57,10 +66,13 @@ class LogUsage:
             "requests_a_batch": round(self.files_a_batch, 1),
             "write_units_a_batch": round(writes, 1),
             "delete_units_a_batch": round(writes, 1),
+            "puts_a_batch": round(puts, 1),
         }
         if every_s is None:
             return figures
-        return figures | {"dollars_a_day": prices.nanodollars(round(2 * writes * _DAY_S / every_s), 0) / 1e9}
+        daily = _DAY_S / every_s
+        dollars = prices.nanodollars(round(2 * writes * daily), 0, round(puts * daily)) / 1e9
+        return figures | {"dollars_a_day": dollars}
 
 
 def usage_of_logs(tables: Tables, namespace: str) -> list[LogUsage]:
@@ -93,20 +105,27 @@ def _usage(tables: Tables, checkpoint: Checkpoint) -> LogUsage:
         if not is_head(key):
             fragments[bytes(writer_of_fragment(key))] += units_of_write(item_bytes(item))
     heads = {path_of(key): item for key, item in items if is_head(key)}
+    in_objects = {path_of(key): parse_head(key, item) for key, item in items if is_head(key) and OBJECTS in item}
     commits = [item for path, item in heads.items() if batch_of(COMMITS, path) is not None]
     # Spark keeps the files of a source for longer than commits.
     times_ms = [*map(_time_ms, commits)]
     oldest_ms = min(times_ms, default=0)
-    of_batches = [item for path, item in heads.items() if _is_of_batch(path) and _time_ms(item) >= oldest_ms]
+    paths = [path for path, item in heads.items() if _is_of_batch(path) and _time_ms(item) >= oldest_ms]
+    of_batches = [heads[path] for path in paths]
     writers = (item.get("writer") for item in of_batches)
     return LogUsage(
         checkpoint=str(checkpoint),
-        stored=StorageSize(len(items), sum(item_bytes(item) for _, item in items), 0),
+        stored=StorageSize(
+            len(items),
+            sum(item_bytes(item) for _, item in items),
+            sum(head.stored_bytes for head in in_objects.values()),
+        ),
         batches=len(commits),
         files=len(of_batches),
         write_units=sum(units_of_write(item_bytes(item)) for item in of_batches)
         + sum(fragments[writer] for writer in writers if isinstance(writer, bytes)),
         committed_ms=max(times_ms, default=0),
+        puts=sum(in_objects[path].fragments for path in paths if path in in_objects),
     )
 
 

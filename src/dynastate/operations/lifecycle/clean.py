@@ -55,7 +55,7 @@ class Cleaned:
 
 @dataclass(frozen=True)
 class CleanedCheckpoint:
-    """The fragments of files that were deleted from a checkpoint in DynamoDB."""
+    """The fragments of files, items and objects, that were deleted from a checkpoint in DynamoDB."""
 
     checkpoint: str
     items: int
@@ -65,9 +65,9 @@ class CleanedCheckpoint:
 def clean_checkpoints(tables: Tables, namespace: str) -> list[CleanedCheckpoint]:
     """Delete what failed writes left in a namespace's checkpoints; return those from which something was deleted."""
     cleaned = []
-    for checkpoint in read_checkpoints(tables, namespace):
+    for checkpoint, locations in read_checkpoints(tables, namespace).items():
         view = tables.metered(Meter())
-        items = CheckpointFiles(view, set()).delete_orphans(checkpoint)
+        items = CheckpointFiles(view, set()).delete_orphans(checkpoint, locations)
         tables.meter.add(view.meter)
         cleaned.append(CleanedCheckpoint(checkpoint.location, items, view.meter.delete_units))
     return [each for each in cleaned if each.items]

@@ -10,7 +10,7 @@ from typing import Final
 
 from dynastate import runtime
 from dynastate.engine.catalog import find_stores, read_version_lists
-from dynastate.engine.checkpoint import checkpoint_items, delete_heads
+from dynastate.engine.checkpoint import checkpoint_items, delete_heads, object_locations, own_objects
 from dynastate.engine.graphs import find_meta, read_metas
 from dynastate.engine.namespaces import delete_fork, delete_record, read_fork, read_record
 from dynastate.engine.updates import unchanged
@@ -133,30 +133,38 @@ def refuse_written_files(tables: Tables, namespace: str, first_items: Mapping[Ch
 def drop_checkpoints(tables: Tables, writers: Mapping[Checkpoint, Value | None]) -> int:
     """Delete all items of checkpoints; return the number of deleted files. `writers` are their `first_writers`.
 
-    1. List fragments and heads. 2. Refuse if another drop has completed this meanwhile, and a query has begun there:
-    what was listed may be of that query. 3. Delete the heads as they were listed, that of `metadata` last, so that
-    other drops see until then whose the files are. 4. Delete the fragments.
+    1. List objects, fragments and heads. 2. Refuse if another drop has completed this meanwhile, and a query has begun
+    there: what was listed may be of that query. 3. Delete the heads as they were listed, except that of `metadata`, by
+    which other drops see until the end whose the files are. 4. Delete fragments and objects. 5. Delete that head.
 
     The list of the checkpoints stays. After a crash, another drop finds the rest by this list.
     """
     deleted = 0
     for checkpoint, writer in writers.items():
         shard = store_shard(checkpoint.store, 0)
+        objects = own_objects(tables, checkpoint, object_locations(tables, checkpoint))  # 1
         low, high = FRAGMENT_RANGE
-        fragments = tables.list_keys("snapshot", shard, low, high)  # 1
+        fragments = tables.list_keys("snapshot", shard, low, high)
         low, high = folder_range(checkpoint, "")
         heads = dict(tables.query("snapshot", shard, low, high))
         metadata = file_key(checkpoint, METADATA)
-        if (heads or fragments) and tables.get([metadata]).get(metadata, {}).get("writer") != writer:  # 2
+        if (heads or fragments or objects) and tables.get([metadata]).get(metadata, {}).get("writer") != writer:  # 2
             raise ConfigurationError(
                 "another command has dropped this checkpoint meanwhile, and a query may have begun there: this one "
                 "deletes nothing more; drop again only if nothing there is wanted",
                 checkpoint=checkpoint,
             )
-        delete_heads(tables, {key: heads[key] for key in sorted(heads, key=metadata.__eq__)})  # 3
+        delete_heads(tables, {key: head for key, head in heads.items() if key != metadata})  # 3
         delete_all(tables, fragments)  # 4
+        delete_own_objects(tables, objects)
+        delete_heads(tables, {key: head for key, head in heads.items() if key == metadata})  # 5
         deleted += len(heads)
     return deleted
+
+
+def locations_of_other_files(tables: Tables, checkpoints: Iterable[Checkpoint]) -> list[str]:
+    """The locations of other tables in which these checkpoints have objects, which a drop leaves."""
+    return other_locations(tables, {each for one in checkpoints for each in object_locations(tables, one)})
 
 
 def refuse_made_meanwhile(tables: Tables, namespace: str) -> None:

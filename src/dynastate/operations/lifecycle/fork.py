@@ -101,9 +101,17 @@ class Forked:
 
 
 def fork_namespace(
-    tables: Tables, namespace: str, new: str, version: int | None, progress: ProgressCallback = no_progress
+    tables: Tables,
+    namespace: str,
+    new: str,
+    version: int | None,
+    progress: ProgressCallback = no_progress,
+    *,
+    objects: str = "",
 ) -> Forked:
     """Fork the stores of a namespace's current query into a new namespace, at a version, with its checkpoint.
+
+    `objects` is the setting for files of the copied checkpoint that are too large for an item.
 
     By default this is the newest version that all stores have, and of a query whose checkpoint is in DynamoDB the
     version of its last committed batch. The query may run meanwhile: attempts of later runs at the version are not
@@ -121,7 +129,8 @@ def fork_namespace(
     location = location_in_tables(tables, origins)
     if plan is None:
         if location:
-            plan = _plan_with_checkpoint(tables, location, new, stores=origins, version=version)
+            copied = StoredCheckpoint(tables, Checkpoint(new, checkpoint_of_location(location).name).location, objects)
+            plan = _plan_with_checkpoint(tables, location, copied, stores=origins, version=version)
         else:
             plan = _plan(tables, namespace, origins, version)
         _begin(tables, namespace_items, plan)
@@ -178,7 +187,7 @@ def fork_namespace(
 
 
 def _plan_with_checkpoint(
-    tables: Tables, location: str, new: str, stores: Sequence[str], version: int | None
+    tables: Tables, location: str, new: StoredCheckpoint, stores: Sequence[str], version: int | None
 ) -> ForkPlan:
     """Plan a fork, and copy the checkpoint for it before its stores: their version fits its last batch.
 
@@ -190,10 +199,9 @@ def _plan_with_checkpoint(
     batch = batch_to_fork(checkpoint, version)
     ids = committed_ids(checkpoint, batch)
     plan = _plan(tables, checkpoint.namespace(), stores, version=batch + 1, ids=ids)  # 2
-    copied = Checkpoint(new, checkpoint_of_location(location).name)
-    copy_checkpoint(checkpoint, StoredCheckpoint(tables, copied.location), batch)  # 3
+    copy_checkpoint(checkpoint, new, batch)  # 3
     refuse_taken_back(checkpoint, batch)  # 4
-    return replace(plan, checkpoint=copied.name)
+    return replace(plan, checkpoint=checkpoint_of_location(new.location).name)
 
 
 def _begun(tables: Tables, namespace: str, namespace_items: NamespaceItems, stores: Collection[str]) -> ForkPlan | None:

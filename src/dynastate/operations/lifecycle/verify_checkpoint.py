@@ -14,7 +14,7 @@ from dynastate.counts import plural
 from dynastate.engine.catalog import QueryStores, find_stores, of_namespace
 from dynastate.engine.checkpoint import CheckpointFiles, read_checkpoints
 from dynastate.errors import ConfigurationError, CorruptStateError, VersionMissingError
-from dynastate.format.checkpoint import SCHEME, Checkpoint, checkpoint_of_location, file_key
+from dynastate.format.checkpoint import SCHEME, Checkpoint, checkpoint_of_location, file_key, listed_item
 from dynastate.format.graph import VersionGraph, ranges
 from dynastate.format.keys import NO_ATTEMPT, Role, VersionId, version_list_key
 from dynastate.format.namespace import store_key
@@ -93,9 +93,9 @@ def verify_checkpoints(
     checkpoints = read_checkpoints(tables, namespace)
     owners = _owners(tables, namespace) if checkpoints else None
     reports = []
-    for checkpoint in checkpoints:
+    for checkpoint, locations in checkpoints.items():
         is_owner = owners is not None and (not owners or state_location(checkpoint.location) in owners)
-        report = _verify_stored(tables, checkpoint, progress, is_owner=is_owner)
+        report = _verify_stored(tables, checkpoint, locations, progress, is_owner=is_owner)
         if report.files or report.findings:
             reports.append(report)
     return reports
@@ -115,11 +115,11 @@ def _owners(tables: Tables, namespace: str) -> tuple[str, ...] | None:
 
 
 def _verify_stored(
-    tables: Tables, checkpoint: Checkpoint, progress: ProgressCallback, *, is_owner: bool
+    tables: Tables, checkpoint: Checkpoint, locations: frozenset[str], progress: ProgressCallback, *, is_owner: bool
 ) -> CheckpointReport:
     """Look for orphans, read every file of a checkpoint, and compare the state if it belongs to the checkpoint."""
     tables = tables.metered(Meter())
-    orphans = CheckpointFiles(tables, set()).orphans(checkpoint)
+    orphans = CheckpointFiles(tables, set()).orphans(checkpoint, locations)
     open_one = partial(LoadedCheckpoint, tables, checkpoint.location)
     loaded, batches, misfits = _compare(tables, open_one, progress) if is_owner else (open_one(), (), [])
     findings = [
@@ -135,8 +135,13 @@ def _verify_stored(
             for file in [METADATA, *offsets]
             if file not in loaded.contents
         ]
-    if orphans:
-        findings.append(Finding("orphaned", next(iter(orphans)), "fragments of puts that failed", items=len(orphans)))
+    if orphans.items:
+        first, count = next(iter(orphans.items)), len(orphans.items)
+        findings.append(Finding("orphaned", first, "fragments of puts that failed", items=count))
+    if orphans.objects:
+        location, name = orphans.objects[0]
+        why = f"objects of puts that failed: object {location}/{name}"
+        findings.append(Finding("orphaned", listed_item(checkpoint)[0], why, items=len(orphans.objects)))
     return _report(loaded, batches, [*findings, *misfits], tables.meter)
 
 

@@ -20,7 +20,7 @@ from dynastate.engine.catalog import find_stores, read_version_lists, whole_name
 from dynastate.engine.graphs import find_meta, meta_items
 from dynastate.engine.namespaces import list_store, read_namespace, refuse_erasing
 from dynastate.engine.updates import unchanged
-from dynastate.errors import ConfigurationError, CorruptStateError
+from dynastate.errors import ConfigurationError
 from dynastate.format.graph import VersionGraph
 from dynastate.format.items import FORMAT, Item, item_bytes, item_key
 from dynastate.format.keys import MANIFEST_RANGE, META, SPECS, Key, Role, meta_key, store_shard, version_list_key
@@ -33,21 +33,14 @@ from dynastate.operations.cost.usage import StorageUsage, usage_of_stores
 from dynastate.operations.lifecycle.drop import look
 from dynastate.operations.pins import refuse_forked, refuse_forks
 from dynastate.operations.regions.checkpoint_copy import CheckpointCopy, differs, other_state
+from dynastate.operations.regions.object_copy import CopiedObjects, ObjectCopy, refuse_location
 from dynastate.operations.regions.relocation import Relocation, bytes_of
 from dynastate.operations.scope import each_store
 from dynastate.prices import Prices
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.settings import Settings
 from dynastate.storage.meter import Meter
-from dynastate.storage.tables import (
-    Tables,
-    delete_all,
-    delete_own_objects,
-    get_apart,
-    other_locations,
-    own_location,
-    own_locations,
-)
+from dynastate.storage.tables import Tables, delete_all, get_apart, other_locations, own_location, own_locations
 
 #: Sort keys before and after all others.
 _FIRST: Final = "\x00"
@@ -124,11 +117,14 @@ def plan_copy(
     location = own_location(target, objects)
     stores = whole_namespace(source, namespace)
     metas = _metas(source, stores, location)
-    checkpoints = CheckpointCopy(source, target, namespace)
+    checkpoints = CheckpointCopy(source, target, namespace, location)
     _refuse_all_others(target, namespace, _relocated(target, metas, location), checkpoints)
     usage = sum(usage_of_stores(source, stores, progress).values(), StorageUsage())
     stored_bytes, items = usage.stored.bytes, usage.stored.items
-    object_count = sum(1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects))
+    of_files = checkpoints.objects()
+    object_count = of_files.objects + sum(
+        1 for store in stores for _ in _objects(source, store, parse_meta(store, metas[store]).objects)
+    )
     # One unit for each KB of an item, half a unit on average for rounding, and one to list a store. Both ends are read
     # for the comparison.
     write_units = stored_bytes // 1024 + items // 2 + 2 * len(stores)
@@ -139,7 +135,7 @@ def plan_copy(
         items=items,
         bytes=stored_bytes,
         objects=object_count,
-        object_bytes=usage.stored.object_bytes,
+        object_bytes=usage.stored.object_bytes + of_files.bytes,
         write_units=write_units,
         read_units=read_units,
         dollars=Prices.of(settings).nanodollars(write_units, read_units, object_count, 3 * object_count) / 1e9,
@@ -172,7 +168,7 @@ def copy_stores(
     record_key = namespace_key(namespace)
     source_record = source.get([record_key]).get(record_key)
     record = source_record or _record_of(namespace, stores[0], metas[stores[0]])
-    checkpoints = CheckpointCopy(source, target, namespace)
+    checkpoints = CheckpointCopy(source, target, namespace, plan.location)
     _refuse_all_others(target, namespace, _relocated(target, metas, plan.location), checkpoints)
     _list_stores(target, namespace, stores)
     is_recorded = record == target.get([record_key]).get(record_key)
@@ -221,8 +217,8 @@ def copy_stores(
         bytes=sum(each.bytes for each in contents)
         + sum(map(item_bytes, [*metas.values(), record]))
         + checkpoint_files.bytes,
-        objects=sum(each.objects for each in contents),
-        object_bytes=sum(each.object_bytes for each in contents),
+        objects=sum(each.objects for each in contents) + checkpoint_files.objects,
+        object_bytes=sum(each.object_bytes for each in contents) + checkpoint_files.object_bytes,
         written=writes + len(stores) - len(copied_stores) + (not is_recorded),
         write_units=meter.write_units,
         read_units=meter.read_units,
@@ -287,13 +283,18 @@ class _Store:
         self._raised = target_meta.epoch - source_meta.epoch
         self._places = [(role, store_shard(store, shard)) for role in SPECS for shard in range(source_meta.shards)]
         self._locations = source_meta.objects
+        source_ids = partial(_objects, self._source, store, self._locations)
+        self._objects = ObjectCopy(self._source, self._target, source_ids, store_prefix(store), location=location)
 
     def copy(self) -> int:
         """Make the target equal to the source; return the number of written items and objects.
 
         Two batches are in memory.
         """
-        writes = self._copy_objects()
+        writes = 0
+        if self._locations:
+            writes += self._objects.copy()
+            self._objects.delete_others(partial(self._mark.check, self._target))
         puts: list[tuple[Key, Item]] = []
         deletes: list[Key] = []
         most = runtime.limits().writes_max
@@ -315,50 +316,14 @@ class _Store:
 
     def compare(self) -> Content:
         """Compare both ends, to the byte. Refuse a difference."""
-        items = size = objects = object_bytes = 0
-        for source_id in _objects(self._source, self._store, self._locations):
-            data = self._read(self._source, source_id)
-            if data != self._read(self._target, self._target_id(source_id)):
-                raise CorruptStateError(
-                    "an object of the copy differs from the source; something else writes to the target: copy again",
-                    object=source_id.name,
-                    location=self._location,
-                )
-            if data is not None:  # else clean-up of the other tables has deleted it
-                objects += 1
-                object_bytes += len(data)
+        items = size = 0
+        copied = self._objects.compare() if self._locations else CopiedObjects()
         for key, item, stored_item in self._pairs():
             if item is None or item != stored_item:
                 raise differs(key)
             items += 1
             size += item_bytes(item)
-        return Content(items, size, objects, object_bytes)
-
-    def _copy_objects(self) -> int:
-        """Make the objects of both ends equal; return the number of written objects. One object is in memory."""
-        if not self._locations:
-            return 0
-        writes = 0
-        names = self._target.objects.names(self._location, store_prefix(self._store))
-        others = set(names)
-        for source_id in _objects(self._source, self._store, self._locations):
-            data, target_id = self._read(self._source, source_id), self._target_id(source_id)
-            if data is None:
-                continue
-            if not (target_id in others and self._read(self._target, target_id) == data):
-                self._target.objects.put(target_id, data)
-                writes += 1
-            others.discard(target_id)
-        if others:
-            self._mark.check(self._target)
-            delete_own_objects(self._target, sorted(others))
-        return writes
-
-    def _target_id(self, source_id: ObjectId) -> ObjectId:
-        return ObjectId(self._location, source_id.name)
-
-    def _read(self, tables: Tables, object_id: ObjectId) -> bytes | None:
-        return tables.objects.get(object_id, 0, runtime.limits().object_bytes)
+        return Content(items, size, copied.objects, copied.bytes)
 
     def _pairs(self) -> Iterator[tuple[Key, Item | None, Item | None]]:
         """Every key of both ends, in order, with the item that the target should have, and the item that it has."""
@@ -511,13 +476,7 @@ def _refuse(store: str, meta: StoreMeta, location: str) -> None:
             store=store,
             origin=meta.origin,
         )
-    locations = meta.objects
-    if locations and (not location or location in locations):
-        raise ConfigurationError(
-            "large parts of this store are in S3; give the copy another location there: --to-objects s3://bucket/prefix",
-            store=store,
-            locations=",".join(sorted(locations)),
-        )
+    refuse_location(meta.objects, location, store=store)
 
 
 def _refuse_other_state(target: Tables, namespace: str, target_metas: Mapping[str, Item]) -> list[str]:

@@ -27,8 +27,9 @@ from dynastate.operations.lifecycle.rollback import plan_rollback, roll_back
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import make_engine, write
 from tests.support.faults import Dying, FailingTables
+from tests.support.limits import set_limits
 from tests.support.memory_tables import MemoryTables
-from tests.support.samples import attempt, query_run
+from tests.support.samples import attempt, noise, query_run
 from tests.support.store_builder import StoreBuilder
 from tests.unit.operations.lifecycle.test_move import DESCRIPTION, SCHEMA, description
 from tests.unit.operations.lifecycle.test_rollback import BATCHES, NAMESPACE, STORES
@@ -240,6 +241,24 @@ def test_files_in_the_new_location(tables: MemoryTables) -> None:
     put(tables, "offsets/9", checkpoint=NEW)
     with pytest.raises(ConfigurationError, match=r"has other files already: dynastate drop test.*file=offsets/9"):
         fork(tables)
+
+
+def test_a_fork_has_objects_of_its_own(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the query can go; a drop of the fork deletes its own. So does a fork without the setting its items."""
+    set_limits(monkeypatch, fragment_bytes_max=2_000, object_bytes=2_100)
+    objects, large = "s3://bucket/state", noise(5_000)
+    assert StoredCheckpoint(tables, LOCATION, objects).create("sources/0/9.compact", large)
+    assert len(tables.objects.objects) == 3
+    for setting, count in ((objects, 6), ("", 3)):
+        fork_namespace(tables, NAMESPACE, NEW.namespace, None, objects=setting)
+        assert len(tables.objects.objects) == count
+        assert contents(tables, NEW_LOCATION)["sources/0/9.compact"] == large
+        if not setting:
+            StoredCheckpoint(tables, LOCATION).delete("sources/0/9.compact")
+            assert not tables.objects.objects
+        drop_stores(tables, [store.replace(NAMESPACE, NEW.namespace) for store in STORES])
+        drop_checkpoints(tables, first_writers(tables, NEW.namespace))
+        assert len(tables.objects.objects) == (3 if setting else 0)
 
 
 def test_a_drop_of_the_fork(tables: MemoryTables) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from dynastate.engine.checkpoint import ORPHAN_AGE, CheckpointFiles
-from dynastate.errors import ConfigurationError, CorruptStateError
-from dynastate.format.checkpoint import file_items, file_key
+from dynastate.errors import ConfigurationError, CorruptStateError, UnavailableError
+from dynastate.format.checkpoint import file_key, file_parts
 from dynastate.format.items import Item
 from dynastate.format.keys import Attempt, meta_key, version_list_key
 from dynastate.operations.checkpoints import open_checkpoint
 from dynastate.operations.lifecycle.adopt import adopt_stores
-from dynastate.operations.lifecycle.clean import clean_store
+from dynastate.operations.lifecycle.clean import clean_checkpoints, clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
@@ -26,9 +26,10 @@ from dynastate.operations.lifecycle.verify_checkpoint import (
     verify_checkpoints,
     verify_log,
 )
+from dynastate.settings import SNAPSHOT_TABLE
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import make_engine, now
-from tests.support.faults import FailingTables
+from tests.support.faults import FailingTables, Fault
 from tests.support.limits import set_limits
 from tests.support.memory_tables import MemoryTables
 from tests.support.samples import noise
@@ -109,7 +110,7 @@ def test_fragments(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> Non
     data = noise(230, "large")
     CheckpointFiles(tables, set()).put(CHECKPOINT, "sources/0/9.compact", data, overwrites=False)
     key, time = file_key(CHECKPOINT, "sources/0/8"), int((now() - 2 * ORPHAN_AGE).timestamp() * 1000)
-    _, orphans = file_items(key, data, Attempt(b"o" * 16), time)
+    _, orphans, _ = file_parts(key, data, Attempt(b"o" * 16), time)
     tables.write(orphans)
     report = verified(tables)
     assert [(each.what, each.items) for each in report.findings] == [("orphaned", len(orphans))]
@@ -119,6 +120,34 @@ def test_fragments(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> Non
     report = verified(tables)
     assert found(report)[0] == ("corrupt", "file/sources/0/00000000000000000009.compact")
     assert not report.is_whole
+
+
+def test_objects(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost object is a corrupt file, and those of a failed put are orphans, which do no harm."""
+    set_limits(monkeypatch, fragment_bytes_max=50, object_bytes=60)
+    location, clock = f"s3://bucket/{SNAPSHOT_TABLE}", lambda: now() - 2 * ORPHAN_AGE
+    failing = FailingTables(tables)
+    failing.fail("update", None, Fault(UnavailableError("died")))
+    with pytest.raises(UnavailableError):
+        CheckpointFiles(failing, set(), clock=clock, location=location).put(
+            CHECKPOINT, "sources/0/8.compact", noise(110, "torn"), overwrites=False
+        )
+    orphans = {*tables.objects.objects}
+    files = CheckpointFiles(tables, {CHECKPOINT}, location=location)
+    files.put(CHECKPOINT, "sources/0/9.compact", noise(230, "large"), overwrites=False)
+    report = verified(tables)
+    assert [(each.what, each.items) for each in report.findings] == [("orphaned", len(orphans))]
+    assert f"object {location}/" in report.findings[0].why
+    assert report.is_whole
+    lost = next(each for each in tables.objects.objects if each not in orphans)
+    del tables.objects.objects[lost]
+    report = verified(tables)
+    assert found(report)[0] == ("corrupt", "file/sources/0/00000000000000000009.compact")
+    assert f"{location}/" in report.findings[0].why
+    assert not report.is_whole
+    (cleaned,) = clean_checkpoints(tables, NAMESPACE)
+    assert (cleaned.items, cleaned.write_units) == (len(orphans), 0)
+    assert not orphans & {*tables.objects.objects}
 
 
 def without(tables: MemoryTables, store: str, version: int) -> None:

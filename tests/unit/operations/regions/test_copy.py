@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dynastate.engine.catalog import every_store, find_stores, of_namespace
-from dynastate.engine.checkpoint import CheckpointFiles
+from dynastate.engine.checkpoint import CheckpointFiles, first_writers
 from dynastate.engine.engine import Engine
 from dynastate.engine.namespaces import is_entered, read_record
 from dynastate.engine.updates import append_version
@@ -30,7 +30,7 @@ from dynastate.format.meta import DROPPED, FORKS, MARKED, OBJECTS
 from dynastate.format.namespace import namespace_key, store_item
 from dynastate.format.version_list import REFUSED, VERSIONS, encode_entry
 from dynastate.operations.inspection.verify import verify
-from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.drop import drop_checkpoints, drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.operations.regions import copy as copying
 from dynastate.operations.regions.copy import Copied, PagedTables, copy_stores, plan_copy
@@ -40,7 +40,7 @@ from tests.support import samples
 from tests.support.contents import entry, named_objects
 from tests.support.crashes import crashes, error_of, races
 from tests.support.engine_driver import Engines, closing, make_engine, read, save_snapshot, write, write_versions
-from tests.support.faults import Dying, FailingTables, Overtaken
+from tests.support.faults import Dying, FailingObjects, FailingTables, Overtaken
 from tests.support.forks import fork, new_of, write_with_snapshots
 from tests.support.limits import set_limits
 from tests.support.memory_tables import MemoryTables, without_list
@@ -157,6 +157,35 @@ def test_copy_of_files_that_dies_is_completed(with_files: MemoryTables, target: 
         assert files.put(CLICKS, "metadata", b"%d" % number, overwrites=True)
     copy(with_files, target)
     assert target.items == with_files.items
+
+
+def test_checkpoint_files_in_objects(
+    source: MemoryTables, target: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copied to the target's location, which the heads name there; a copy that dies is completed."""
+    set_limits(monkeypatch, fragment_bytes_max=100, object_bytes=110)
+    monkeypatch.setattr(FailingTables, "objects", property(FailingObjects))
+    here, there = (f"{objects}/{SNAPSHOT_TABLE}" for objects in (S3_URL, ELSEWHERE))
+    files = CheckpointFiles(source, set(), location=here)
+    for file, data in FILES.items():
+        assert files.put(CLICKS, file, data, overwrites=False)
+    for objects in ("", S3_URL):
+        with pytest.raises(ConfigurationError, match=r"parts of this namespace are in S3.*checkpoint=orders/clicks"):
+            copy(source, target, objects=objects)
+    plan = plan_copy(source, target, NAMESPACE, SETTINGS, objects=ELSEWHERE)
+    assert (plan.objects, plan.object_bytes) == (3, 300)
+    for number in crashes(lambda on: copy(source, on, objects=ELSEWHERE), target, applied=True, is_reset=False):
+        files.delete(CLICKS, ["sources/0/9.compact", f"sources/0/{number}.compact"])
+        data = samples.noise(300, f"{number}")
+        assert files.put(CLICKS, f"sources/0/{number + 1}.compact", data, overwrites=False)
+    assert copy(source, target, objects=ELSEWHERE).written == 0
+    assert [len(each) for each in target.objects.objects.values()] == [110, 110, 80]
+    copied = CheckpointFiles(target, set())
+    assert {head.objects for head in copied.heads(CLICKS).values()} == {"", there}
+    assert copied.get(CLICKS, f"sources/0/{number + 1}.compact") == files.get(CLICKS, f"sources/0/{number + 1}.compact")
+    drop_checkpoints(target, first_writers(target, NAMESPACE))
+    assert target.objects.objects == {}
+    assert len(source.objects.objects) == 3
 
 
 def test_other_files_in_the_target_are_refused(with_files: MemoryTables, target: MemoryTables) -> None:
