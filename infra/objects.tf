@@ -8,7 +8,7 @@ locals {
   # namespace. Tables that were restored from others read the objects of those, and neither write nor delete there.
   objects_folder = "${local.objects_prefix}${var.snapshot_group_table_name}/"
   objects_policies = {
-    for role in ["writer", "reader"] : role => {
+    for role in ["writer", "reader", "eraser"] : role => {
       for name, namespaces in var.namespaces : name => jsonencode({
         Version = "2012-10-17"
         Statement = concat(

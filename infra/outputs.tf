@@ -44,6 +44,11 @@ output "reader_policies" {
   value       = local.namespaced_policies["reader"]
 }
 
+output "eraser_policies" {
+  description = "IAM policy documents (JSON) for whoever erases rows, by the names of namespaces."
+  value       = local.namespaced_policies["eraser"]
+}
+
 output "objects_writer_policies" {
   description = "IAM policy documents (JSON) for the objects that Spark's executors write, by the names of namespaces; none without a bucket."
   value       = local.objects_policies["writer"]
@@ -57,6 +62,11 @@ output "objects_writer_policies" {
 output "objects_reader_policies" {
   description = "IAM policy documents (JSON) for the objects that readers read, by the names of namespaces; none without a bucket."
   value       = local.objects_policies["reader"]
+}
+
+output "objects_eraser_policies" {
+  description = "IAM policy documents (JSON) for the objects that whoever erases rows reads, writes and deletes in all versions, by the names of namespaces; none without a bucket."
+  value       = local.objects_policies["eraser"]
 }
 
 output "operator_policy" {

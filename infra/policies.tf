@@ -18,7 +18,7 @@ locals {
 
   # Decoding and encoding finds invalid JSON here and removes blanks.
   namespaced_policies = {
-    for role in ["writer", "reader"] : role => {
+    for role in ["writer", "reader", "eraser"] : role => {
       for name, namespaces in var.namespaces : name => jsonencode(jsondecode(templatefile(
         "${path.module}/policies/${role}.json.tftpl",
         merge(local.arns, { leading_keys = jsonencode([for namespace in namespaces : "${namespace}/*"]) }),

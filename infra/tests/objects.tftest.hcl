@@ -19,7 +19,7 @@ run "no_bucket_by_default" {
   }
 
   assert {
-    condition     = output.objects_writer_policies == {} && output.objects_reader_policies == {} && output.objects_operator_policy == null && !contains(keys(output.spark_conf), "spark.sql.streaming.stateStore.dynastate.objects")
+    condition     = output.objects_writer_policies == {} && output.objects_reader_policies == {} && output.objects_eraser_policies == {} && output.objects_operator_policy == null && !contains(keys(output.spark_conf), "spark.sql.streaming.stateStore.dynastate.objects")
     error_message = "Without a bucket there must be no policies for it, and no setting."
   }
 }

@@ -32,7 +32,7 @@ run "a_policy_for_each_set_of_namespaces" {
 
   assert {
     condition = alltrue([
-      for policies in [output.writer_policies, output.reader_policies] :
+      for policies in [output.writer_policies, output.reader_policies, output.eraser_policies] :
       toset(keys(policies)) == toset(["orders", "team"])
     ])
     error_message = "Each set of namespaces must have its policies."
@@ -41,7 +41,7 @@ run "a_policy_for_each_set_of_namespaces" {
   # A statement on items has a condition; the one on the tables as such has none, for there are no keys to look at.
   assert {
     condition = alltrue([
-      for policies in [output.writer_policies, output.reader_policies] : alltrue([
+      for policies in [output.writer_policies, output.reader_policies, output.eraser_policies] : alltrue([
         for name, document in policies : alltrue([
           for statement in jsondecode(document).Statement : jsonencode(try(statement.Condition, {})) == jsonencode({
             "ForAllValues:StringLike" = { "dynamodb:LeadingKeys" = name == "orders" ? ["orders/*"] : ["clicks-2.eu_west/*", "visits/*"] }
@@ -55,7 +55,7 @@ run "a_policy_for_each_set_of_namespaces" {
 
   assert {
     condition = alltrue([
-      for document in concat(values(output.writer_policies), values(output.reader_policies)) : alltrue([
+      for document in concat(values(output.writer_policies), values(output.reader_policies), values(output.eraser_policies)) : alltrue([
         for statement in jsondecode(document).Statement : alltrue([
           for arn in flatten([statement.Resource]) : contains([
             "arn:aws-cn:dynamodb:cn-north-1:111122223333:table/team-delta",

@@ -9,7 +9,9 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pytest
 
 from dynastate.dynamodb.admin import check_tables
@@ -19,7 +21,11 @@ from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
 from dynastate.format.keys import VersionId
 from dynastate.format.objects import ObjectId, store_prefix
+from dynastate.operations.erase.absent import find_absence
+from dynastate.operations.erase.erase import erase_stores, plan_erase
+from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
+from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.drop import drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
@@ -42,6 +48,7 @@ from tests.support.policies import (
     spare,
 )
 from tests.support.samples import attempt, numbers
+from tests.support.store_builder import StoreBuilder, counted, user
 
 ARN = f"{BUCKETS}{BUCKET}"
 S3_URL = f"s3://{BUCKET}/policies"
@@ -96,6 +103,15 @@ def write_everything(engine: Engine, store: str) -> list[VersionId]:
     return versions
 
 
+@contextmanager
+def make_s3(proxy: FaultProxy) -> Iterator[Any]:
+    """A client of S3 with all permissions."""
+    proxy.rule = let_pass
+    client = boto3.client("s3", endpoint_url=proxy.endpoint, region_name="us-east-1")
+    yield client
+    client.close()
+
+
 def names_of(tables: BotoTables, store: str) -> list[ObjectId]:
     return list(tables.objects.names(LOCATION, store_prefix(store)))
 
@@ -124,7 +140,6 @@ def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(prox
         assert read(engine, store, 12) == numbers(12)
         assert verify(tables, store).is_whole
         assert check_tables(settings_of(proxy, S3_URL)) == []
-        assert spare(policy, proxy.requests) == set()
         with pytest.raises(ConfigurationError, match="denies permission for PutObject on the bucket"):
             tables.objects.put(object_names[0], b"x")
         with pytest.raises(ConfigurationError, match="denies permission for DeleteObjects on the bucket"):
@@ -161,6 +176,41 @@ def test_objects_of_another_namespace_are_out_of_reach(proxy: FaultProxy, role: 
     with engine_at(proxy) as (engine, tables):
         assert names_of(tables, store) == object_names
         assert read(engine, store, 12) == numbers(12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_versioned", [False, True])
+def test_erasers_do_with_objects_what_their_policy_permits(proxy: FaultProxy, *, is_versioned: bool) -> None:
+    """Whether the bucket keeps versions or not, with which all of it is used. A proof takes the reader's policy."""
+    namespace, bucket = f"objects-erased-{is_versioned}".lower(), f"erased-objects-{is_versioned}".lower()
+    store, url = f"{namespace}/0/0/default", f"s3://{bucket}/policies"
+    with make_s3(proxy) as s3:
+        s3.create_bucket(Bucket=bucket)
+        if is_versioned:
+            s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    with engine_at(proxy, url) as (engine, tables):
+        builder = StoreBuilder(engine, store)
+        for number in range(11):
+            builder.commit((user(f"user-{number % 4}"), counted(number, "x" * 9_000)))
+        assert compact_store(engine, tables, store)
+    given = GivenKeys([user("user-1")])
+    eraser, reader = (render_objects(role, bucket, "policies/", namespace) for role in ("eraser", "reader"))
+    proxy.requests.clear()
+    proxy.rule = enforce(both(tables_of("eraser", namespace), eraser), let_pass)
+    with engine_at(proxy, url) as (_, tables):
+        erase_stores(tables, plan_erase(tables, [store], given), given)
+    unused = {action for action, _ in spare(eraser, proxy.requests)}
+    assert unused == (
+        {"s3:DeleteObject", "s3:ListBucket"} if is_versioned else {"s3:DeleteObjectVersion", "s3:ListBucketVersions"}
+    )
+    proxy.requests.clear()
+    proxy.rule = enforce(both(tables_of("reader", namespace), reader), let_pass)
+    with engine_at(proxy, url) as (_, tables):
+        assert all(each.is_absent for each in find_absence(tables, [store], given))
+        assert check_tables(settings_of(proxy, url)) == []
+    assert {action for action, _ in spare(reader, proxy.requests)} == (
+        set() if is_versioned else {"s3:ListBucketVersions"}
+    )
 
 
 @pytest.mark.slow
@@ -211,14 +261,15 @@ def test_a_reader_learns_that_an_object_is_lost(proxy: FaultProxy) -> None:
         verify(tables, store)
 
 
-@pytest.mark.parametrize("role", ["writer", "reader"])
+@pytest.mark.parametrize("role", ["writer", "reader", "eraser"])
 def test_no_policy_of_a_namespace_reaches_the_bucket_itself(role: str) -> None:
     """No wildcard of actions, no other bucket, no prefix of others, and nothing that changes a bucket is allowed."""
     policy = objects_of(role, "ours")
     object_arn = f"{ARN}/{KEYS}/ours/0/0/default#delta/1"
     assert allows(policy, Access("s3:GetObject", object_arn))
-    assert allows(policy, Access("s3:PutObject", object_arn)) is (role == "writer")
-    assert allows(policy, Access("s3:DeleteObject", object_arn)) is (role == "writer")
+    assert allows(policy, Access("s3:PutObject", object_arn)) is (role != "reader")
+    assert allows(policy, Access("s3:DeleteObject", object_arn)) is (role != "reader")
+    assert allows(policy, Access("s3:DeleteObjectVersion", object_arn)) is (role == "eraser")
     assert allows(policy, Access("s3:ListBucket", ARN))  # HeadBucket
     for other in (f"{KEYS}/ours2/0/", f"{KEYS}/", "policies/other-groups/ours/0/", "policies/", ""):
         assert not allows(policy, Access("s3:ListBucket", ARN, {PREFIX: (other,)}))
@@ -258,6 +309,7 @@ module "dynastate" {
 output "spark_conf" { value = module.dynastate.spark_conf }
 output "writer" { value = module.dynastate.objects_writer_policies }
 output "reader" { value = module.dynastate.objects_reader_policies }
+output "eraser" { value = module.dynastate.objects_eraser_policies }
 output "operator" { value = module.dynastate.objects_operator_policy }
 """
 NAMESPACES = (("orders", "orders"), ("all", "*"))
@@ -303,6 +355,6 @@ def test_terraform_makes_the_bucket(terraform: Terraform, plugin_dir: str, modul
         terraform.succeed(root, "destroy", "-auto-approve", tags)
         assert spare(policy, proxy.requests) == set()
     assert json.loads(outputs["operator"]) == policy
-    for role in ("writer", "reader"):
+    for role in ("writer", "reader", "eraser"):
         documents = {name: json.loads(text) for name, text in outputs[role].items()}
         assert documents == {name: render_objects(role, "team-objects", "state/", each) for name, each in NAMESPACES}

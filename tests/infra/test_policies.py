@@ -37,7 +37,7 @@ from dynastate.operations.regions.failover import plan_failover
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.sidecar.engines import Engines
 from tests.infra.conftest import CREDENTIALS, AsAws, Terraform
-from tests.support.engine_driver import begin, fold, read, save_snapshot, write, write_versions
+from tests.support.engine_driver import begin, fold, read, save_snapshot, take_snapshot, write, write_versions
 from tests.support.fault_proxy import CutError, FaultProxy, Forward, Reply, Request, let_pass
 from tests.support.policies import (
     LEADING_KEYS,
@@ -217,7 +217,7 @@ def test_tables_of_another_account_are_read_by_their_arns(proxy: FaultProxy) -> 
 
 
 @pytest.mark.usefixtures("dummy_credentials")
-@pytest.mark.parametrize("role", ["writer", "reader"])
+@pytest.mark.parametrize("role", ["writer", "reader", "eraser"])
 def test_another_namespace_is_out_of_reach(proxy: FaultProxy, role: str) -> None:
     """With a policy for one namespace, open, write and clean-up in another one are denied, and the error says so."""
     with engine_at(proxy.endpoint) as engine:
@@ -262,17 +262,22 @@ def test_a_fork_writes_to_its_own_namespace_only(proxy: FaultProxy) -> None:
 
 
 @pytest.mark.usefixtures("always_worth_it", "dummy_credentials")
-def test_erasing_takes_the_writers_policies_and_its_proof_the_readers(proxy: FaultProxy) -> None:
-    """Those of a query and of its fork: no request has keys of both."""
+def test_erasing_takes_the_erasers_policies_and_its_proof_the_readers(proxy: FaultProxy) -> None:
+    """Those of a query and of its fork: no request has keys of both, and all of the policies is used."""
     store, given = "customers/0/0/default", GivenKeys([user("a")])
-    writer, reader = (both(policy_of(role, "customers"), policy_of(role, "copied")) for role in ("writer", "reader"))
-    proxy.rule = enforce(writer, let_pass)
+    eraser, reader = (both(policy_of(role, "customers"), policy_of(role, "copied")) for role in ("eraser", "reader"))
     with engine_at(proxy.endpoint) as engine:
         tables = engine._tables
         StoreBuilder(engine, store).count_to(12).commit((user("b"), counted(1)))
         assert compact_store(engine, tables, store)
         fork_namespace(tables, "customers", "copied", None)
+        assert take_snapshot(engine, store, VersionId(12, attempt(12)), {}) is not None
+    proxy.rule = enforce(eraser, let_pass)
+    proxy.requests.clear()
+    with engine_at(proxy.endpoint) as engine:
+        tables = engine._tables
         erase_stores(tables, plan_erase(tables, [store], given), given)
+    assert used(proxy.requests) == permitted(eraser)
     proxy.rule = enforce(reader, let_pass)
     with engine_at(proxy.endpoint) as engine:
         absences = find_absence(engine._tables, [store], given)
@@ -288,7 +293,7 @@ def test_one_foreign_key_in_a_batch_denies_it() -> None:
             assert not allows(policy, Access(f"dynamodb:{action}", table, {LEADING_KEYS: (key, foreign_key)}))
 
 
-@pytest.mark.parametrize("role", ["writer", "reader", "operator"])
+@pytest.mark.parametrize("role", ["writer", "reader", "eraser", "operator"])
 def test_no_policy_permits_requests_without_keys(role: str) -> None:
     """No role may scan, export, or run statements, which have no leading keys to check; nor reach another table."""
     policy = policy_of(role)
@@ -308,7 +313,7 @@ def test_no_policy_permits_requests_without_keys(role: str) -> None:
         )
 
 
-@pytest.mark.parametrize("role", ["writer", "reader"])
+@pytest.mark.parametrize("role", ["writer", "reader", "eraser"])
 def test_a_scan_is_denied_where_it_is_added(role: str) -> None:
     """A Scan has no leading keys, which `ForAllValues` takes for met: the keys must be there."""
     statements = [
@@ -320,7 +325,7 @@ def test_a_scan_is_denied_where_it_is_added(role: str) -> None:
 
 def test_conditions_are_where_there_are_keys() -> None:
     """A request without leading keys meets a condition on them, so it is only on actions with keys."""
-    for role in ("writer", "reader"):
+    for role in ("writer", "reader", "eraser"):
         for statement in policy_of(role)["Statement"]:
             actions = {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
             assert ("Condition" in statement) == (actions != {"dynamodb:DescribeTable"})
@@ -389,13 +394,14 @@ module "dynastate" {
 
 output "writer_policies" { value = module.dynastate.writer_policies }
 output "reader_policies" { value = module.dynastate.reader_policies }
+output "eraser_policies" { value = module.dynastate.eraser_policies }
 output "operator_policy" { value = module.dynastate.operator_policy }
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_terraform_needs_the_operators_policy_and_gives_all_three(
+def test_terraform_needs_the_operators_policy_and_gives_all_four(
     terraform: Terraform, plugin_dir: str, module: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Terraform and the CLI make, change and drop the tables with the operator's policy, which permits nothing else.
@@ -429,7 +435,7 @@ def test_terraform_needs_the_operators_policy_and_gives_all_three(
         with pytest.raises(ConfigurationError, match="denies permission for DescribeTable on table another"):
             check_tables(replace(settings, delta_table="another"))
     assert json.loads(outputs["operator_policy"]) == policy
-    for role in ("writer", "reader"):
+    for role in ("writer", "reader", "eraser"):
         documents = {namespace: json.loads(text) for namespace, text in outputs[f"{role}_policies"].items()}
         assert documents == {"orders": policy_of(role, "orders"), "all": policy_of(role)}
 

@@ -152,11 +152,12 @@ def _bucket_accesses(method: str, bucket: str, query: Mapping[str, str], body: M
     """S3's, on the bucket itself, or on a part of it."""
     if method == "POST":
         assert set(query) == {"delete"}, body
-        return [Access("s3:DeleteObject", f"{bucket}/{key}") for key in listed_keys(body)]
-    if "versions" in query:
-        return [Access("s3:ListBucketVersions", bucket)]
-    if "list-type" in query:
-        return [Access("s3:ListBucket", bucket, {PREFIX: (query["prefix"],)} if "prefix" in query else {})]
+        named = re.findall("<Object>(.*?)</Object>", body["text"])
+        actions = ["s3:DeleteObject" + "Version" * ("<VersionId>" in each) for each in named]
+        return [Access(action, f"{bucket}/{key}") for action, key in zip(actions, listed_keys(body), strict=True)]
+    if "versions" in query or "list-type" in query:
+        action = "ListBucketVersions" if "versions" in query else "ListBucket"
+        return [Access(f"s3:{action}", bucket, {PREFIX: (query["prefix"],)} if "prefix" in query else {})]
     if not query:
         return [
             Access(f"s3:{ {'HEAD': 'ListBucket', 'PUT': 'CreateBucket', 'DELETE': 'DeleteBucket'}[method] }", bucket)
