@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -37,8 +38,14 @@ def erase(
         typer.Option("--key", metavar="KEY", help="Columns of a key, as a JSON object; once for each key."),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option("--keys", metavar="FILE", help="A file of such objects, one a line.", exists=True, dir_okay=False),
+        list[Path] | None,
+        typer.Option(
+            "--keys",
+            metavar="FILE",
+            help="A file of such objects, one a line, or a list as sql --json prints it; once for each file.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -58,7 +65,7 @@ def erase(
 
     if scope.count("/") > 1:
         raise ConfigurationError("erase whole operators: give namespace, or namespace/operator", scope=scope)
-    erased_keys, began, prices = _keys_of(key or [], keys), runtime.now(), Prices.of(call.settings)
+    erased_keys, began, prices = _keys_of(key or [], keys or []), runtime.now(), Prices.of(call.settings)
     with call.tables() as tables, progress("stores") as report:
         names = stores_in(tables, scope)
         plan = plan_erase(tables, [*names.current, *names.earlier], erased_keys, report)
@@ -102,17 +109,23 @@ def erase(
         )
 
 
-def _keys_of(texts: list[str], file: Path | None) -> GivenKeys:
-    """The keys of the options. Refuse a file that is not UTF-8, and a text that is not JSON."""
-    from dynastate.operations.erase.keys import keys_from_json
+def _keys_of(texts: Sequence[str], files: Sequence[Path]) -> GivenKeys:
+    """The keys of the options. Refuse a text that is not JSON."""
+    from dynastate.operations.erase.keys import GivenKeys, keys_of_file
+    from dynastate.reader.json_rows import parse_key
 
+    in_files = [key for file in files for key in keys_of_file(_text_of(file))]
+    return GivenKeys([*map(parse_key, texts), *in_files])
+
+
+def _text_of(file: Path) -> str:
+    """The text of a file of keys. Refuse one that is not UTF-8."""
     try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n") if file else []
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigurationError(
             "the file of --keys is not UTF-8: save it as UTF-8", file=file, byte=error.start
         ) from None
-    return keys_from_json([*texts, *(line for line in lines if line.strip())])
 
 
 def _principal(call: Call) -> str:

@@ -216,6 +216,8 @@ def _show_origins(origins: Origins) -> None:
 
 def _from_home(value: Any) -> Any:
     """Expand `~`, which a shell leaves as it is behind `=`; return any other value as it is."""
+    if isinstance(value, list):
+        return [_from_home(each) for each in value]
     is_below = isinstance(value, (str, Path)) and str(value).startswith("~/")
     return type(value)(Path(value).expanduser()) if is_below else value
 

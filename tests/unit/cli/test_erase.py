@@ -77,7 +77,27 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
     """It may begin with a byte order mark; only a line feed ends a line, with a carriage return or not."""
     file = tmp_path / "keys.ndjson"
     file.write_bytes('\ufeff{"user":"a\u2028b"}\r\n\n{"user":"c"}'.encode())
-    assert _keys_of([], file).keys == [{"user": "a\u2028b"}, {"user": "c"}]
+    assert _keys_of([], [file]).keys == [{"user": "a\u2028b"}, {"user": "c"}]
+
+
+def test_keys_by_the_values_of_their_rows(engine: Engine, tmp_path: Path) -> None:
+    """SQL finds the keys: in the oldest version, and in the changes since. All their rows go, others with them not."""
+    builder = StoreBuilder(engine, "values/0/0/default")
+    builder.commit((user("a"), counted(1, "Smith")), (user("b"), counted(1)), (user("c"), counted(1)))
+    builder.commit((user("a"), None), (user("b"), counted(2, "Smith & Co")))
+    builder.commit((user("b"), counted(3)), (user("c"), counted(2)))
+    searches = {
+        "state": ("select distinct user from state where note like '%Smith%'", "--version", "1"),
+        "changes": ("select distinct user from changes where note like '%Smith%'", "--after", "1"),
+    }
+    files = [word for name in searches for word in ("--keys", str(tmp_path / name))]
+    for name, words in searches.items():
+        (tmp_path / name).write_text(run("sql", "values/0", *words, "--json").out)
+    receipt = shown("erase", "values/0", *files, "--yes")
+    assert receipt["keys"] == [hashlib.sha256(f'{{"user":"{name}"}}'.encode()).hexdigest() for name in "ab"]
+    assert [row["user"] for row in shown("sql", "values/0", "from changes", "--after", "0")] == ["c", "c"]
+    (tmp_path / "state").write_text("[1]")
+    assert "a key to erase is an object of JSON" in refused("erase", "values/0", *files)
 
 
 def test_absence_with_a_key_of_each_operator(engine: Engine) -> None:

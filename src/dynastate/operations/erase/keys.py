@@ -50,6 +50,14 @@ def keys_from_json(texts: Iterable[str]) -> GivenKeys:
     return GivenKeys([parse_key(text) for text in texts])
 
 
+def keys_of_file(text: str) -> list[GivenKey]:
+    """The keys of a file: a JSON object on each line, or one list of them, as `dynastate sql --json` prints it."""
+    if text.lstrip().startswith("["):
+        keys: list[GivenKey] = parse_key(text)
+        return keys
+    return [parse_key(line) for line in text.split("\n") if line.strip()]
+
+
 def canonical(key: GivenKey) -> str:
     """A key as one text, whatever the order of its columns."""
     return json.dumps(key, sort_keys=True, separators=(",", ":"), default=str)
