@@ -177,8 +177,10 @@ class CleanUp:
             if snapshot.stage == DONE and retention.retains_snapshot(snapshot.of):
                 self._manifest(snapshot)
 
-    def remove_snapshots(self, retention: Retention, epoch: int) -> None:
+    def remove_snapshots(self, retention: Retention, epoch: int) -> int:
         """Delete the snapshots that are not retained, and unfinished snapshots of other runs than the one of `epoch`.
+
+        Returns the number of snapshots that are marked and left to the next clean-up.
 
         1. Mark a snapshot in its item as being deleted: readers no longer take it, and no writer can finish it.
            Snapshots that a fork depends on stay.
@@ -198,13 +200,14 @@ class CleanUp:
                     deleting.append(marked)
                     self.deleted.add(snapshot.id)
         if not deleting:
-            return
+            return 0
         all_snapshots = self._read_snapshots()  # 2
         if any(each.stage == WRITING for each in all_snapshots):
-            return
+            return len(deleting)
         carried, objects = self._carried(all_snapshots), self._named_objects(all_snapshots)
         for snapshot in deleting:
             self._remove_snapshot(snapshot, carried, objects)  # 3
+        return 0
 
     def remove_orphan_buckets(self, below: int, is_current: Callable[[], bool]) -> bool:
         """Delete buckets and manifests below a version that no snapshot names.

@@ -155,7 +155,8 @@ class Maintenance:
         Less is deleted, too, if an earlier clean-up has marked a snapshot and not deleted it.
 
         Does nothing while another clean-up of the store runs in this engine: its caller may have timed out.
-        Returns the cost, and the number of further versions to delete, which are left to the next clean-up.
+        Returns the cost, and the number of further versions and snapshots to delete, which are left to the next
+        clean-up.
 
         1. One Query returns version lists, snapshots and the meta item. 2. Only the newest run may continue.
         3. Find the lowest version that is needed. 4. Delete older snapshots. 5. The first time, delete buckets that
@@ -206,7 +207,7 @@ class Maintenance:
         is_current = partial(_is_current, tables, store, run_id, epoch=epoch, erasures=erasures)
         try:
             steps.check_snapshots(retention)
-            steps.remove_snapshots(retention, epoch)  # 4
+            further_snapshots = steps.remove_snapshots(retention, epoch)  # 4
             session = self._sessions.get(store, run_id)
             is_first = session is None or not session.has_removed_orphans
             has_looked = is_first and steps.remove_orphan_buckets(lowest - 1, is_current)  # 5
@@ -228,7 +229,7 @@ class Maintenance:
         for manifest in steps.manifests.values():
             account.learn(manifest)
         account.cleaned(graph, entries, steps.deleted)
-        return tables.meter, further_versions
+        return tables.meter, further_versions + further_snapshots
 
     def _epoch_of_newest(self, tables: Tables, graph: VersionGraph, run_id: str) -> int | None:
         """The epoch of a run. Returns None if the run is not the newest.

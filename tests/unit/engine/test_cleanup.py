@@ -66,10 +66,10 @@ def test_a_clean_up_beside_a_snapshot_is_completed_by_the_next(engine: Engine, t
     save_snapshot(engine, store, versions[15], numbers(15))
     under_way = take_snapshot(engine, store, versions[20], numbers(20))
     assert under_way is not None
-    clean_up(engine, store, versions[20], retain=2, least=10)
+    assert engine.maintenance.clean_up(store, "run-1", *versions[20], 2, 10, 0)[1] == 1, "it is to come again"
     assert under_way.commit()
     assert {name.split("/")[1] for name in buckets_of(tables, store)} >= {f"{5:020d}", f"{15:020d}"}
-    clean_up(engine, store, versions[20], retain=2, least=10)
+    assert engine.maintenance.clean_up(store, "run-1", *versions[20], 2, 10, 0)[1] == 0
     assert {one.version: one.stage for one in graph(tables, store).snapshots()} == {15: DONE, 20: DONE}
     assert f"{5:020d}" not in {name.split("/")[1] for name in buckets_of(tables, store)}
     assert clean_up(engine, store, versions[20], retain=2, least=10).items_deleted == 0
