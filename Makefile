@@ -17,7 +17,7 @@ SPARKS := 3.5 4.0 4.1 4.2 4.3
 SEED ?= 1000000
 RUNS ?= 10000
 
-.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations reach histories judged prove kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress model dynoxide fast-engine \
+.PHONY: demo check test-unit test test-all test-rest test-spark test-upgrade test-wheel test-aws sim mutations reach histories judged prove kills pictures setup lint lint-scala format-scala audit bench bench-network test-network jmh jcstress threads model dynoxide fast-engine \
 	java jar wheel test-pythons sbom maven docs clean region
 
 demo: setup
@@ -213,6 +213,12 @@ jmh: setup
 # Readers beside folds, in every mode of the JVM's compilers. More options of jcstress: `make jcstress JCSTRESS='-t GetShort'`.
 jcstress: setup
 	@$(PYTHON) -m tests.support.harness jcstress tests/races -m quick -sc false -r $(CURDIR)/build/jcstress $(JCSTRESS)
+
+# Threads of the provider, at each switch that Lincheck chooses, SECONDS for each scenario; some of them alone:
+# `make threads THREADS='"get beside folds"'`. Needs Maven, and a network once, and no JDK.
+threads: SECONDS = 60
+threads: setup
+	@$(PYTHON) -m tests.support.harness lincheck tests/threads $(SECONDS) $(THREADS)
 
 # Models of the protocol, solved by Alloy; some of them alone: `make model MODEL='commit.als Readable'`. Needs Maven, and
 # a network once.
