@@ -17,8 +17,10 @@ import pytest
 from dynastate.dynamodb.admin import check_tables
 from dynastate.dynamodb.boto_tables import BotoTables
 from dynastate.dynamodb.embedded import BUCKET
+from dynastate.engine.checkpoint import first_writers
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
+from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import VersionId
 from dynastate.format.objects import ObjectId, store_prefix
 from dynastate.operations.erase.absent import find_absence
@@ -26,8 +28,9 @@ from dynastate.operations.erase.erase import erase_stores, plan_erase
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.compact import compact_store
-from dynastate.operations.lifecycle.drop import drop_stores
+from dynastate.operations.lifecycle.drop import drop_checkpoints, drop_stores
 from dynastate.operations.lifecycle.fork import fork_namespace
+from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints
 from dynastate.settings import DELTA_TABLE, SNAPSHOT_TABLE, Settings
 from dynastate.settings import PREFIX as SETTINGS
 from tests.infra.conftest import AsAws, Terraform
@@ -47,7 +50,7 @@ from tests.support.policies import (
     render_objects,
     spare,
 )
-from tests.support.samples import attempt, numbers
+from tests.support.samples import attempt, noise, numbers
 from tests.support.store_builder import StoreBuilder, counted, user
 
 ARN = f"{BUCKETS}{BUCKET}"
@@ -129,6 +132,26 @@ def test_executors_do_with_objects_what_their_policy_permits_and_nothing_else(pr
 
 
 @pytest.mark.slow
+def test_large_files_of_a_checkpoint_take_no_other_permission(proxy: FaultProxy) -> None:
+    """The writer of a namespace, as the driver, puts and deletes their objects, and drops; the reader reads them."""
+    checkpoint, file, data = Checkpoint("drivers", "clicks"), "sources/0/9.compact", noise(900_000)
+    proxy.rule = enforce(policies_of("writer", "drivers"), let_pass)
+    with engine_at(proxy, S3_URL) as (engine, tables):
+        for number in (7, 8, 9):
+            assert engine.checkpoint_files().put(checkpoint, f"sources/0/{number}.compact", data, overwrites=False)
+        engine.checkpoint_files().delete(checkpoint, ["sources/0/7.compact"])
+        assert engine.checkpoint_files().put(checkpoint, "sources/0/8.compact", b"small", overwrites=True)
+        proxy.rule = enforce(policies_of("reader", "drivers"), let_pass)
+        (report,) = verify_checkpoints(tables, "drivers")
+        assert [finding.what for finding in report.findings] == ["missing"]  # metadata
+        stored = engine.checkpoint_files().get(checkpoint, file)
+        assert stored is not None
+        assert stored.data == data
+        proxy.rule = enforce(policies_of("writer", "drivers"), let_pass)
+        assert drop_checkpoints(tables, first_writers(tables, "drivers")) == 2
+        assert list(tables.objects.names(LOCATION, "drivers/")) == []
+
+
 def test_readers_do_with_objects_what_their_policy_permits_and_nothing_else(proxy: FaultProxy) -> None:
     store, policy = "objects-readers/0/0/default", objects_of("reader", "objects-readers")
     with engine_at(proxy, S3_URL) as (engine, tables):

@@ -276,6 +276,11 @@ class CheckpointFiles:
         """The heads of all files below a folder by their paths, by one Query."""
         return {path_of(key): parse_head(key, item) for key, item in self._below(checkpoint, folder)}
 
+    def locations(self, checkpoint: Checkpoint) -> set[str]:
+        """The locations of objects that heads name, by one Query."""
+        locations = (item.get(OBJECTS) for _, item in self._below(checkpoint, ""))
+        return {location for location in locations if isinstance(location, str)}
+
     def read(self, checkpoint: Checkpoint, paths: tuple[str, str] | None = None) -> dict[str, File | CorruptStateError]:
         """All files by their paths, or those from the first to the last of two `paths`, each whole or with its defect.
 

@@ -28,7 +28,7 @@ from dynastate.operations.lifecycle.runs import refuse_copy
 from dynastate.operations.scope import each_store
 from dynastate.progress import ProgressCallback, no_progress
 from dynastate.storage.meter import Meter
-from dynastate.storage.tables import Tables
+from dynastate.storage.tables import Tables, other_locations
 
 AnyCheckpoint = TypeVar("AnyCheckpoint", bound=QueryCheckpoint)
 #: How often a checkpoint is read again if its query makes a batch meanwhile, and something is missing.
@@ -37,7 +37,10 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """The result for a checkpoint: `files` of `bytes` were read, and the `batches` that were committed compared."""
+    """The result for a checkpoint: `files` of `bytes` were read, and the `batches` that were committed compared.
+
+    `other_locations`: the locations of other tables that have objects of these files.
+    """
 
     checkpoint: str
     files: int
@@ -45,6 +48,7 @@ class CheckpointReport:
     batches: tuple[int, ...]
     findings: tuple[Finding, ...]
     meter: Meter
+    other_locations: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -62,6 +66,7 @@ class CheckpointReport:
             "requests": self.meter.requests,
             "read_units": self.meter.read_units,
             "findings": findings_json(self.findings, names),
+            "other_locations": list(self.other_locations),
         }
 
     def lines(self, names: Mapping[Role, str]) -> list[str]:
@@ -71,6 +76,7 @@ class CheckpointReport:
             *findings_lines(self.findings, names),
             f"checkpoint {self.checkpoint}: {size}; batches compared with the state: {ranges(self.batches) or 'none'}",
             f"{plural(self.meter.requests, 'request')}, {plural(self.meter.read_units, 'read unit')}",
+            *(f"objects of other tables are needed: {location}" for location in self.other_locations),
             f"{'whole' if self.is_whole else 'not whole'}: {counted_items(self.findings)}",
         ]
 
@@ -142,7 +148,11 @@ def _verify_stored(
         location, name = orphans.objects[0]
         why = f"objects of puts that failed: object {location}/{name}"
         findings.append(Finding("orphaned", listed_item(checkpoint)[0], why, items=len(orphans.objects)))
-    return _report(loaded, batches, [*findings, *misfits], tables.meter)
+    others: list[str] = []
+    if other_locations(tables, locations):  # the tables were restored from others
+        others = other_locations(tables, CheckpointFiles(tables, set()).locations(checkpoint))
+    report = _report(loaded, batches, [*findings, *misfits], tables.meter)
+    return replace(report, other_locations=tuple(others))
 
 
 def refuse_other_log(tables: Tables, location: str, namespace: str) -> None:

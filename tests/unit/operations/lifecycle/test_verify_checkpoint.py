@@ -150,6 +150,19 @@ def test_objects(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not orphans & {*tables.objects.objects}
 
 
+def test_objects_of_other_tables(tables: MemoryTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restored tables need those of the tables that they were restored from, as long as a head names them."""
+    set_limits(monkeypatch, fragment_bytes_max=50)
+    others = "s3://bucket/other-tables"
+    files = CheckpointFiles(tables, set(), location=others)
+    files.put(CHECKPOINT, "sources/0/9.compact", noise(110), overwrites=False)
+    report = verified(tables)
+    assert (report.is_whole, report.other_locations) == (True, (others,))
+    assert f"objects of other tables are needed: {others}" in report.lines(tables.names)
+    files.delete(CHECKPOINT, ["sources/0/9.compact"])
+    assert verified(tables).other_locations == ()
+
+
 def without(tables: MemoryTables, store: str, version: int) -> None:
     """Lose the entry of a version."""
     key = version_list_key(store, version)
