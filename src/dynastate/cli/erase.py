@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from dynastate.cli.key_files import key_files, keys_of
 from dynastate.cli.options import Call, command
 from dynastate.cli.output import dollars, progress
 from dynastate.cli.scope import look_again
@@ -16,7 +16,6 @@ from dynastate.errors import ConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
     from dynastate.operations.erase.erase import ErasePlan
-    from dynastate.operations.erase.keys import GivenKeys
 
 app = typer.Typer(rich_help_panel="Maintain")
 
@@ -37,16 +36,7 @@ def erase(
         list[str] | None,
         typer.Option("--key", metavar="KEY", help="Columns of a key, as a JSON object; once for each key."),
     ] = None,
-    keys: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--keys",
-            metavar="FILE",
-            help="A file of such objects, one a line, or a list as sql --json prints it; once for each file.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
+    keys: Annotated[list[Path] | None, key_files("--keys")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Erase the rows of some keys from all versions and snapshots of a stopped query, with its forks and origins.
@@ -65,7 +55,7 @@ def erase(
 
     if scope.count("/") > 1:
         raise ConfigurationError("erase whole operators: give namespace, or namespace/operator", scope=scope)
-    erased_keys, began, prices = _keys_of(key or [], keys or []), runtime.now(), Prices.of(call.settings)
+    erased_keys, began, prices = keys_of(key, keys), runtime.now(), Prices.of(call.settings)
     with call.tables() as tables, progress("stores") as report:
         names = stores_in(tables, scope)
         plan = plan_erase(tables, [*names.current, *names.earlier], erased_keys, report)
@@ -107,25 +97,6 @@ def erase(
             f"{plural(receipt.write_units, 'write unit')}, {plural(receipt.read_units, 'read unit')}, "
             f"{dollars(receipt.dollars)} dollars"
         )
-
-
-def _keys_of(texts: Sequence[str], files: Sequence[Path]) -> GivenKeys:
-    """The keys of the options. Refuse a text that is not JSON."""
-    from dynastate.operations.erase.keys import GivenKeys, keys_of_file
-    from dynastate.reader.json_rows import parse_key
-
-    in_files = [key for file in files for key in keys_of_file(_text_of(file))]
-    return GivenKeys([*map(parse_key, texts), *in_files])
-
-
-def _text_of(file: Path) -> str:
-    """The text of a file of keys. Refuse one that is not UTF-8."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            "the file of --keys is not UTF-8: save it as UTF-8", file=file, byte=error.start
-        ) from None
 
 
 def _principal(call: Call) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dynastate.cli.key_files import key_files, keys_of
 from dynastate.cli.options import Call, Family, Key, Namespace, Store, Stores, command, number
 from dynastate.cli.output import dollars, facts, progress
 from dynastate.cli.scope import Scope, counted, current_stores, end, failures, on_each
@@ -25,6 +26,7 @@ from dynastate.operations.inspection.formats import Format
 
 if TYPE_CHECKING:
     from dynastate.format.keys import Role
+    from dynastate.operations.erase.keys import GivenKeys
     from dynastate.operations.inspection.abandoned import AbandonedNamespace
     from dynastate.operations.inspection.checkpoints import CheckpointSummary
     from dynastate.operations.inspection.findings import Report
@@ -292,6 +294,7 @@ def verify(
         list[str] | None,
         typer.Option("--absent", metavar="KEY", help="Only prove that no version has a row of this key, as 'erase'."),
     ] = None,
+    absent_keys: Annotated[list[Path] | None, key_files("--absent-keys")] = None,
 ) -> None:
     """Read stores as recovery would, and list what is missing, corrupt or orphaned.
 
@@ -300,10 +303,10 @@ def verify(
     attempts under way look like orphans, and clean-up deletes the others. Exit code 1: something is missing or corrupt;
     with --absent, there is a row, or there are items that it does not search.
     """
-    if absent:
+    if absent or absent_keys:
         if checkpoint:
             raise ConfigurationError("--absent looks for rows only: leave out --checkpoint")
-        _verify_absent(call, scope, absent)
+        _verify_absent(call, scope, keys_of(absent, absent_keys))
         return
     from dynastate.operations.inspection import verify as verifying
     from dynastate.operations.lifecycle.verify_checkpoint import refuse_other_log, verify_checkpoints, verify_log
@@ -344,13 +347,11 @@ def _show_reports(call: Call, outcomes: Outcomes[Report], names: dict[Role, str]
         call.say(line)
 
 
-def _verify_absent(call: Call, scope: str, texts: Sequence[str]) -> None:
+def _verify_absent(call: Call, scope: str, erased_keys: GivenKeys) -> None:
     """Print whether rows of some keys are in any version or snapshot. Exit code 1: they are, or may be."""
     from dynastate.operations.erase.absent import find_absence
-    from dynastate.operations.erase.keys import keys_from_json
     from dynastate.operations.scope import stores_in
 
-    erased_keys = keys_from_json(texts)
     with call.tables() as tables, progress("stores") as report:
         names = stores_in(tables, scope)
         absences = find_absence(tables, [*names.current, *names.earlier], erased_keys, report)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dynastate.cli.erase import _keys_of
+from dynastate.cli.key_files import keys_of
 from dynastate.dynamodb import identity
 from dynastate.engine.engine import Engine
 from dynastate.errors import UnavailableError
@@ -77,7 +77,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
     """It may begin with a byte order mark; only a line feed ends a line, with a carriage return or not."""
     file = tmp_path / "keys.ndjson"
     file.write_bytes('\ufeff{"user":"a\u2028b"}\r\n\n{"user":"c"}'.encode())
-    assert _keys_of([], [file]).keys == [{"user": "a\u2028b"}, {"user": "c"}]
+    assert keys_of(None, [file]).keys == [{"user": "a\u2028b"}, {"user": "c"}]
 
 
 def test_keys_by_the_values_of_their_rows(engine: Engine, tmp_path: Path) -> None:
@@ -93,7 +93,10 @@ def test_keys_by_the_values_of_their_rows(engine: Engine, tmp_path: Path) -> Non
     files = [word for name in searches for word in ("--keys", str(tmp_path / name))]
     for name, words in searches.items():
         (tmp_path / name).write_text(run("sql", "values/0", *words, "--json").out)
+    absent_files = [word.replace("--keys", "--absent-keys") for word in files]
+    assert not shown("verify", "values/0", *absent_files, code=1)[0]["absent"]
     receipt = shown("erase", "values/0", *files, "--yes")
+    assert shown("verify", "values/0", *absent_files)[0]["absent"]
     assert receipt["keys"] == [hashlib.sha256(f'{{"user":"{name}"}}'.encode()).hexdigest() for name in "ab"]
     assert [row["user"] for row in shown("sql", "values/0", "from changes", "--after", "0")] == ["c", "c"]
     (tmp_path / "state").write_text("[1]")
@@ -163,7 +166,7 @@ def test_what_is_refused(engine: Engine, tmp_path: Path) -> None:
         assert "columns=customer" in refused(*words, '{"customer": "a"}', words[-1], KEY)
     file = tmp_path / "keys.ndjson"
     file.write_bytes(b'{"user":"\xff"}')
-    assert "the file of --keys is not UTF-8" in refused("erase", "refuses", "--keys", str(file))
+    assert "the file of keys is not UTF-8" in refused("erase", "refuses", "--keys", str(file))
     checkpoint = ("--checkpoint", "s3://bucket/checkpoint")
     assert "leave out --checkpoint" in refused("verify", "refuses", "--absent", KEY, *checkpoint)
     assert "erase whole operators" in refused("erase", "refuses/0/0", "--key", KEY)

@@ -45,11 +45,6 @@ class GivenKeys:
         return [hashlib.sha256(canonical(key).encode()).hexdigest() for key in self.keys]
 
 
-def keys_from_json(texts: Iterable[str]) -> GivenKeys:
-    """The keys in texts of JSON. Refuse a text that is not JSON."""
-    return GivenKeys([parse_key(text) for text in texts])
-
-
 def keys_of_file(text: str) -> list[GivenKey]:
     """The keys of a file: a JSON object on each line, or one list of them, as `dynastate sql --json` prints it."""
     if text.lstrip().startswith("["):
