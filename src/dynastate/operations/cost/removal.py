@@ -247,12 +247,19 @@ def _held_by(graph: VersionGraph, settings: RemovalSettings, batch_s: float) -> 
     if meta.pins:
         origin = meta.origin.split("/")[0]
         reasons.append(f"{origin} retains what this fork began with, until dynastate clean on the fork unpins it")
-    newest = graph.newest()
-    retention = cleanup.retention(
-        graph, newest.version, newest.attempt, retain=max(2, settings.retain), epoch=newest.epoch
-    )
-    if retention is not None and retention.foreign:
+    if _has_foreign(graph, settings):
         reasons.append("another checkpoint location has made versions, which stay until the namespace is dropped")
     if settings.most and settings.most * batch_s < settings.maintenance_s:
         reasons.append("maxVersionsToDeletePerMaintenance is less than the versions that are made meanwhile")
     return reasons
+
+
+def _has_foreign(graph: VersionGraph, settings: RemovalSettings) -> bool:
+    """Whether clean-up retains versions of other locations."""
+    if not graph.versions():
+        return False
+    newest = graph.newest()
+    retention = cleanup.retention(
+        graph, newest.version, newest.attempt, retain=max(2, settings.retain), epoch=newest.epoch
+    )
+    return retention is not None and bool(retention.foreign)

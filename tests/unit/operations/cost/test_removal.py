@@ -10,15 +10,17 @@ import pytest
 from dynastate.engine import snapshot_threshold
 from dynastate.engine.engine import Engine
 from dynastate.errors import ConfigurationError
-from dynastate.format.keys import EMPTY, VersionId
+from dynastate.format.graph import VersionGraph
+from dynastate.format.keys import EMPTY, META, VersionId
 from dynastate.operations.cost.removal import RemovalDelay, RemovalSettings, delay_of, removal_of_lists
 from dynastate.operations.inspection.inspect import read_lists
+from dynastate.operations.lifecycle.adopt import adopt_stores
 from dynastate.operations.lifecycle.clean import clean_store
 from dynastate.operations.lifecycle.compact import compact_store
 from dynastate.operations.lifecycle.fork import fork_namespace
 from dynastate.storage.tables import Tables
 from tests.support.engine_driver import Engines, take_snapshot, write
-from tests.support.samples import Changes, State, attempt, namespace_of, noise
+from tests.support.samples import Changes, State, attempt, namespace_of, noise, query_run
 from tests.support.search import matches_in
 
 #: Batches from the one that puts a row to the one that removes it.
@@ -191,6 +193,28 @@ def test_what_holds_rows_longer_is_said(engines: Engines, tables: Tables, store:
     in_s3 = f"s3-{store}"
     write(engines(objects="s3://bucket", objects_threshold_kb=0), in_s3, attempt(1), {b"key": noise(1000)})
     assert reasons(in_s3) == ["an"]
+
+
+def test_a_store_without_versions(engine: Engine, tables: Tables, store: str) -> None:
+    """A run has entered it, and committed nothing yet: only the bound is known."""
+    RunningQuery(engine, store, OFTEN, ticks=1).batch()
+    _, items = read_lists(tables, store)
+    items = {key: item for key, item in items.items() if key.sort == META}
+    removal = removal_of_lists(VersionGraph(store, items.items()), items, OFTEN, BATCH_S)
+    assert removal.expected == removal.longest == delay_of(OFTEN, BATCH_S)
+
+
+def test_versions_of_another_location(engine: Engine, tables: Tables, store: str) -> None:
+    """What the old location has committed on a branch of its own stays after an adoption."""
+    base = write(engine, store, attempt(1), {b"key": b"1"})
+    write(engine, store, attempt(2), {b"key": b"2"}, base=base)
+    other = "file:/other"
+    adopt_stores(tables, [store], other)
+    newest = base
+    for number in range(3, 20):
+        newest = write(engine, store, attempt(number), {b"key": b"3"}, base=newest, run=query_run("run-2", other))
+    (reason,) = removal_of_lists(*read_lists(tables, store), OFTEN, BATCH_S).held_by
+    assert reason.startswith("another checkpoint location")
 
 
 def test_an_unknown_pace_and_wrong_settings_are_refused(engine: Engine, tables: Tables, store: str) -> None:
