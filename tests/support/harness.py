@@ -27,10 +27,10 @@ from tests.upstream.maven import BUILD, jars
 MAIN = {"jmh": "org.openjdk.jmh.Main", "jcstress": "org.openjdk.jcstress.Main", "lincheck": "io.dynastate.memory.Main"}
 
 
-def harness_command(name: str, sources: Path, options: Sequence[str], mutant: Path | None = None) -> list[str]:
+def harness_command(name: str, sources: Path, options: Sequence[str], mutants: Sequence[Path] = ()) -> list[str]:
     """Compile the sources, and return the command that runs them: with the bridge, which must be built, and Spark.
 
-    Classes in the folder `mutant` come in the place of those of the bridge.
+    Classes in the folders `mutants` come in the place of those of the bridge.
     """
     harness = [str(jar) for jar in sorted(jars(name).glob("*.jar"))]
     classes = BUILD / f"{name}-classes"
@@ -45,8 +45,7 @@ def harness_command(name: str, sources: Path, options: Sequence[str], mutant: Pa
     compiler += map(str, sorted(sources.glob("*.java")))
     built = subprocess.run(compiler, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
-    if mutant is not None:
-        classpath = os.pathsep.join([str(mutant), classpath])
+    classpath = os.pathsep.join([*map(str, mutants), classpath])
     of_java = [f"@{MODULE_OPTIONS}", "-XX:+UseG1GC", f"-Dlog4j2.configurationFile={LOG4J}"]
     # Code of the second compiler would be discarded with each class that Lincheck changes.
     of_java += [each for jar in boot for each in (f"-Xbootclasspath/a:{jar}", "-XX:TieredStopAtLevel=1")]

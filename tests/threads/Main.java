@@ -17,6 +17,7 @@ public final class Main {
         SCENARIOS.put("iterate beside folds", () -> VersionThreads.iterateBesideFolds());
         SCENARIOS.put("write pages at once", () -> DiskThreads.writeAtOnce());
         SCENARIOS.put("get beside folds", () -> VersionThreads.getBesideFolds());
+        SCENARIOS.put("evict beside reads", () -> CacheThreads.evictBesideReads());
     }
 
     private Main() { }

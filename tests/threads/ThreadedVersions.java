@@ -13,7 +13,7 @@ final class ThreadedVersions {
     private static final int BYTES = 8_000;
     private static final int KEYS = 4;
     private static final ChangeSink IGNORED = (records, hashMin, hashMax, chunk, length) -> { };
-    private static final Attempt ATTEMPT = new Attempt(1, 1);
+    static final Attempt ATTEMPT = new Attempt(1, 1);
 
     private ThreadedVersions() { }
 
@@ -64,11 +64,11 @@ final class ThreadedVersions {
         if (!expected.equals(shown)) throw new AssertionError("expected " + expected + ", shown " + shown);
     }
 
-    private static byte[] keyOf(int key) {
+    static byte[] keyOf(int key) {
         return new byte[] {(byte) key};
     }
 
-    private static byte[] valueOf(byte letter) {
+    static byte[] valueOf(byte letter) {
         byte[] value = new byte[BYTES];
         Arrays.fill(value, letter);
         return value;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -64,12 +65,12 @@ def mutated(mutation: Mutation) -> str:
     return source.replace(mutation.text, mutation.by)
 
 
-def compile_all(folder: Path) -> dict[str, Path]:
+def compile_all(folder: Path, mutations: Mapping[str, Mutation] = MUTATIONS) -> dict[str, Path]:
     """Compile the mutated files with the compiler among PySpark's jars; by mutation, the folder of its classes."""
     sources, classes = folder / "sources", folder / "classes"
     classes.mkdir(parents=True)
     files = []
-    for mutation in MUTATIONS.values():
+    for mutation in mutations.values():
         file = sources / mutation.file
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(mutated(mutation))
@@ -80,7 +81,7 @@ def compile_all(folder: Path) -> dict[str, Path]:
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stdout + completed.stderr
     folders = {}
-    for number, (name, mutation) in enumerate(MUTATIONS.items()):
+    for number, (name, mutation) in enumerate(mutations.items()):
         # A file has its class, what is in it, and its companion's.
         part = re.compile(rf"{Path(mutation.file).stem}(\$.*)?\.class")
         folders[name] = folder / str(number)
