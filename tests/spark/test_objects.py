@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
@@ -17,6 +18,9 @@ from dynastate.engine.catalog import find_stores
 from dynastate.engine.checkpoint import CheckpointFiles, first_writers
 from dynastate.format.checkpoint import Checkpoint
 from dynastate.format.keys import SPECS, store_shard
+from dynastate.operations.erase.absent import find_absence
+from dynastate.operations.erase.erase import erase_stores, plan_erase
+from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
 from dynastate.operations.lifecycle.drop import drop_checkpoints, drop_stores
 from dynastate.operations.lifecycle.verify_checkpoint import verify_checkpoints
@@ -24,6 +28,8 @@ from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF
 from tests.spark.conftest import CONF, Open, Sessions, only, stop_stores
 from tests.spark.streams import Record, Source, make_wide_rows, run
+from tests.support.jvm import SINCE_40
+from tests.support.search import objects_with, places_with
 
 #: 200 keys of 300 bytes in two partitions: some 30 KB a partition and batch.
 KEYS, NOTE_BYTES, FILES = 200, 300, 9
@@ -166,3 +172,73 @@ def test_large_files_of_a_checkpoint(
         drop_stores(both, list(find_stores(both, folder.name)))
         drop_checkpoints(both, first_writers(both, folder.name))
         assert list(both.objects.names(LOCATION, f"{folder.name}/")) == []
+
+
+def contents(s3: Any, bucket: str) -> dict[str, bytes]:
+    """All versions of all objects of a bucket; the name of an earlier one has its id behind it."""
+    pages = s3.get_paginator("list_object_versions").paginate(Bucket=bucket)
+    of_versions: dict[str, bytes] = {}
+    for version in (each for page in pages for each in page.get("Versions", ())):
+        key, version_id = version["Key"], version["VersionId"]
+        # moto copies a version of an object that was deleted, and does not return it.
+        s3.copy_object(Bucket=BUCKET, Key="copy", CopySource={"Bucket": bucket, "Key": key, "VersionId": version_id})
+        name = key if version["IsLatest"] else f"{key}?{version_id}"
+        of_versions[name] = s3.get_object(Bucket=BUCKET, Key="copy")["Body"].read()
+    return of_versions
+
+
+@pytest.mark.slow
+@SINCE_40
+def test_rows_are_erased_from_all_versions_of_objects(
+    fresh_stores: None,
+    sessions: Sessions,
+    both: BotoTables,
+    s3: EmbeddedDynamoDB,
+    opened: Open,
+    folder: Path,
+    environment: dict[str, str],
+) -> None:
+    """A search through tables and bucket finds a key and its values before, and not after; then the query goes on."""
+    rows, key, bucket = files(), "key-123", folder.name.lower().replace("_", "-")
+    notes = [str(row["note"]).encode() for file in rows[:5] for row in file if row["key"] == key]
+    source = Source(folder / "files", rows)
+    conf = {
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        f"{CONF}.maintenanceInterval": "20ms",
+        f"{CONF}.minDeltasForSnapshot": "2",
+        f"{CONF}.dynastate.namespace": folder.name,
+        f"{CONF}.dynastate.objectsEndpoint": s3.endpoint,
+        f"{CONF}.dynastate.objects": f"s3://{bucket}/state",
+    }
+
+    def pause(batch: DataFrame, _: int) -> DataFrame:
+        time.sleep(0.2)  # maintenance comes in between
+        return batch
+
+    with only(environment):
+        client = both.objects._client.current().boto3
+        client.create_bucket(Bucket=bucket)
+        client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    source.release(5)
+    run(newest(source.stream(sessions(conf))), folder / "checkpoint", disturb=pause)
+    stop_stores()
+    with only(environment):
+        stores, given = list(find_stores(both, folder.name)), GivenKeys([{"key": key}])
+        with_key = objects_with(contents(client, bucket), key.encode(), *notes)
+        assert {"?" in name for name in with_key} == {True, False}
+        plan = plan_erase(both, stores, given)
+        erase_stores(both, plan, given)
+        assert not objects_with(contents(client, bucket), key.encode(), *notes)
+        assert not places_with(both, stores, key.encode(), *notes, shards=8)
+        assert all(each.is_absent for each in find_absence(both, stores, given))
+    source.release()
+    session = sessions(conf | {f"{CONF}.dynastate.cacheMb": "65"})  # another application has not read the rows
+    run(newest(source.stream(session)), folder / "checkpoint", disturb=pause)
+    stop_stores()
+    of_files = {
+        row["key"]: row["note"] for number, file in enumerate(rows) for row in file if row["key"] != key or number >= 5
+    }
+    with only(environment):
+        state = opened(f"{folder.name}/0", objects_endpoint=s3.endpoint)
+        assert {row["key"]: row["valueWithExtremumOrdering"] for row in state} == of_files
+        drop_stores(both, stores)
