@@ -160,7 +160,11 @@ class KeyMatcher:
             names = sorted(given_key)
             if all(each in columns for each in names):
                 self.with_columns.add(canonical(given_key))
-                typed = [_of_type(columns[each], given_key[each]) for each in names]
+                try:
+                    typed = [_of_type(columns[each], given_key[each]) for each in names]
+                except ConfigurationError as wrong:
+                    wrong.facts.setdefault("family", described["name"])
+                    raise
                 for pairs in product(*typed):
                     values = json_text([value for _, value in pairs])
                     by_columns.setdefault(tuple(column for column, _ in pairs), set()).add(values)
