@@ -8,14 +8,16 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 
 /** Lets transformWithState run on dynastate: Spark 4.2 and newer allow it on providers of a list of class names only.
  * Also refuses queries that would not run on dynastate although the session says so: `RefusePinnedProvider`. Tells
- * tasks the id of their query: `QueryIdConf`. Lets queries be in real-time mode: `ProviderOfQueries`. Set by
- * `spark.sql.extensions`; `dynastate.configure` does so. Does not change plans of a session with another provider.
+ * tasks the id of their query: `QueryIdConf`. Lets queries be in real-time mode: `ProviderOfQueries`. Computes the
+ * state of batches that sinks skip: `SkippedBatches`. Set by `spark.sql.extensions`; `dynastate.configure` does so.
+ * Does not change plans of a session with another provider.
  */
 class DynastateExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
     ProviderOfQueries.inject(extensions)
     RefusePinnedProvider.inject(extensions)
     QueryIdConf.inject(extensions)
+    SkippedBatches.inject(extensions)
     extensions.injectColumnar(_ =>
       new ColumnarRule {
         // Columnar rules run after the rule that fills in state information, so that the copies have it.

@@ -49,6 +49,9 @@ private[dynastate] object RefusePinnedProvider {
   /** Whether dynastate is the provider of the session, or of the queries that it starts. */
   def isChosen: Boolean = chosen == Provider
 
+  /** Whether a query that starts has state on dynastate. */
+  def isStatefulOnDynastate(write: WriteToStream): Boolean = isChosen && isStateful(write.inputQuery)
+
   private def chosen: String =
     if (RealTimeMode.isEnabled && !SQLConf.get.contains(Setting)) Provider
     else SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
