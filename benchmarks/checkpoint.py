@@ -75,7 +75,7 @@ class Stored:
             "log_items": len(log),
             "items": sum(self._count(role) for role in SPECS),
             "units": sum(newest) / COUNTED,
-            "orphans": len(tomorrow.orphans(CHECKPOINT)),
+            "orphans": sum(map(len, tomorrow.orphans(CHECKPOINT, ()))),
         }
 
     def _count(self, role: Role) -> int:
