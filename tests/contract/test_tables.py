@@ -17,6 +17,7 @@ from dynastate.runtime import Limits
 from dynastate.storage.limits import ITEM_BYTES_MAX
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
+from dynastate.storage.update import Condition, Update
 from tests.support.memory_tables import MemoryTables
 
 RUN = "6d0f7a3e-0000-4000-8000-000000000000"
@@ -224,6 +225,17 @@ def test_units_are_counted_by_dynamodbs_rules(tables: Tables, store: str) -> Non
     assert (appends.requests, appends.write_units) == (1, 1)
     append_version(tables.metered(appends), version_list_key(store, 1), bytes(200), "run-1")
     assert (appends.requests, appends.write_units) == (2, 3), "an update pays for the whole item"
+
+
+def test_an_update_without_a_condition_makes_the_item_or_adds_to_it(tables: Tables, store: str) -> None:
+    """As the list of checkpoints is written: an attribute and a text of a set in one request, whatever is there."""
+    key = version_list_key(store, 1)
+    item = item_key(key) | {"format": FORMAT}
+    assert tables.update(key, Update(Condition(), sets={"format": FORMAT})) == item
+    for text, texts in (("a", {"a"}), ("b", {"a", "b"}), ("a", {"a", "b"})):
+        update = Update(Condition(), sets={"format": FORMAT}, adds={"objects": frozenset([text])})
+        assert tables.update(key, update) == item | {"objects": frozenset(texts)}
+    assert tables.get([key]) == {key: item | {"objects": frozenset(["a", "b"])}}
 
 
 def test_too_many_items_or_one_key_twice_are_refused(tables: Tables, store: str) -> None:
