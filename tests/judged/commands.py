@@ -37,10 +37,10 @@ class Commands:
     pool: ThreadPoolExecutor
 
     def keep_a_fork(self) -> None:
-        """Fork the query, and run the fork, which is then read to the end of the history."""
+        """Fork the query, and run the fork without clean-ups: all of it is read to the end of the history."""
         query = Query("kept", "file:/tmp/kept/state")
         if bases := self._fork(query):
-            Run(self.history, 1, query, bases, True, self.pool, BATCHES).drive()
+            Run(self.history, 1, query, bases, True, self.pool, BATCHES, cleans_up=False).drive()
 
     def drop_a_fork(self) -> None:
         """Fork the query, drop the fork while it runs, and begin another query in its namespace."""

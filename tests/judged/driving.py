@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Final
 
-from dynastate.format.keys import EMPTY
+from dynastate.format.keys import EMPTY, NO_ATTEMPT
+from tests.judged.clients import Host
 from tests.judged.commands import Commands
 from tests.judged.history import NAMESPACE, History, Query, Size
 from tests.judged.runs import Run
@@ -17,17 +20,19 @@ BATCHES_BEFORE_NEXT: Final = 4
 USUAL, SMALL = Size(runs=3, batches=10), Size(runs=2, batches=BATCHES_BEFORE_NEXT + 1)
 #: Probabilities: the driver of the run before is killed. A run is from another location than the one before. The host
 #: of the one before is stopped meanwhile. A run cleans up only when the next one has replaced it.
-KILLS, ADOPTIONS, STOPS, LATE_CLEAN_UPS = 0.3, 0.3, 0.6, 0.4
+KILLS, ADOPTIONS, STOPS, LATE_CLEAN_UPS = 0.25, 0.2, 0.8, 0.4
 #: A run begins so many versions before the last one; the most only where no clean-up may have deleted that.
 BACK: Final = (1, 2, BATCHES_BEFORE_NEXT)
-#: A sidecar of a replaced run continues when one of these numbers of commits of the new run have returned, and after
+#: A sidecar of a replaced run continues when the new run has passed the old one, or has made so many batches, and after
 #: these seconds at the latest. A commit that it was stopped in is late then, but its version is retained; or everything
 #: that it knew is gone.
-COMMITS_MEANWHILE, STOPPED_S = (4, 20), 3.0
+MANY, STOPPED_S = 10, 4.0
+#: How often the version that was passed is read then.
+READS: Final = 5
 #: A driver is killed at most so long after its first batch.
 UNTIL_KILL_S: Final = 1.0
 #: So long a sidecar may take to append a version or to write rows, at which it is stopped; the share of the first.
-UNTIL_REQUEST_S, APPENDS = 1.0, 0.6
+UNTIL_REQUEST_S, APPENDS = 1.0, 0.7
 
 
 def drive_all(history: History, pool: ThreadPoolExecutor, commands: Commands) -> Run:
@@ -50,20 +55,25 @@ def drive_all(history: History, pool: ThreadPoolExecutor, commands: Commands) ->
             break
         if number == 2:
             drivers += [pool.submit(commands.keep_a_fork), pool.submit(commands.drop_a_fork)]
+        host = history.host_of(last.number)
         if is_killed:
             time.sleep(chance.uniform(0, UNTIL_KILL_S))
+        if is_stopped := chance.random() < STOPS:
+            _stop(host, chance)
+        if is_killed:
             last.kill()
-            last.history.host_of(last.number).network.counts["kill of a driver"] += 1
+            host.network.counts["kill of a driver"] += 1
         back = 1 if is_killed else chance.choice(BACK[:2] if last.cleans_up else BACK)
         bases = dict(last.chosen[-min(back, len(last.chosen))])
         if chance.random() < ADOPTIONS:
             query = query._replace(location=f"file:/tmp/{number}/state")
             commands.adopt(query, number)
         run = Run(history, number, query, bases, names_attempts, pool, batches, chance.random() >= LATE_CLEAN_UPS)
-        if chance.random() < STOPS:
-            _stop_while(history, run, drivers)
-        else:
-            drivers.append(pool.submit(run.drive))
+        drivers.append(pool.submit(run.drive))
+        if is_stopped:
+            passed = _await_commits(run, last, chance)
+            host.go_on()
+            drivers.append(pool.submit(_read_passed, run, passed))
         drivers.append(pool.submit(_clean_up_late, last, run))
         last = run
     for driver in drivers:
@@ -83,13 +93,11 @@ def _clean_up_late(replaced: Run, by: Run) -> None:
         replaced.clean_up(store, version, replaced.history.chance("late clean-up", store, by.number))
 
 
-def _stop_while(history: History, run: Run, drivers: list[Future[None]]) -> None:
-    """Begin a run, with the host of the run before stopped until the new one has made versions.
+def _stop(host: Host, chance: random.Random) -> None:
+    """Stop a host while it appends a version, or while it writes rows: what these are for, it does when it continues.
 
-    It stops while it appends a version, which is appended when it continues, or while it writes rows: what these are
-    for, it does later.
+    The version is appended when the host continues.
     """
-    chance, host = history.chance("stop", run.number), history.host_of(run.number - 1)
     if chance.random() < APPENDS:
         host.network.before_append = host.stop_and_wait
     else:
@@ -99,9 +107,29 @@ def _stop_while(history: History, run: Run, drivers: list[Future[None]]) -> None
         time.sleep(0.01)
     host.network.before_append = host.network.after_rows = None
     host.stop()
-    drivers.append(run.pool.submit(run.drive))
-    commits, deadline = chance.choice(COMMITS_MEANWHILE), time.monotonic() + STOPPED_S
-    while not run.is_over and history.commits_of(run.number) < commits and time.monotonic() < deadline:
+
+
+def _await_commits(run: Run, replaced: Run, chance: random.Random) -> int:
+    """Wait until a run has passed the one that it replaces, or has made many versions; return the version to pass."""
+    passed = max(version.version for version in replaced.chosen[-1].values()) + 1
+    is_long, deadline = chance.random() < 0.3, time.monotonic() + STOPPED_S
+    while not run.is_over and time.monotonic() < deadline:
+        versions = [version.version for version in run.chosen[-1].values()] if run.chosen else [0]
+        if len(run.chosen) >= MANY if is_long else min(versions) >= passed:
+            break
         time.sleep(0.02)
-    host.go_on()
-    host.network.counts[f"long stop of {commits} commits"] += 1
+    counts = run.history.host_of(replaced.number).network.counts
+    counts[f"stop until {len(run.chosen)} batches of the next run"] += 1
+    return passed
+
+
+def _read_passed(run: Run, version: int) -> None:
+    """Open a version, of which a stopped sidecar may append an older attempt, by its number."""
+    chance = run.history.chance("passed", run.number)
+    for _ in range(READS):
+        for store in run.query.stores:
+            client = run.history.client(chance)
+            if client is not None:
+                with closing(client.talk):
+                    client.open(store, version, NO_ATTEMPT)
+        time.sleep(0.1)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from dynastate.format.keys import VersionId
-from tests.judged.calls import OK, Record
+from tests.judged.calls import Record
 from tests.judged.clients import Client, Host
 from tests.judged.network import Network
 from tests.support.samples import QUERY
@@ -95,8 +95,3 @@ class History:
 
     def faults(self) -> Counter[str]:
         return sum((network.counts for network in self.networks), Counter[str]())
-
-    def commits_of(self, run: int) -> int:
-        """How many commits of a run of the first query have returned."""
-        calls = [call for call in list(self.record.calls) if call.op == "commit" and call.outcome == OK]
-        return sum(call.run == run and call.store.startswith(OPERATOR) for call in calls)

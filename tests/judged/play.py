@@ -188,5 +188,7 @@ def play(seed: int, folder: Path, s3: Settings, mutation: str = "", size: Size =
         for each in history.networks:
             each.heal()
         _settle(history, last)
+        with ThreadPoolExecutor() as restarts:  # what they have in memory need not be stored
+            list(restarts.map(Host.kill, history.hosts))
         _read_all(history)
     return history

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
@@ -17,8 +18,8 @@ from tests.judged.clients import Client
 from tests.judged.history import History, Query
 from tests.support.samples import Changes
 
-#: So often Spark tries a task, and then the query fails.
-TRIES: Final = 6
+#: So often Spark tries a task, and then the query fails; with a pause where no sidecar answers.
+TRIES, PAUSE_S = 6, 0.5
 KEYS: Final = [b"a", b"b", b"c", b"d", b"e", b"f"]
 #: The most bytes of a value: with some of them, changes are within the version entry, with others, parts.
 VALUE_BYTES_MAX: Final = 2_000
@@ -94,6 +95,7 @@ class Run:
         chance, base = self.history.chance(seed), self.bases[store]
         with self._client(chance) as client:
             if client is None:
+                time.sleep(PAUSE_S)
                 return EMPTY, NO_ANSWER
             if base != EMPTY:
                 found = client.open(store, base.version, base.attempt if self.names_attempts else NO_ATTEMPT)

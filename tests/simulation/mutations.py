@@ -41,7 +41,7 @@ from dynastate.format.parts import Part, join_fragments, parse_part
 from dynastate.format.version_list import REFUSED, VERSIONS, VersionEntry
 from dynastate.operations.erase import erase
 from dynastate.operations.erase.scan import BucketName, StoreScan
-from dynastate.operations.lifecycle import compact, drop
+from dynastate.operations.lifecycle import compact, drop, fork
 from dynastate.storage.meter import Meter
 from dynastate.storage.tables import Tables
 from dynastate.storage.update import Condition, Update
@@ -335,6 +335,22 @@ def retains_branches_of_earlier_queries() -> AbstractContextManager[Any]:
 def reads_partitions_of_earlier_queries() -> AbstractContextManager[Any]:
     """All stores of a namespace are the current query's."""
     return patch.object(catalog, "by_query", lambda metas, *_: catalog.QueryStores(list(metas), []))
+
+
+@found_by(seed=23)
+def forks_without_pins() -> AbstractContextManager[Any]:
+    """Clean-up of the origin does not know what a fork depends on."""
+    return patch.object(fork._StoreFork, "_pin", lambda *_: None)
+
+
+@found_by(seed=102)
+def deletes_objects_of_attempts_under_way() -> AbstractContextManager[Any]:
+    """Clean-up deletes every object that no version list names."""
+
+    def find(original: Callable[..., Any], of: cleanup.CleanUp, below: int, deleted: Any) -> Any:
+        return original(of, below + 1_000, deleted)
+
+    return replaced(cleanup.CleanUp, "find_orphan_objects", find)
 
 
 @found_by(seed=14)
