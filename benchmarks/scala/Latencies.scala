@@ -21,6 +21,9 @@ final class Latencies extends ForeachWriter[Row] {
 object Latencies {
   private[benchmarks] val intervals = new ConcurrentHashMap[Long, Interval]
 
+  /** Forget what was measured: another query begins. */
+  def forget(): Unit = intervals.clear()
+
   /** Of the intervals from one to another, as JSON: the latency of rows that did not wait at the source, at some
    * quantiles, and the times without rows between an interval and the next one, in milliseconds.
    */

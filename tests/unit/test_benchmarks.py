@@ -327,6 +327,8 @@ def test_targets_of_real_time_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     slower = realtime.targets({1_000: {"ours": runs([1.0, 9.0, 2.1], 301), "rocksdb-changelog": theirs}})
     assert [each.met for each in slower] == [False, False]
     assert realtime.targets({1_000: {"ours": ours}}) == []
+    (distant,) = realtime.targets({}, {1_000: {"ours": ours, "rocksdb-changelog": theirs}})
+    assert ("at a distance" in distant.text, distant.measured, distant.met) == (True, 0.5, True)
 
 
 def test_a_long_checkpoint_has_a_target_for_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
