@@ -203,7 +203,7 @@ def test_frames(vector: Vector) -> None:
     message = message_type(*(field(message_type, *each) for each in vector["fields"].items()))
     assert protocol.encode(message) == raw
     length, number = protocol.HEADER.unpack_from(raw)
-    assert protocol.check_length(length) == len(raw) - protocol.HEADER.size
+    assert protocol.check_length(length, number) == len(raw) - protocol.HEADER.size
     assert (number, name_of(message_type)) == (vector["type"], vector["name"])
     assert protocol.decode(number, raw[protocol.HEADER.size :]) == message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from dynastate.settings import SNAPSHOT_TABLE, Settings
 from dynastate.spark.configure import FILE_MANAGER, FILE_MANAGER_CLASS, FILE_SYSTEM_CONF
 from tests.spark.conftest import CONF, Open, Sessions, only, stop_stores
 from tests.spark.streams import Record, Source, make_wide_rows, run
+from tests.spark.test_checkpoint_in_dynamodb import Logs
 from tests.support.jvm import SINCE_40
 from tests.support.search import objects_with, places_with
 
@@ -35,6 +37,7 @@ from tests.support.search import objects_with, places_with
 KEYS, NOTE_BYTES, FILES = 200, 300, 9
 #: Files whose names take more than 380,000 bytes in a merged log, also compressed: names of random bytes, in hex.
 LOGGED, NAME_BYTES = 1_600, 125
+MIB, PIECES = 2**20, 70
 S3_URL = f"s3://{BUCKET}/state"
 LOCATION = f"{S3_URL}/{SNAPSHOT_TABLE}"
 
@@ -172,6 +175,23 @@ def test_large_files_of_a_checkpoint(
         drop_stores(both, list(find_stores(both, folder.name)))
         drop_checkpoints(both, first_writers(both, folder.name))
         assert list(both.objects.names(LOCATION, f"{folder.name}/")) == []
+
+
+@pytest.mark.slow
+def test_a_file_of_a_checkpoint_above_64_mib(
+    fresh_stores: None, sessions: Sessions, both: BotoTables, s3: EmbeddedDynamoDB, folder: Path
+) -> None:
+    """It goes through the bridge in one frame, and is read back as it was."""
+    objects = {f"{CONF}.dynastate.objects": S3_URL, f"{CONF}.dynastate.objectsEndpoint": s3.endpoint}
+    session = sessions({FILE_MANAGER: FILE_MANAGER_CLASS, **FILE_SYSTEM_CONF, **objects})
+    logs = Logs(session, f"dynastate://{folder.name}/query/sources/0")
+    piece = random.Random(8).randbytes(MIB)  # noqa: S311  # test data
+    file = logs.write(logs.open(), "9.compact", b"")
+    for _ in range(PIECES):
+        file.write(bytearray(piece))
+    file.close()
+    assert hashlib.sha256(logs.read(logs.open(), "9.compact")).digest() == hashlib.sha256(piece * PIECES).digest()
+    assert len(list(both.objects.names(LOCATION, f"{folder.name}/checkpoint/"))) == -(-PIECES // 8)
 
 
 def contents(s3: Any, bucket: str) -> dict[str, bytes]:

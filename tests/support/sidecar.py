@@ -78,7 +78,7 @@ class Talk:
             if len(header) < protocol.HEADER.size:
                 return None
             length, number = protocol.HEADER.unpack(header)
-            size = protocol.check_length(length)
+            size = protocol.check_length(length, number)
             body = self._stream.read(size)
         except ConnectionResetError:  # it closed with frames of ours unread
             return None

@@ -216,7 +216,7 @@ def converse(frames: bytes, tables: MemoryTables) -> tuple[list[tuple[int, bytes
         with ours, ours.makefile("rb") as stream, contextlib.suppress(ConnectionResetError):
             while header := stream.read(HEAD):
                 length, kind = protocol.HEADER.unpack(header)
-                answers.append((kind, stream.read(protocol.check_length(length))))
+                answers.append((kind, stream.read(protocol.check_length(length, kind))))
         thread.join(20)
         sender.join(20)
         is_over = not thread.is_alive() and not sender.is_alive()

@@ -29,8 +29,10 @@ from dynastate.runtime import limits
 
 #: The beginning of the location of a checkpoint.
 SCHEME: Final = "dynastate://"
-#: The largest file.
-FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+#: The largest file. Spark, the bridge and the sidecar have it in memory as a whole.
+FILE_BYTES_MAX: Final = 512 * 1024 * 1024
+#: The largest file in items: the write units of one partition key would take longer than a request may.
+ITEMS_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 #: The most fragments of a file.
 FRAGMENTS_MAX: Final = 1_000
 #: The attribute of a head with the location of its objects, and of a listed checkpoint with all of its locations.
@@ -242,9 +244,17 @@ def listed_locations(item: Item) -> frozenset[str]:
 
 def file_parts(key: Key, data: bytes, writer: Attempt, time: int, *, codec: str = LZ4, location: str = "") -> FileParts:
     """Cut a file into its parts. With a `location`, a file that is too large for its head is in objects there."""
+    if len(data) > ITEMS_FILE_BYTES_MAX and not location:
+        raise ConfigurationError(
+            "a checkpoint file is larger than 64 MiB, which dynastate stores in S3 only: set "
+            "spark.sql.streaming.stateStore.dynastate.objects, or move the checkpoint to a folder with 'dynastate "
+            "checkpoint'",
+            bytes=len(data),
+            **where(key),
+        )
     if len(data) > FILE_BYTES_MAX:
         raise ConfigurationError(
-            "a checkpoint file is larger than 64 MiB, which dynastate does not store: move the checkpoint to a folder "
+            "a checkpoint file is larger than 512 MiB, which dynastate does not store: move the checkpoint to a folder "
             "with 'dynastate checkpoint'",
             bytes=len(data),
             **where(key),

@@ -103,7 +103,7 @@ class Connection:
         if len(header) < protocol.HEADER.size:
             raise _ClosedError("it was cut within a frame")
         length, number = protocol.HEADER.unpack(header)
-        size = protocol.check_length(length)
+        size = protocol.check_length(length, number)
         if self._state is State.NEW and size > READ_BUFFER_BYTES:
             raise MismatchError("first frame is too long", length=length)
         body = self._take(size)

@@ -17,13 +17,15 @@ from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 
 from dynastate.errors import MismatchError
 from dynastate.format.binary import Cursor
-from dynastate.format.checkpoint import FileEntry
+from dynastate.format.checkpoint import FILE_BYTES_MAX, FileEntry
 from dynastate.format.keys import NO_ATTEMPT, Attempt, VersionId
 from dynastate.format.manifest import BITS_MAX
 
 PROTOCOL: Final = 2
 TOKEN_BYTES: Final = 32
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024 + 4096
+#: A frame with a file.
+FILE_FRAME_BYTES_MAX: Final = FILE_BYTES_MAX + 4096
 #: Versions are below this one: Spark's are Java's long.
 VERSIONS: Final = 2**63
 #: The most entries of a FILES frame.
@@ -236,6 +238,7 @@ _OF_SIDECAR: Final = (
 )
 #: The message of each number.
 MESSAGES: Final[dict[int, type[Any]]] = {**dict(enumerate(_OF_JVM, 1)), **dict(enumerate(_OF_SIDECAR, 64)), 127: Error}
+_FILE_PUT: Final = 1 + _OF_JVM.index(FilePut)
 _FORMS: Final[dict[type[Any], tuple[int, list[Kind]]]] = {
     form: (number, [hint.__metadata__[0] for hint in get_type_hints(form, include_extras=True).values()])
     for number, form in MESSAGES.items()
@@ -341,8 +344,9 @@ def decode(number: int, body: bytes) -> Any:  # one of the messages
     return message
 
 
-def check_length(length: int) -> int:
-    if not 1 <= length <= FRAME_BYTES_MAX:
+def check_length(length: int, number: int) -> int:
+    """The bytes of a body, by the length and the type of its frame."""
+    if not 1 <= length <= (FILE_FRAME_BYTES_MAX if number == _FILE_PUT else FRAME_BYTES_MAX):
         raise MismatchError("frame has an impossible length", length=length)
     return length - 1
 

@@ -13,6 +13,7 @@ from dynastate.errors import ConfigurationError, CorruptStateError
 from dynastate.format import checkpoint as files
 from dynastate.format.checkpoint import (
     FILE_BYTES_MAX,
+    ITEMS_FILE_BYTES_MAX,
     Checkpoint,
     FileEntry,
     checkpoint_of,
@@ -190,9 +191,11 @@ def test_items_of_a_file(data: bytes, codec: str, fragments: int) -> None:
 
 
 def test_a_file_that_is_too_large_is_refused() -> None:
-    """Files above 64 MiB are not stored."""
-    with pytest.raises(ConfigurationError, match="larger than 64 MiB"):
-        stored("f", bytes(FILE_BYTES_MAX + 1))
+    """Files above 64 MiB are stored in S3 only, and those above 512 MiB not at all."""
+    with pytest.raises(ConfigurationError, match=r"larger than 64 MiB.*objects"):
+        stored("f", bytes(ITEMS_FILE_BYTES_MAX + 1))
+    with pytest.raises(ConfigurationError, match="larger than 512 MiB"):
+        file_parts(file_key(CHECKPOINT, "f"), bytes(FILE_BYTES_MAX + 1), A, TIME, location="s3://bucket/t")
 
 
 def read(key: Key, item: Item, fragments: list[tuple[Key, Item]]) -> bytes:

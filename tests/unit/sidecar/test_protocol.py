@@ -157,9 +157,16 @@ def test_the_last_version_can_be_made() -> None:
 def test_impossible_lengths_are_refused(length: int) -> None:
     """A frame is neither empty nor larger than the largest row with what surrounds it."""
     with pytest.raises(MismatchError, match=f"impossible length length={length}"):
-        protocol.check_length(length)
-    assert protocol.check_length(1) == 0
-    assert protocol.check_length(protocol.FRAME_BYTES_MAX) == protocol.FRAME_BYTES_MAX - 1
+        protocol.check_length(length, 4)
+    assert protocol.check_length(1, 4) == 0
+    assert protocol.check_length(protocol.FRAME_BYTES_MAX, 4) == protocol.FRAME_BYTES_MAX - 1
+
+
+def test_a_frame_with_a_file_may_be_larger() -> None:
+    number = protocol.encode(FilePut("n/q", "f", 0, b""))[4]
+    assert protocol.check_length(protocol.FILE_FRAME_BYTES_MAX, number) == protocol.FILE_FRAME_BYTES_MAX - 1
+    with pytest.raises(MismatchError, match="impossible length"):
+        protocol.check_length(protocol.FILE_FRAME_BYTES_MAX + 1, number)
 
 
 #: docs/protocol.md, "Order": what may follow what, and the state after it.

@@ -15,6 +15,7 @@ object Protocol {
   val Version = 2
   val TokenBytes = 32
   val FrameBytesMax: Int = 64 * 1024 * 1024 + 4096
+  val FileBytesMax: Int = 512 * 1024 * 1024
 
   val Hello = 1
   val Open = 2
@@ -103,7 +104,8 @@ object Protocol {
   /** An APPEND frame except its changes, which follow it. */
   def appendHead(records: Int, hashMin: Int, hashMax: Int, changesBytes: Int): ByteBuffer = {
     val out = little(AppendHeadBytes)
-    out.putInt(checked(1 + 12 + changesBytes)).put(Append.toByte).putInt(records).putInt(hashMin).putInt(hashMax)
+    out.putInt(checked(1 + 12 + changesBytes, Append)).put(Append.toByte).putInt(records).putInt(hashMin).putInt(
+      hashMax)
     out.flip()
   }
 
@@ -113,8 +115,8 @@ object Protocol {
   /** @param array an array of at least so many bytes, for the body */
   def readFrame(in: DataInputStream, array: Int => Array[Byte] = new Array(_)): Frame = {
     val length = Integer.reverseBytes(in.readInt())
-    if (length < 1 || length > FrameBytesMax) throw new IOException(s"a frame has an impossible length: $length")
     val frameType = in.readUnsignedByte()
+    if (length < 1 || length > most(frameType)) throw new IOException(s"a frame has an impossible length: $length")
     val end = length - 1
     val body = array(end)
     var at = 0
@@ -187,7 +189,8 @@ object Protocol {
   private def frame(frameType: Int, fields: Any*): ByteBuffer = {
     val arrays = fields.map(bytesOf)
     val bodyBytes = arrays.map(_.length).sum
-    val out = little(5 + bodyBytes).putInt(checked(1 + bodyBytes)).put(frameType.toByte)
+    val length = checked(1 + bodyBytes, frameType)
+    val out = little(5 + bodyBytes).putInt(length).put(frameType.toByte)
     arrays.foreach(out.put(_: Array[Byte]))
     out.flip()
   }
@@ -211,9 +214,15 @@ object Protocol {
 
   private def little(bytes: Int): ByteBuffer = ByteBuffer.allocate(bytes).order(ByteOrder.LITTLE_ENDIAN)
 
-  private def checked(length: Int): Int = {
-    if (length < 1 || length > FrameBytesMax) throw new DynastateException(ErrorKind.Configuration,
-      s"a message to the sidecar is too large bytes=$length most=$FrameBytesMax")
+  /** The largest length of a frame. */
+  private def most(frameType: Int): Int = frameType match {
+    case FilePut | File | CheckpointFile => FileBytesMax + 4096
+    case _ => FrameBytesMax
+  }
+
+  private def checked(length: Int, frameType: Int): Int = {
+    if (length < 1 || length > most(frameType)) throw new DynastateException(ErrorKind.Configuration,
+      s"a message to the sidecar is too large bytes=$length most=${most(frameType)}")
     length
   }
 }

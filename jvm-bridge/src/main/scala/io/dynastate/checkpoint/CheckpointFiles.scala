@@ -4,7 +4,7 @@ import java.io.{ByteArrayInputStream, EOFException, FileNotFoundException}
 import java.util.concurrent.ConcurrentHashMap
 
 import io.dynastate.{DynastateException, ErrorKind}
-import io.dynastate.bridge.{Connection, FileContent, FileEntry, Sidecar}
+import io.dynastate.bridge.{Connection, FileContent, FileEntry, Protocol, Sidecar}
 import io.dynastate.spark.ProviderSettings
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs._
@@ -24,9 +24,9 @@ private[checkpoint] final class CheckpointFiles(hadoopConf: Configuration) {
     if (at.isOfOtherState) throw new DynastateException(ErrorKind.Configuration,
       "only a query whose state is in dynastate can have its checkpoint in DynamoDB; set its " +
         s"spark.sql.streaming.stateStore.providerClass, or use another checkpointLocation path=$path")
-    if (data.length > FileBytesMax) throw new DynastateException(ErrorKind.Configuration,
-      "a checkpoint file is larger than 64 MiB, which dynastate does not store: move the checkpoint to a folder with " +
-        s"'dynastate checkpoint' path=$path bytes=${data.length}")
+    if (data.length > Protocol.FileBytesMax) throw new DynastateException(ErrorKind.Configuration,
+      "a checkpoint file is larger than 512 MiB, which dynastate does not store: move the checkpoint to a folder " +
+        s"with 'dynastate checkpoint' path=$path bytes=${data.length}")
     val isStored = changing(at)(_.putFile(at.checkpoint, at.file, data, overwrites, deadlineSeconds))
     if (isStored) RunStart.put(at.checkpoint, at.file, data)
     else {
@@ -82,7 +82,6 @@ private[checkpoint] final class CheckpointFiles(hadoopConf: Configuration) {
 
 private[checkpoint] object CheckpointFiles {
   private val BlockBytes = 4L << 20
-  private val FileBytesMax = 64 << 20
   /** Interpreters and engines whose tables were found to fit. */
   private val checked = ConcurrentHashMap.newKeySet[(String, String)]()
 
