@@ -68,6 +68,7 @@ def test_the_receipt(engine: Engine, tables: NamedTables, tmp_path: Path) -> Non
     # The mark and its removal; three requests for two lists that refuse runs; a part, the list; two deleted parts.
     assert receipt["write_units"] == 9
     assert any("point-in-time recovery" in each for each in receipt["not_covered"])
+    assert any("forks that were dropped" in each for each in receipt["not_covered"])
     assert '"a"' not in json.dumps(receipt)
     empty = shown("erase", "receipt/0", "--key", KEY, "--yes")
     assert (empty["rows"], empty["write_units"]) == (0, 0)

@@ -16,6 +16,7 @@ from dynastate.storage.objects import ObjectVersion
 NOT_COVERED: Final = (
     "backups of the tables, and point-in-time recovery, which reach up to 35 days back",
     "copies of objects in other buckets, by replication of S3, and backups of the bucket",
+    "earlier versions of objects, in a bucket that keeps them, of stores and forks that were dropped before",
     "copies of the state in other tables, by dynastate copy or export",
     "the files of checkpoints: offsets, commits and the metadata of sources",
     "sources, sinks and logs of the query",

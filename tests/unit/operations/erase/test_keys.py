@@ -75,7 +75,7 @@ def test_each_key_needs_a_family_of_its_columns() -> None:
 
 
 def test_a_family_whose_column_has_another_type_is_named() -> None:
-    """As some of transformWithState in Python, whose keys are pickled: their rows could not be told."""
+    """As some of transformWithState in Python, whose keys are pickled: their rows cannot be recognised."""
     timers = family(1, "$eventTimers_keyToTimestamp", (("user", "binary"), ("time", "long")))
     with pytest.raises(ConfigurationError, match=r"must be of type binary.* family=\$eventTimers_keyToTimestamp"):
         KeyMatcher(GivenKeys([{"user": "not base64"}]), STORE, [json.dumps({"families": [family(), timers]})])
