@@ -94,6 +94,8 @@ def _of_operator(removal: OperatorRemoval, settings: RemovalSettings) -> dict[st
 
 def _of_settings(most: RemovalDelay, batch_s: float, settings: RemovalSettings) -> dict[str, Any]:
     """The figures as JSON where nothing is known but settings."""
+    from dynastate.operations.cost.removal import held_by_settings
+
     return {
         "operator": None,
         "stores": 0,
@@ -104,7 +106,7 @@ def _of_settings(most: RemovalDelay, batch_s: float, settings: RemovalSettings) 
         "batches_max": most.batches,
         "minutes_max": most.minutes(batch_s, settings.maintenance_s),
         "steps": _steps(most),
-        "held_by": [],
+        "held_by": [{"reason": reason, "stores": 0} for reason in held_by_settings(settings, batch_s)],
     }
 
 
@@ -142,8 +144,8 @@ def _show(call: Call, operators: Sequence[dict[str, Any]]) -> None:
     call.table(steps, _STEPS, title=title)
     for operator in operators:
         for cause in operator["held_by"]:
-            stores = plural(cause["stores"], "store")
-            call.say(f"operator {operator['operator']}, {stores}: longer, because {cause['reason']}")
+            stores = f"operator {operator['operator']}, {plural(cause['stores'], 'store')}: " if cause["stores"] else ""
+            call.say(f"{stores}longer, because {cause['reason']}")
 
 
 def _hours(minutes: float | None) -> str | None:

@@ -56,7 +56,11 @@ def test_what_holds_rows_longer() -> None:
     words = ("retention", "running", "--most", "1")
     assert [each["held_by"][0]["stores"] for each in shown(*words)["operators"]] == [1, 1]
     text = " ".join(run(*words).out.split())
-    assert "operator 0, 1 store: longer, because maxVersionsToDeletePerMaintenance is less than" in text
+    reason = "longer, because maxVersionsToDeletePerMaintenance is not above the versions that are made meanwhile"
+    assert f"operator 0, 1 store: {reason}" in text
+    by_settings = ("retention", "--every", "10", "--most")
+    assert any(line.startswith(reason[:60]) for line in run(*by_settings, "6").lines)
+    assert "longer" not in run(*by_settings, "7").out
 
 
 def test_wrong_arguments() -> None:

@@ -61,6 +61,11 @@ class RemovalSettings:
                 raise ConfigurationError(f"{name} must be 0 or more", got=value)
 
     @property
+    def retained(self) -> int:
+        """Versions that clean-up retains."""
+        return max(2, self.retain)
+
+    @property
     def offers(self) -> int:
         """Versions from one offer of a snapshot to the next, at least."""
         return max(1, self.min_deltas)
@@ -100,11 +105,12 @@ STEPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 
 
-def delay_of(settings: RemovalSettings, batch_s: float, worth: int | None = None) -> RemovalDelay:
+def delay_of(settings: RemovalSettings, batch_s: float, worth: int | None = None, waiting: int = 0) -> RemovalDelay:
     """The longest delay of a store with a batch every `batch_s` seconds.
 
     `worth` is the number of versions whose changes are worth a snapshot. Where it is not known, the delay is the
     longest of any changes: a snapshot is made after `snapshot_threshold.VERSIONS_MAX` versions in any case.
+    `waiting` is the number of versions that clean-up has to delete first, where it deletes `settings.most` at a time.
     """
     ticks = math.floor(settings.maintenance_s / batch_s) + 1  # versions from one run of maintenance to the next
     most = snapshot_threshold.VERSIONS_MAX
@@ -114,13 +120,17 @@ def delay_of(settings: RemovalSettings, batch_s: float, worth: int | None = None
     least_apart = max(settings.offers, worth or 1)
     # Where snapshots are close to each other, the first one may leave too few versions to delete.
     too_few = min(settings.least - 1, (settings.least - 1) // least_apart * later)
+    if settings.most:  # the last turn may leave the newest `least` - 1 of the versions that it could delete
+        too_few = settings.least - 1
     wait = max(first, too_few + later if too_few else 0) - 1
     clean_ups = settings.least - 1 + ticks
-    turns = math.ceil((settings.least - 1 + later + clean_ups) / settings.most) if settings.most else 1
+    # Turns delete the lowest versions first, so those that are made meanwhile do not count.
+    at_once = max(settings.least - 1 + later, waiting) + clean_ups
+    turns = math.ceil(at_once / settings.most) if settings.most else 1
     return RemovalDelay(
         snapshot=first - 1,
         deletable=wait - (first - 1),
-        retained=max(2, settings.retain),
+        retained=settings.retained,
         clean_up=clean_ups - 1,
         backlog=(turns - 1) * ticks,
     )
@@ -207,11 +217,15 @@ def removal_of_lists(
             "it with --every SECONDS",
             store=graph.store,
         )
+    listed = len(graph.versions())
     return StoreRemoval(
         graph.store,
         batch_s=seconds,
-        expected=delay_of(settings, seconds, worth_of(graph, items, settings.snapshot_threshold)),
-        longest=delay_of(settings, seconds),
+        expected=delay_of(
+            settings, seconds, worth_of(graph, items, settings.snapshot_threshold), waiting=listed - settings.retained
+        ),
+        # Snapshots may have been made by other settings: then the next one may let go of all versions at once.
+        longest=delay_of(settings, seconds, waiting=listed),
         held_by=tuple(_held_by(graph, settings, seconds)),
     )
 
@@ -237,6 +251,13 @@ def _batch_s(graph: VersionGraph) -> float:
     return (times[-1] - times[0]) / (len(times) - 1) / 1000 if len(times) > 1 else 0
 
 
+def held_by_settings(settings: RemovalSettings, batch_s: float) -> list[str]:
+    """The reasons why settings alone set no bound."""
+    if settings.most and settings.most * batch_s <= settings.maintenance_s:
+        return ["maxVersionsToDeletePerMaintenance is not above the versions that are made meanwhile"]
+    return []
+
+
 def _held_by(graph: VersionGraph, settings: RemovalSettings, batch_s: float) -> list[str]:
     """The reasons why items of a store have removed rows longer than clean-up would let them."""
     meta, reasons = graph.required_meta, []
@@ -249,9 +270,7 @@ def _held_by(graph: VersionGraph, settings: RemovalSettings, batch_s: float) -> 
         reasons.append(f"{origin} retains what this fork began with, until dynastate clean on the fork unpins it")
     if _has_foreign(graph, settings):
         reasons.append("another checkpoint location has made versions, which stay until the namespace is dropped")
-    if settings.most and settings.most * batch_s < settings.maintenance_s:
-        reasons.append("maxVersionsToDeletePerMaintenance is less than the versions that are made meanwhile")
-    return reasons
+    return [*reasons, *held_by_settings(settings, batch_s)]
 
 
 def _has_foreign(graph: VersionGraph, settings: RemovalSettings) -> bool:
@@ -259,7 +278,5 @@ def _has_foreign(graph: VersionGraph, settings: RemovalSettings) -> bool:
     if not graph.versions():
         return False
     newest = graph.newest()
-    retention = cleanup.retention(
-        graph, newest.version, newest.attempt, retain=max(2, settings.retain), epoch=newest.epoch
-    )
+    retention = cleanup.retention(graph, newest.version, newest.attempt, retain=settings.retained, epoch=newest.epoch)
     return retention is not None and bool(retention.foreign)
