@@ -235,8 +235,16 @@ class Onlooker(Actor):
         try:
             yield
         except (VersionMissingError, CorruptStateError) as failed:
-            pairs = zip(watched, nodes, strict=True)
-            if still := [node.version for still_promised, node in pairs if node.version in still_promised()]:
+            store = failed.facts.get("store")
+            # Of several stores the failure is of one, which may be read at a version that the driver has not chosen.
+            concerned = {store} if store in {model.store for model in models} else {model.store for model in models}
+            triples = zip(models, watched, nodes, strict=True)
+            still = [
+                node.version
+                for model, still_promised, node in triples
+                if model.store in concerned and node.version in still_promised()
+            ]
+            if still:
                 versions = " ".join(map(short, still))
                 raise violation("a promised version cannot be read", versions=versions, error=failed) from failed
             raise
