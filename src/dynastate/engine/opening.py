@@ -355,9 +355,14 @@ class VersionOpener:
         def chunks_of(entry: VersionEntry) -> Iterator[StoredChunk]:
             try:
                 yield from self._reader.changes(self._tables, store, [entry], shards, within=within)
-            except CorruptStateError:
+            except CorruptStateError as lost:
                 # Clean-up may have deleted the version meanwhile: then it is missing, not corrupt.
-                self._graph(store, lowest, last).span(first, last, attempt)
+                if entry not in self._graph(store, lowest, last).span(first, last, attempt):
+                    raise VersionMissingError(
+                        "rows were erased from this version while its changes were read: read them again",
+                        store=store,
+                        version=entry.version,
+                    ) from lost
                 raise
 
         return ChangeFeed(

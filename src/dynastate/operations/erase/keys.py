@@ -144,6 +144,11 @@ class KeyMatcher:
             for described in described_families(text, with_dropped=True):
                 self._add(erased_keys, described)
 
+    @property
+    def has_families(self) -> bool:
+        """Whether the store has a schema, which its first commit writes."""
+        return bool(self._forms)
+
     def _add(self, erased_keys: GivenKeys, described: Mapping[str, Any]) -> None:
         forms = self._forms.setdefault(described["id"], {})
         self._names.setdefault(described["id"], set()).add(described["name"])

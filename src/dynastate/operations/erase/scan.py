@@ -243,10 +243,13 @@ def _bucket_of(chunk: StoredChunk) -> BucketName:
 
 
 def refuse_unmatched(erased_keys: GivenKeys, matchers: Mapping[str, KeyMatcher]) -> None:
-    """Refuse keys whose columns no key of these stores has: they would match nothing, without an error."""
+    """Refuse keys whose columns no key of these stores has: they would match nothing, without an error.
+
+    Stores in which nothing was committed have no columns to compare. No version of theirs has a row.
+    """
     known_keys = {key for matcher in matchers.values() for key in matcher.with_columns}
     unknown = {", ".join(sorted(key)) for key in erased_keys.keys if canonical(key) not in known_keys}
-    if unknown:
+    if unknown and any(matcher.has_families for matcher in matchers.values()):
         raise ConfigurationError(
             "no key of this state has these columns; 'dynastate show' of a store lists them",
             columns="; ".join(sorted(unknown)),

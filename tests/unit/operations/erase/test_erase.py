@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from dynastate.engine.engine import Engine
+from dynastate.errors import VersionMissingError
+from dynastate.format.keys import EMPTY
+from dynastate.operations.erase.absent import find_absence
 from dynastate.operations.erase.erase import ErasedStore, ErasePlan, erase_stores, plan_erase
 from dynastate.operations.erase.keys import GivenKeys
 from dynastate.operations.inspection.verify import verify
@@ -20,6 +23,7 @@ from tests.support.contents import graph
 from tests.support.crashes import crashes, each_request
 from tests.support.engine_driver import Engines, make_engine
 from tests.support.memory_tables import MemoryTables
+from tests.support.samples import A, chunk_of, query_run
 from tests.support.search import places_with
 from tests.support.store_builder import StoreBuilder, counted, user
 
@@ -147,6 +151,34 @@ def test_a_row_that_went_in_a_later_list(memory_engine: Engine, memory: MemoryTa
             continue
         erase(memory, store)
         assert rows_at_each(memory, store) == expected
+
+
+def test_a_query_that_has_committed_nothing(engines: Engines, memory: MemoryTables, store: str) -> None:
+    """Its state has no schema, so no columns. What a failed attempt of its first batch has left is deleted."""
+    builder = StoreBuilder(engines(memory, inline_bytes=0), store)
+    change = builder._record(0, user(PERSON), counted(1, SECRET))
+    under_way = builder._engine.begin(store, query_run("run-1"), *EMPTY, A)
+    under_way.append(chunk_of(change))
+    under_way.flush()
+    under_way._pending.wait(10)
+    assert places_with(memory, [store], *MARKS)
+    plan, _ = erase(memory, store)
+    assert plan.rows == 0
+    assert not places_with(memory, [store], *MARKS)
+    assert find_absence(memory, [store], GIVEN)[0].is_absent
+
+
+def test_changes_that_are_read_meanwhile(memory_engine: Engine, memory: MemoryTables, store: str) -> None:
+    """Changes of a version that is written again before they are read: the error is not that it is corrupt."""
+    build(memory_engine, memory, store, versions=3)
+    newest = graph(memory, store).newest()
+    with closing(make_engine(memory, inline_bytes=0)) as reader:
+        feed = reader.changes(store, 1, newest.version, newest.attempt)
+        erase(memory, store)
+        with pytest.raises(VersionMissingError, match="rows were erased from this version"):
+            _ = [[*chunks] for _, chunks in feed.versions]
+        again = reader.changes(store, 1, newest.version, newest.attempt)
+        assert [version for version, chunks in again.versions if [*chunks]] == [1, 2]
 
 
 def test_over_http(http: Tables, store: str) -> None:
